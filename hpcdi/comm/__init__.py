@@ -1,0 +1,12 @@
+"""Talking between ranks: the only package that speaks MPI or torch.distributed.
+
+Owns: the messages and their bytes (`messages`, `wire`), links that carry them (`link`, `mpi_link`,
+`local_link`), the thread that drives a link beside a computing one (`pump`), the start and end of
+an MPI world (`world`), errors that cross ranks (`failure`), the learners' process group (`dist`).
+May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank makes all MPI calls, and
+nobody else can make one by accident.
+
+Life of a message::
+
+    dataclass ──wire.encode──► head (pickle 5) + frames (array bytes) ──Isend──► ... ──► dataclass
+"""

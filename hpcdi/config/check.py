@@ -1,0 +1,48 @@
+"""Rules over settings of several components; the rules of one component stand in that component."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdi.errors import Problem
+
+
+def check(config: Any) -> list[Problem]:
+    """Everything in an `ExperimentConfig` that is right part by part and wrong together."""
+    problems: list[Problem] = []
+    policy = config.policy
+    lacking = [name for name in ("learn", "collect", "other") if not hasattr(policy, name)]
+    if lacking:
+        said = f"the settings of type {policy.type!r} lack {', '.join(lacking)}: its Config must be"
+        return [Problem("policy", f"{said} derived from hpcdi.policy.settings.PolicyConfig")]
+    buffer = policy.other.replay_buffer
+    if policy.learn.batch_size > buffer.replay_buffer_size:
+        problems.append(
+            Problem(
+                "policy.learn.batch_size",
+                f"a batch of {policy.learn.batch_size} cannot be drawn from a replay buffer of "
+                f"{buffer.replay_buffer_size} (policy.other.replay_buffer.replay_buffer_size)",
+            )
+        )
+    shortest = 4 * (policy.collect.n_sample + 1)
+    if buffer.replay_buffer_size < shortest:
+        problems.append(
+            Problem(
+                "policy.other.replay_buffer.replay_buffer_size",
+                f"must be at least {shortest}, 4 x (policy.collect.n_sample + 1), "
+                f"not {buffer.replay_buffer_size}",
+            )
+        )
+    if policy.learn.learner.learner_num > 1:
+        problems.append(
+            Problem(
+                "policy.learn.learner.learner_num",
+                "more than one learner needs gradient synchronisation, which this version does "
+                "not have yet; set it to 1",
+            )
+        )
+    if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
+        problems.append(
+            Problem("exp_name", f"must be a plain folder name, not {config.exp_name!r}")
+        )
+    return problems

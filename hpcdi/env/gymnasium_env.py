@@ -1,0 +1,123 @@
+"""Environments of gymnasium, by their id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from hpcdi.config.compat import Configurable
+from hpcdi.config.fields import setting
+from hpcdi.env.base import EnvConfig
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.types import Spaces
+from hpcdi.utils.imports import missing_module
+from hpcdi.utils.registry import ENV_REGISTRY
+
+_AUTORESET = {
+    "next_step": AutoresetMode.NEXT_STEP,
+    "same_step": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
+
+
+@ENV_REGISTRY.register("gymnasium", "gym")
+class GymnasiumEnv(Configurable):
+    """Makes gymnasium's vector environments; holds nothing itself."""
+
+    @dataclass(frozen=True)
+    class Config(EnvConfig):
+        """Settings of a gymnasium environment."""
+
+        type: str = "gymnasium"
+        env_id: str = setting("", "gymnasium's id, e.g. CartPole-v1")
+        kwargs: dict[str, Any] = setting({}, "keyword arguments of gymnasium.make")
+        vectorization: str = setting(
+            "auto",
+            "'auto' takes the environment's own vectorised form where it has one",
+            choices=("auto", "sync", "vector_entry_point"),
+        )
+        autoreset: str | None = setting(
+            None, "autoreset mode of 'sync'; others state their own", choices=(None, *_AUTORESET)
+        )
+
+        def problems(self) -> Iterator[Problem]:
+            """Rules over several settings."""
+            if not self.env_id:
+                yield Problem("env_id", "is required: the id of a gymnasium environment")
+            if self.autoreset is not None and self.vectorization != "sync":
+                yield Problem("autoreset", "can be chosen only with vectorization: sync")
+
+    @classmethod
+    def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
+        """Vector environment of `env_num` copies.
+
+        Raises:
+            ConfigError: gymnasium does not know the id, or a package that it needs is missing.
+        """
+        mode = None if cfg.vectorization == "auto" else cfg.vectorization
+        vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
+        try:
+            return gymnasium.make_vec(
+                cfg.env_id, num_envs=env_num, vectorization_mode=mode,
+                vector_kwargs=vector_kwargs, **cfg.kwargs,
+            )  # fmt: skip
+        except gymnasium.error.Error as error:
+            raise _cannot_make(cfg.env_id, str(error)) from error
+        except ModuleNotFoundError as error:
+            wanted = cfg.env_id.partition(":")[0]  # "module:id" has gymnasium import the module
+            raise _cannot_make(cfg.env_id, missing_module(wanted, error)) from error
+        except TypeError as error:
+            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+
+    @classmethod
+    def spaces(cls, cfg: Any) -> Spaces:
+        """Spaces of one environment.
+
+        Raises:
+            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+        """
+        env = cls.make_vector(cfg, 1)
+        try:
+            return read_spaces(env, cfg.env_id)
+        finally:
+            env.close()
+
+
+def read_spaces(env: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
+    """Spaces of a single environment of a vector environment."""
+    observation, action = env.single_observation_space, env.single_action_space
+    if not isinstance(observation, gymnasium.spaces.Box):
+        raise ConfigError(
+            [Problem("env.env_id", f"{env_id}: observations are {observation}; hpcdi needs a Box")]
+        )
+    if isinstance(action, gymnasium.spaces.Discrete):
+        if action.start != 0:
+            raise ConfigError(
+                [Problem("env.env_id", f"{env_id}: actions start at {action.start}, not at 0")]
+            )
+        action_count: int | None = int(action.n)
+        action_shape: tuple[int, ...] = ()
+    elif isinstance(action, gymnasium.spaces.Box):
+        action_count, action_shape = None, action.shape
+    else:
+        raise ConfigError(
+            [Problem("env.env_id", f"{env_id}: actions are {action}; need Discrete or Box")]
+        )
+    return Spaces(observation.shape, stored_dtype(observation.dtype), action_count, action_shape)
+
+
+def stored_dtype(dtype: Any) -> str:
+    """Dtype in which observations are stored: float64 becomes float32, others stay."""
+    return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))
+
+
+def _cannot_make(env_id: str, reason: str) -> ConfigError:
+    hint = ""
+    if env_id.startswith("ALE/") or "ale_py" in reason:
+        hint = "; pip install 'hpcdi[atari]', and set env.import_names: [ale_py]"
+    return ConfigError([Problem("env.env_id", f"{env_id!r} cannot be made: {reason}{hint}")])

@@ -1,0 +1,140 @@
+"""Every error that hpcdi raises on purpose.
+
+The tree, with the exit code of the process that ends by it::
+
+    HpcdiError                      1
+    ├── ConfigError                 2   the experiment file, an override, a component's mapping
+    ├── UnknownTypeError            2   a `type` that no registry knows
+    ├── LaunchError                 2   wrong launcher, world too small, run folder taken
+    ├── EnvError                    1   an environment broke its contract
+    ├── PolicyError                 1   a policy broke its contract
+    ├── BufferContractError         1   what was pushed does not fit what the buffer holds
+    ├── StoreError                  1   a file is torn, missing, foreign, or cannot be written
+    │   ├── ShardError
+    │   ├── PolicyFileError
+    │   └── SnapshotError
+    ├── CommError                   1   messages
+    │   ├── RemoteError                 a rank raised; carries its traceback
+    │   └── WorkerSilentError           a rank says nothing
+    └── StoppedError              130   Ctrl-C or SIGTERM, after an orderly end
+
+An error says what happened, where (rank, path, key), and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class HpcdiError(Exception):
+    """Root of the tree; `exit_code` is what a process that ends by it returns."""
+
+    exit_code = EXIT_FAILED
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a configuration, at a dotted path."""
+
+    path: str
+    message: str
+    is_unknown_key: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ConfigError(HpcdiError):
+    """The configuration has problems; all of them are in `problems`."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, problems: Sequence[Problem], source: str = "the configuration") -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        count = len(self.problems)
+        head = f"{source} has {count} problem{'s' if count != 1 else ''}"
+        super().__init__("\n  - ".join([head, *map(str, self.problems)]))
+
+
+class UnknownTypeError(HpcdiError, KeyError):
+    """A `type` that no registry knows."""
+
+    exit_code = EXIT_USAGE
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LaunchError(HpcdiError):
+    """The program cannot start as it was asked to."""
+
+    exit_code = EXIT_USAGE
+
+
+class EnvError(HpcdiError):
+    """An environment broke its contract."""
+
+
+class PolicyError(HpcdiError):
+    """A policy broke its contract."""
+
+
+class BufferContractError(HpcdiError):
+    """What was pushed does not fit what the buffer holds."""
+
+
+class StoreError(HpcdiError):
+    """A file is torn, missing, foreign, or cannot be written."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        self.path = Path(path)
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+class ShardError(StoreError):
+    """A shard of collected data cannot be used."""
+
+
+class PolicyFileError(StoreError):
+    """A policy file cannot be used."""
+
+
+class SnapshotError(StoreError):
+    """A snapshot cannot be used."""
+
+
+class CommError(HpcdiError):
+    """Messages between ranks failed."""
+
+
+class RemoteError(CommError):
+    """A rank raised; the message is its report, its traceback included."""
+
+
+class WorkerSilentError(CommError):
+    """A rank has said nothing for too long."""
+
+    def __init__(self, rank: int, waited_s: float, last: str) -> None:
+        self.rank, self.waited_s, self.last = rank, waited_s, last
+        super().__init__(
+            f"rank {rank} has been silent for {waited_s:.0f} s; last heard from it: {last}. "
+            f"Its log is log/rank{rank:05d}.jsonl in the run folder"
+        )
+
+
+class StoppedError(HpcdiError):
+    """The run was ended from outside, in order; `exit_code` follows the signal."""
+
+    def __init__(self, reason: str, exit_code: int = EXIT_INTERRUPTED) -> None:
+        self.exit_code = exit_code
+        super().__init__(reason)

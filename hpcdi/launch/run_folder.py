@@ -1,0 +1,194 @@
+"""The run folder: claimed by one run, and told how that run goes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hpcdi
+from hpcdi.config.load import dump
+from hpcdi.errors import LaunchError
+from hpcdi.store.atomic import write_json, write_text
+from hpcdi.store.layout import RunLayout
+
+LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
+"""Set by `hpcdi train` for the ranks that it starts: which `hpcdi train` that was. It gives the
+exit code itself."""
+
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
+_PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
+
+
+def choose(exp_name: str, given: str | None) -> Path:
+    """The folder that a new run is to have: `given`, or ``runs/<exp_name>/<time>``, made empty.
+
+    Raises:
+        LaunchError: it holds another run, or anything else; or it cannot be made.
+    """
+    if given is not None:
+        check_free(Path(given))
+        return Path(given).absolute()
+    base = Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
+    path, number = base, 2
+    while True:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run of the same second
+            path, number = base.with_name(f"{base.name}-{number}"), number + 1
+        except OSError as error:
+            raise LaunchError(f"the run folder {path} cannot be made: {error.strerror}") from error
+        else:
+            return path
+
+
+def check_free(path: Path) -> None:
+    """See that nothing would be overwritten.
+
+    Raises:
+        LaunchError: the folder holds a run, or other files, or is none.
+    """
+    try:
+        held = {entry.name for entry in path.iterdir()}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LaunchError(
+            f"{path} cannot be the run folder: {error.strerror}. Choose another --run-dir"
+        ) from error
+    if RunLayout(path).run_file.name in held:
+        raise LaunchError(
+            f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
+            "changed. Choose another --run-dir, or leave it out to get a new one"
+        )
+    if held:
+        raise LaunchError(
+            f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
+            "another --run-dir"
+        )
+
+
+def claim(
+    path: Path, config: Mapping[str, Any], placement: list[dict[str, Any]], *, mpi: str
+) -> RunLayout:
+    """Make the folder a run's own; writes ``config.yaml`` and ``run.json``.
+
+    Args:
+        path: the folder.
+        config: the compiled experiment.
+        placement: of each rank: role, host, cores, process id.
+        mpi: version of the MPI library.
+
+    Raises:
+        LaunchError: another run was faster, or the folder cannot be written.
+    """
+    layout = RunLayout(path)
+    facts = {
+        "exp_name": config["exp_name"],
+        "state": "running",
+        "started": time.strftime(_TIME_FORMAT),
+        "command": sys.argv,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
+        "python": platform.python_version(),
+        "versions": {**versions(), "mpi": mpi},
+        "git_commit": git_commit(Path(hpcdi.__file__).parent.parent),
+        "slurm": {k: v for k, v in os.environ.items() if k.startswith("SLURM_JOB")},
+        "placement": placement,
+    }
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        layout.run_file.touch(exist_ok=False)  # of two runs that want it, one gets it
+        write_text(layout.config_file, dump(config))
+        write_json(layout.run_file, facts)
+    except FileExistsError:
+        raise LaunchError(f"the run folder {path} has just been taken by another run") from None
+    except OSError as error:
+        raise LaunchError(
+            f"the run folder {path} cannot be written: {error.strerror or error}"
+        ) from error
+    if path.parent.parent.name == "runs":
+        _point_latest(path)
+    return layout
+
+
+def end(
+    layout: RunLayout, state: str, reason: str, exit_code: int, figures: Mapping[str, Any]
+) -> None:
+    """Write into ``run.json`` how the run ended: the mark that scripts look for."""
+    known = json.loads(layout.run_file.read_text())
+    ended = {
+        "state": state,
+        "reason": reason,
+        "exit_code": exit_code,
+        "ended": time.strftime(_TIME_FORMAT),
+        "figures": figures,
+    }
+    write_json(layout.run_file, {**known, **ended})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What ``run.json`` says; empty where there is none."""
+    try:
+        facts: dict[str, Any] = json.loads(RunLayout(path).run_file.read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return facts
+
+
+def read_state(path: Path) -> str:
+    """State of a run: "running", "done", "failed", "stopped", or "unknown"."""
+    return str(read(path).get("state", "unknown"))
+
+
+def versions() -> dict[str, str]:
+    """Versions of hpcdi and of the packages that results depend on."""
+    found = {"hpcdi": hpcdi.__version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """Commit of a checkout, read from its files (a rank must not fork); None: no checkout."""
+    git = folder / ".git"
+    try:
+        if git.is_file():  # a second working tree, or a submodule
+            git = folder / git.read_text().removeprefix("gitdir: ").strip()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        elsewhere = git / "commondir"
+        common = git / elsewhere.read_text().strip() if elsewhere.is_file() else git
+        loose = common / name
+        if loose.is_file():
+            return loose.read_text().strip()
+        for line in (common / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split()[0]
+    except OSError:
+        return None
+    return None
+
+
+def _point_latest(path: Path) -> None:
+    """Let ``latest`` beside the run point to it, where that is possible."""
+    aside = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(path.name)
+        aside.replace(path.parent / "latest")
+    with contextlib.suppress(OSError):
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""Who plays which role: pure functions of rank, world size and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.errors import LaunchError
+
+
+def learner_count(config: Any) -> int:
+    """Learner ranks of an experiment."""
+    return int(config.policy.learn.learner.learner_num)
+
+
+def default_world_size(config: Any) -> int:
+    """Ranks that an experiment asks for: the coordinator, its learners, its collectors."""
+    return 1 + learner_count(config) + int(config.policy.collect.collector.collector_num)
+
+
+def check_world(world: int, config: Any) -> None:
+    """See that a world is large enough.
+
+    Raises:
+        LaunchError: it has no rank left for a collector.
+    """
+    needed = 1 + learner_count(config) + 1
+    if world < needed:
+        missing = needed - world
+        raise LaunchError(
+            f"a world of {world} rank{'s' if world != 1 else ''} is too small: {missing} missing. "
+            f"This experiment needs 1 coordinator, {learner_count(config)} learner and at least 1 "
+            f"collector; start it with -n {needed} or more (it asks for "
+            f"{default_world_size(config)})"
+        )
+
+
+def role_of(rank: int, world: int, config: Any) -> str:
+    """Role of a rank: 0 is the coordinator, then the learners, all others are collectors.
+
+    Raises:
+        LaunchError: the world is too small for the experiment.
+        ValueError: there is no such rank.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"there is no rank {rank} in a world of {world}")
+    check_world(world, config)
+    if rank == 0:
+        return "coordinator"
+    return "learner" if rank <= learner_count(config) else "collector"
+
+
+def learner_of(rank: int, config: Any) -> int:
+    """Learner rank that a worker belongs to: a learner's own, a collector's in turn."""
+    count = learner_count(config)
+    return rank if 1 <= rank <= count else 1 + (rank - 1 - count) % count
+
+
+def threads_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """Threads that a rank may compute with.
+
+    A rank that is bound to cores of its own uses them all if it learns. On a shared host the
+    learners divide what the other ranks leave, one core for each of them. Coordinators and
+    collectors need one.
+
+    Args:
+        role: the rank's role.
+        cores: cores that the rank may run on.
+        others: ranks of this job on the host that do not learn.
+        learners: ranks of this job on the host that learn.
+        is_bound: whether those cores are this rank's alone.
+    """
+    if role != "learner":
+        return 1
+    return max(1, cores if is_bound else (cores - others) // learners)
+
+
+def thread_variables(threads: int) -> Mapping[str, str]:
+    """Environment variables that bound the threads of numerical libraries."""
+    names = (
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    )  # fmt: skip
+    return dict.fromkeys(names, str(threads))

@@ -1,0 +1,273 @@
+"""The contract between policies and workers: four modes, each a named tuple of bound methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from hpcdi.config.compat import Configurable
+from hpcdi.config.fields import ComponentConfig
+from hpcdi.errors import PolicyError
+from hpcdi.policy.settings import PolicyConfig
+from hpcdi.types import Array, Columns, RowView, Settings, Transition
+
+
+class LearnMode(NamedTuple):
+    """What a learner calls.
+
+    `forward(data)` makes one update. `data` is a list of dicts, one a sample, or, for a policy
+    whose attribute ``columnar`` is true, a dict of torch tensors, the batch leading. It returns a
+    dict of Python scalars; ``priority`` in it is an array or list of length batch.
+    """
+
+    forward: Any
+    reset: Any
+    info: Any
+    monitor_vars: Any
+    get_attribute: Any
+    set_attribute: Any
+    state_dict: Any
+    load_state_dict: Any
+
+
+class CollectMode(NamedTuple):
+    """What a collector calls; `forward({env_id: obs}, **setting)` gives ``{env_id: {"action"}}``.
+
+    A policy whose attribute ``columnar`` is a `ColumnarActor` is called through that instead.
+    """
+
+    forward: Any
+    process_transition: Any
+    get_train_sample: Any
+    reset: Any
+    get_attribute: Any
+    set_attribute: Any
+    state_dict: Any
+    load_state_dict: Any
+
+
+class EvalMode(NamedTuple):
+    """What an evaluator calls."""
+
+    forward: Any
+    reset: Any
+    get_attribute: Any
+    set_attribute: Any
+    state_dict: Any
+    load_state_dict: Any
+
+
+class CommandMode(NamedTuple):
+    """What the commander calls, on rank 0: settings for the others from what is known there."""
+
+    get_setting_learn: Any
+    get_setting_collect: Any
+    get_setting_eval: Any
+
+
+@dataclass(frozen=True)
+class TrainColumns:
+    """What a policy adds to transitions before they are stored.
+
+    Attributes:
+        columns: name -> [transitions, ...], beside the observation, action, reward, flags and the
+            policy's outputs, which are stored anyway.
+        views: columns that the learner reads at other rows of stored ones.
+    """
+
+    columns: Columns
+    views: tuple[RowView, ...] = ()
+
+
+class ColumnarActor(Protocol):
+    """The fast path of collecting and evaluating: whole batches as arrays."""
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """Outputs for observations [envs, ...]: ``action`` [envs, ...] and what else is kept."""
+        ...
+
+    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+        """Columns to add to transitions.
+
+        Args:
+            transitions: name -> [transitions, ...], item after item: ``observation``, ``reward``
+                (float32), ``terminated, truncated`` (bool) and the outputs of `act`.
+            item_len: transitions of each item, int32 [items]; an item is a piece of one episode.
+        """
+        ...
+
+
+class Policy(Configurable):
+    """Base of policies: enables modes, and hands out attributes.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        enable_field: modes to build, of "learn", "collect", "eval", "command".
+        seed: of this policy's random numbers, in this process.
+    """
+
+    Config: ClassVar[type] = PolicyConfig
+    MODES = ("learn", "collect", "eval", "command")
+
+    def __init__(
+        self,
+        cfg: Mapping[str, Any] | ComponentConfig | None = None,
+        enable_field: Sequence[str] | None = None,
+        *,
+        seed: np.random.SeedSequence | None = None,
+    ) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._seed = seed if seed is not None else np.random.SeedSequence(0)
+        self._enabled = tuple(self.MODES if enable_field is None else enable_field)
+        unknown = set(self._enabled) - set(self.MODES)
+        if unknown:
+            raise PolicyError(f"there is no policy mode {sorted(unknown)}; there are {self.MODES}")
+        for mode in self._enabled:
+            getattr(self, f"_init_{mode}")()
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """Methods for a learner."""
+        self._demand("learn")
+        return LearnMode(
+            self._forward_learn, self._reset_learn, self.__repr__, self._monitor_vars_learn,
+            self.get_attribute, self.set_attribute,
+            self._state_dict_learn, self._load_state_dict_learn,
+        )  # fmt: skip
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """Methods for a collector."""
+        self._demand("collect")
+        return CollectMode(
+            self._forward_collect, self._process_transition, self._get_train_sample,
+            self._reset_collect, self.get_attribute, self.set_attribute,
+            self._state_dict_collect, self._load_state_dict_collect,
+        )  # fmt: skip
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """Methods for an evaluator."""
+        self._demand("eval")
+        return EvalMode(
+            self._forward_eval, self._reset_eval, self.get_attribute, self.set_attribute,
+            self._state_dict_eval, self._load_state_dict_eval,
+        )  # fmt: skip
+
+    @property
+    def command_mode(self) -> CommandMode:
+        """Methods for the commander."""
+        self._demand("command")
+        return CommandMode(
+            self._get_setting_learn, self._get_setting_collect, self._get_setting_eval
+        )
+
+    def get_attribute(self, name: str) -> Any:
+        """Value of ``_get_<name>()``, else of ``_<name>``.
+
+        Raises:
+            NotImplementedError: this policy has neither.
+        """
+        getter = getattr(self, f"_get_{name}", None)
+        if getter is not None:
+            return getter()
+        try:
+            return getattr(self, f"_{name}")
+        except AttributeError:
+            raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r}") from None
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``."""
+        setattr(self, f"_{name}", value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(modes={list(self._enabled)})"
+
+    def _demand(self, mode: str) -> None:
+        if mode not in self._enabled:
+            raise PolicyError(f"the policy was built with modes {self._enabled}, not with {mode!r}")
+
+    # Attributes that workers ask for.
+
+    def _get_batch_size(self) -> int:
+        return int(self._cfg.learn.batch_size)
+
+    def _get_n_sample(self) -> int:
+        return int(self._cfg.collect.n_sample)
+
+    def _get_unroll_len(self) -> int:
+        return int(self._cfg.collect.unroll_len)
+
+    def _get_on_policy(self) -> bool:
+        return bool(self._cfg.on_policy)
+
+    # What an algorithm defines. `_init_<mode>` is called once for each enabled mode.
+
+    def _init_learn(self) -> None:
+        raise NotImplementedError
+
+    def _init_collect(self) -> None:
+        raise NotImplementedError
+
+    def _init_eval(self) -> None:
+        raise NotImplementedError
+
+    def _init_command(self) -> None:
+        """Nothing to build: settings follow from `Config`."""
+
+    def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any] | list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        raise NotImplementedError
+
+    def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
+        raise NotImplementedError
+
+    def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
+        raise NotImplementedError
+
+    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
+        raise NotImplementedError
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _state_dict_eval(self) -> dict[str, Any]:
+        return self._state_dict_collect()
+
+    def _load_state_dict_eval(self, state_dict: dict[str, Any]) -> None:
+        self._load_state_dict_collect(state_dict)
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["total_loss", "cur_lr"]
+
+    def _reset_learn(self, data_id: list[int] | None = None) -> None:
+        """Nothing is kept between samples; policies with memory override these three."""
+
+    def _reset_collect(self, data_id: list[int] | None = None) -> None:
+        """See `_reset_learn`."""
+
+    def _reset_eval(self, data_id: list[int] | None = None) -> None:
+        """See `_reset_learn`."""
+
+    def _get_setting_learn(self, _info: Settings) -> dict[str, Any]:
+        return {}
+
+    def _get_setting_collect(self, _info: Settings) -> dict[str, Any]:
+        return {}
+
+    def _get_setting_eval(self, _info: Settings) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,83 @@
+"""Settings that all policies share; an algorithm derives its own from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdi.config.fields import ComponentConfig, component, section, setting
+from hpcdi.utils.registry import (
+    BUFFER_REGISTRY,
+    LEARNER_REGISTRY,
+    PARALLEL_COLLECTOR_REGISTRY,
+    PARALLEL_COMMANDER_REGISTRY,
+)
+
+
+@dataclass(frozen=True)
+class EpsConfig:
+    """Schedule of the exploration rate, over environment steps of the whole run."""
+
+    type: str = setting("exp", "'exp' or 'linear' decay", choices=("exp", "linear"))
+    start: float = setting(0.95, "rate at step 0", minimum=0, maximum=1)
+    end: float = setting(0.1, "rate that is approached", minimum=0, maximum=1)
+    decay: int = setting(10000, "steps: 1/e of the way (exp), or the whole way (linear)", minimum=1)
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """How data are collected."""
+
+    n_sample: int = setting(
+        32, "transitions of one environment that are processed together", minimum=1
+    )
+    unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=1)
+    collector: Any = component(PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop")
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """Of evaluation between iterations; a parallel run evaluates by time, see the commander."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How the policy is evaluated."""
+
+    evaluator: EvaluatorConfig = section(EvaluatorConfig, "the evaluator")
+
+
+@dataclass(frozen=True)
+class LearnConfig:
+    """How a learner updates; algorithms add their own."""
+
+    batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+
+
+@dataclass(frozen=True)
+class OtherConfig:
+    """What belongs to neither learning nor collecting alone."""
+
+    eps: EpsConfig = section(EpsConfig, "exploration rate")
+    replay_buffer: Any = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
+    commander: Any = component(
+        PARALLEL_COMMANDER_REGISTRY, "solo", "who sets tasks, and when it ends"
+    )
+
+
+@dataclass(frozen=True)
+class PolicyConfig(ComponentConfig):
+    """Settings that every policy has; an algorithm's `Config` narrows the sections."""
+
+    cuda: bool = setting(False, "learn on a GPU")
+    on_policy: bool = setting(False, "data are used once, by the policy that made them")
+    priority: bool = setting(False, "sample in proportion to priority")
+    priority_IS_weight: bool = setting(False, "weigh samples against the bias of priorities")
+    discount_factor: float = setting(0.97, "discount of one step", minimum=0, maximum=1)
+    nstep: int = setting(1, "steps of reward before the value is bootstrapped", minimum=1)
+    collect: CollectConfig = section(CollectConfig, "collecting")
+    eval: EvalConfig = section(EvalConfig, "evaluating")
+    learn: LearnConfig = section(LearnConfig, "learning")
+    other: OtherConfig = section(OtherConfig, "exploration, replay, command")

@@ -1,0 +1,62 @@
+"""Files that appear whole: written aside, forced to disk, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from hpcdi.utils.jsonable import jsonable
+
+TEMPORARY_MARK = ".tmp-"
+
+
+@contextlib.contextmanager
+def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
+    """Binary file that takes its name `path` when the block ends without an error.
+
+    Until then it has a temporary name in the same folder; after an error nothing is left of it. A
+    reader therefore sees the old file or the whole new one, never a part. Folders are made.
+
+    Args:
+        path: final name.
+        fsync: force the bytes to disk before the rename, so that a power cut cannot leave a name
+            that points to nothing.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # ranks of several hosts share the folder, and may share a process id
+    aside = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}")
+    try:
+        with aside.open("wb") as file:  # buffered: a raw write stops short where the disk is full
+            yield file
+            file.flush()
+            if fsync:
+                os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, text: str, *, fsync: bool = True) -> None:
+    """Publish a text file."""
+    with published(path, fsync=fsync) as file:
+        file.write(text.encode())
+
+
+def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
+    """Publish a JSON file; see `jsonable` for what JSON does not know."""
+    write_text(path, json.dumps(jsonable(value), indent=2) + "\n", fsync=fsync)
+
+
+def sweep_temporary(folder: str | Path) -> list[Path]:
+    """Remove what a killed process left of unfinished files below `folder`; say which."""
+    left = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left

@@ -1,0 +1,203 @@
+"""A block: rows of transitions and their table of items, as one HDF5 image.
+
+In the file every column is one contiguous dataset of exactly the block's rows (no padding, no
+chunks, no compression), so its bytes are the numpy array's bytes and any HDF5 tool reads it. The
+image that goes to disk is what a reader maps its columns from; only `encode` and `open_block` know
+HDF5, everybody else has offsets.
+
+Rows of an item are consecutive: `item_len` transitions, then `tail_rows` rows that are no
+transitions but hold the observation after the last one. Items never cross blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcdi import __version__
+from hpcdi.errors import ShardError
+from hpcdi.store.hdf5 import DAMAGE, LIBVER, read_attributes, write_attributes
+from hpcdi.types import ITEM_DTYPE, Array, Columns, ColumnSpec, RowView, ShardRef
+
+FORMAT = "hpcdi-block"
+SCHEMA_VERSION = 1
+_ALIGNMENT = 64
+_HEADER_CRC = "header_crc32"
+_OWN_NAMES = frozenset(
+    ("format", "schema_version", "hpcdi_version", "rows_used", "tail_rows", "crc32", "columns",
+     "views", _HEADER_CRC)
+)  # fmt: skip
+_ITEM_NAMES = frozenset(ITEM_DTYPE.names or ())
+_NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows and items that are published together.
+
+    Attributes:
+        columns: column name -> [rows, ...] array; '/' in a name makes an HDF5 group.
+        items: [items] array of `ITEM_DTYPE`.
+        facts: what is known of the whole block (collector rank, task, seed...): JSON scalars,
+            written as attributes.
+        views: columns that readers derive from stored ones.
+        tail_rows: rows after each item's transitions that are not transitions (0 or 1).
+    """
+
+    columns: Columns
+    items: Array
+    facts: dict[str, Any] = field(default_factory=dict)
+    views: tuple[RowView, ...] = ()
+    tail_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of every column."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    @property
+    def transitions(self) -> int:
+        """Rows that are transitions."""
+        return int(self.items["item_len"].sum())
+
+    def datasets(self) -> Columns:
+        """All that is stored, in order: the row columns, then the item table's columns."""
+        items = {name: self.items[name] for name in ITEM_DTYPE.names or ()}
+        return {k: np.ascontiguousarray(v) for k, v in {**self.columns, **items}.items()}
+
+
+def row_bytes(columns: Columns) -> int:
+    """Bytes of one row over all columns."""
+    return sum(column.itemsize * math.prod(column.shape[1:]) for column in columns.values())
+
+
+def block_rows(block_bytes: int, bytes_of_row: int, partition_size: int) -> int:
+    """Rows of a full block.
+
+    As many as `block_bytes` hold, but at most a quarter of a learner's partition of the replay
+    buffer (in items), so that a block that gives way never takes most of the data with it.
+    """
+    return max(1, min(block_bytes // max(bytes_of_row, 1), partition_size // 4))
+
+
+def encode(block: Block, path: str) -> tuple[bytes, ShardRef]:
+    """HDF5 image of a block and the reference that announces it under `path`.
+
+    Raises:
+        ShardError: columns differ in length or hold no numbers, or HDF5 cannot store a name or a
+            fact.
+    """
+    _check(block, path)
+    datasets = block.datasets()
+    crc32 = checksum(datasets)
+    try:
+        image, specs = _image(block, datasets, crc32)
+    except (TypeError, ValueError) as error:
+        raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
+    return image, ShardRef(path, len(image), block.rows, crc32, specs, block.views)
+
+
+def _image(block: Block, datasets: Columns, crc32: int) -> tuple[bytes, tuple[ColumnSpec, ...]]:
+    header = {
+        **block.facts,
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "hpcdi_version": __version__,
+        "rows_used": block.rows,
+        "tail_rows": block.tail_rows,
+        "crc32": crc32,
+        "columns": json.dumps(list(datasets)),
+        "views": json.dumps([dataclasses.asdict(view) for view in block.views]),
+    }
+    specs = []
+    with h5py.File.in_memory(
+        libver=LIBVER, alignment_threshold=1, alignment_interval=_ALIGNMENT
+    ) as file:
+        write_attributes(file, {**header, _HEADER_CRC: _header_crc(header)})
+        for name, array in datasets.items():
+            dataset = file.create_dataset(name, data=array)
+            offset = dataset.id.get_offset() if array.size else 0
+            specs.append(ColumnSpec(name, array.dtype.str, array.shape, offset))
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image, tuple(specs)
+
+
+def checksum(datasets: Columns) -> int:
+    """crc32 of the bytes of all arrays, in order."""
+    crc = 0
+    for array in datasets.values():
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc) if array.size else crc
+    return crc
+
+
+def map_datasets(image: bytes | memoryview, ref: ShardRef) -> Columns:
+    """All arrays of an image, as views of its bytes (no copy), by the reference's offsets."""
+    arrays = {}
+    for spec in ref.columns:
+        count = math.prod(spec.shape)
+        flat = np.frombuffer(image, np.dtype(spec.dtype), count, spec.offset)
+        arrays[spec.name] = flat.reshape(spec.shape)
+    return arrays
+
+
+def row_columns(datasets: Columns) -> Columns:
+    """The row columns among all stored arrays."""
+    return {name: array for name, array in datasets.items() if name not in _ITEM_NAMES}
+
+
+def open_block(path: str | Path) -> tuple[Block, int]:
+    """Read a whole shard with HDF5 alone; gives the block and the checksum that it claims.
+
+    Raises:
+        ShardError: the file is missing, torn, or not one of ours.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            header = read_attributes(file)
+            if header.get("format") != FORMAT:
+                raise ShardError(path, "is an HDF5 file, but not a shard of hpcdi")
+            if header["schema_version"] > SCHEMA_VERSION:
+                raise ShardError(path, f"has schema {header['schema_version']}, newer than mine")
+            if header.pop(_HEADER_CRC) != _header_crc(header):
+                raise ShardError(path, "checksum of its header is wrong: the file is torn")
+            datasets = {name: file[name][...] for name in json.loads(header["columns"])}
+        return _block(header, datasets)
+    except DAMAGE as error:
+        raise ShardError(path, f"cannot be read: {error}") from error
+
+
+def _block(header: dict[str, Any], datasets: Columns) -> tuple[Block, int]:
+    views = tuple(RowView(**view) for view in json.loads(header["views"]))
+    items = np.empty(len(datasets["item_start"]), dtype=ITEM_DTYPE)
+    for name in ITEM_DTYPE.names or ():
+        items[name] = datasets.pop(name)
+    facts = {name: value for name, value in header.items() if name not in _OWN_NAMES}
+    block = Block(datasets, items, facts, views, int(header["tail_rows"]))
+    return block, int(header["crc32"])
+
+
+def _header_crc(header: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+
+
+def _check(block: Block, path: str) -> None:
+    lengths = {name: len(column) for name, column in block.columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ShardError(path, f"columns differ in length: {lengths}")
+    taken = sorted(_ITEM_NAMES & block.columns.keys())
+    if taken:
+        raise ShardError(path, f"the names {taken} belong to the item table; rename those columns")
+    for name, column in block.columns.items():
+        if column.dtype.kind not in _NUMBERS:
+            raise ShardError(path, f"column {name!r} is {column.dtype}; a shard holds numbers only")
+    if block.items.dtype != ITEM_DTYPE:
+        raise ShardError(path, f"the item table has dtype {block.items.dtype}, not {ITEM_DTYPE}")

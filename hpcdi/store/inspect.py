@@ -1,0 +1,158 @@
+"""What a file or a run folder holds, in words, with every checksum verified."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcdi.errors import StoreError
+from hpcdi.store.atomic import TEMPORARY_MARK
+from hpcdi.store.block import FORMAT as BLOCK_FORMAT
+from hpcdi.store.block import Block, checksum, open_block
+from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import header, read_policy
+from hpcdi.store.snapshots import FORMAT as STATE_FORMAT
+from hpcdi.store.snapshots import read_state
+from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.nested import flatten
+
+
+@dataclass
+class Report:
+    """Lines about what was found, and the errors among it."""
+
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def inspect(path: str | Path) -> Report:
+    """Look into a shard, a policy, saved state, or a whole run folder."""
+    path = Path(path)
+    report = Report()
+    try:
+        if path.is_dir():
+            _run_folder(path, report)
+        elif not path.exists():
+            report.errors.append(f"{path}: does not exist")
+        elif path.suffix == ".safetensors":
+            report.lines += _policy(path)
+        else:
+            report.lines += _hdf5(path)
+    except StoreError as error:
+        report.errors.append(str(error))
+    return report
+
+
+def _hdf5(path: Path) -> Iterator[str]:
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            kind = read_attributes(file).get("format")
+    except DAMAGE as error:
+        raise StoreError(path, f"cannot be read as HDF5: {error}") from error
+    if kind == BLOCK_FORMAT:
+        return _shard(path)
+    if kind == STATE_FORMAT:
+        return _state(path)
+    raise StoreError(path, "is an HDF5 file, but not one of hpcdi")
+
+
+def _verified(path: Path) -> tuple[Block, int]:
+    block, crc32 = open_block(path)
+    if checksum(block.datasets()) != crc32:
+        raise StoreError(path, "checksum is wrong: the file is torn")
+    return block, crc32
+
+
+def _shard(path: Path) -> Iterator[str]:
+    block, crc32 = _verified(path)
+    versions = block.items["policy_version"]
+    yield f"{path}: shard, {human_bytes(path.stat().st_size)}, checksum {crc32:08x} is right"
+    yield (
+        f"  {block.transitions} transitions in {len(block.items)} items, {block.rows} rows, "
+        f"policy versions {versions.min()} to {versions.max()}"
+        if len(block.items)
+        else "  no items"
+    )
+    for name, value in block.facts.items():
+        yield f"  {name}: {_fact(name, value)}"
+    for name, column in block.columns.items():
+        yield f"  {name:<20} {column.dtype!s:<8} {column.shape!s:<18} {_range(column)}"
+    for view in block.views:
+        yield f"  {view.name:<20} = {view.column}[row + {view.offset}[row]]"
+
+
+def _policy(path: Path) -> Iterator[str]:
+    image = read_policy(path)
+    yield (
+        f"{path}: policy of train iteration {image.version}, "
+        f"{human_bytes(len(image.data))}, checksum is right"
+    )
+    for name, entry in header(image.data, path).items():
+        if name != "__metadata__":
+            yield f"  {name:<40} {entry['dtype']:<6} {tuple(entry['shape'])}"
+
+
+def _state(path: Path) -> Iterator[str]:
+    kind, version, state = read_state(path)
+    size = human_bytes(path.stat().st_size)
+    yield f"{path}: state of {kind!r}, schema {version}, {size}, checksums are right"
+    for name, value in flatten(state).items():
+        if isinstance(value, np.ndarray):
+            yield f"  {name:<40} {value.dtype!s:<8} {value.shape}"
+        else:
+            text = str(value)
+            yield f"  {name:<40} {text if len(text) < 60 else text[:57] + '...'}"
+
+
+def _run_folder(path: Path, report: Report) -> None:
+    layout = RunLayout(path)
+    if not layout.run_file.is_file():
+        raise StoreError(path, "is not a run folder: it has no run.json")
+    try:
+        run: dict[str, Any] = json.loads(layout.run_file.read_text())
+    except ValueError as error:
+        raise StoreError(layout.run_file, f"is not JSON: {error}") from error
+    report.lines.append(
+        f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi "
+        f"{run.get('versions', {}).get('hpcdi')}"
+    )
+    shards, transitions, size = 0, 0, 0
+    for shard in sorted(layout.data_dir.rglob("*.h5")):
+        try:
+            block = _verified(shard)[0]
+        except StoreError as error:
+            report.errors.append(str(error))
+            continue
+        shards, transitions = shards + 1, transitions + block.transitions
+        size += shard.stat().st_size
+    report.lines.append(
+        f"  data: {shards} shards, {transitions} transitions, {human_bytes(size)}, "
+        + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
+    )
+    others = [*sorted(path.glob("policies/*.safetensors")), *sorted(path.glob("snapshots/*.h5"))]
+    for other in others:
+        found = inspect(other)
+        report.lines += [f"  {line}" for line in found.lines[:1]]
+        report.errors += found.errors
+    left = list(path.rglob(f".*{TEMPORARY_MARK}*"))
+    report.lines += [f"  left over from an interrupted write: {name}" for name in left]
+
+
+def _fact(name: str, value: Any) -> str:
+    if name.endswith("_at") and isinstance(value, float):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    return str(value)
+
+
+def _range(column: Any) -> str:
+    if column.size == 0:
+        return "empty"
+    return f"{column.min():.6g} .. {column.max():.6g}"

@@ -1,0 +1,88 @@
+"""Every path in a run folder.
+
+::
+
+    runs/<exp_name>/
+      latest -> <time>              the newest run
+      <time>/                       one run
+        config.yaml                 the compiled experiment
+        run.json                    state, versions, host, placement, result
+        data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
+        policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
+        snapshots/coordinator.h5             the coordinator's state at the end
+        log/rank00002.jsonl                  what each rank said
+        tb/events.out.tfevents...            TensorBoard, written by rank 0
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdi.errors import StoreError
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Paths of one run; `root` is the run folder."""
+
+    root: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The compiled experiment."""
+        return self.root / "config.yaml"
+
+    @property
+    def run_file(self) -> Path:
+        """State and facts of the run."""
+        return self.root / "run.json"
+
+    @property
+    def data_dir(self) -> Path:
+        """All shards."""
+        return self.root / "data"
+
+    @property
+    def tensorboard_dir(self) -> Path:
+        """TensorBoard events."""
+        return self.root / "tb"
+
+    @property
+    def latest_policy(self) -> Path:
+        """Newest policy on disk."""
+        return self.root / "policies" / "latest.safetensors"
+
+    @property
+    def best_policy(self) -> Path:
+        """Policy with the best evaluation."""
+        return self.root / "policies" / "best.safetensors"
+
+    @property
+    def coordinator_snapshot(self) -> Path:
+        """The coordinator's state."""
+        return self.root / "snapshots" / "coordinator.h5"
+
+    def log_file(self, rank: int) -> Path:
+        """JSONL log of one rank."""
+        return self.root / "log" / f"rank{rank:05d}.jsonl"
+
+    def shard_path(self, rank: int, number: int, now: float | None = None) -> str:
+        """Path of a collector's shard, relative to the run folder.
+
+        A folder an hour keeps directories below ten thousand files.
+        """
+        hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
+        return f"data/rank{rank:05d}/{hour}/{number:06d}.h5"
+
+    def inside(self, relative: str) -> Path:
+        """Absolute path of a relative one that came in a message.
+
+        Raises:
+            StoreError: it leads out of the run folder.
+        """
+        path = (self.root / relative).resolve()
+        if not path.is_relative_to(self.root.resolve()):
+            raise StoreError(relative, f"leads out of the run folder {self.root}")
+        return path

@@ -1,0 +1,125 @@
+"""Saved state: a tree of arrays and scalars in one HDF5 file that appears whole.
+
+A `state_dict` is a nested dict whose leaves are numpy arrays, numbers, texts, None, or lists of
+plain data. Arrays become datasets with a crc32 each, everything else one JSON text. The file says
+what `kind` of state it holds and under which schema version, and is refused where either differs.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcdi import __version__
+from hpcdi.errors import SnapshotError
+from hpcdi.store.atomic import published
+from hpcdi.store.hdf5 import DAMAGE, LIBVER, read_attributes, write_attributes
+from hpcdi.types import Array
+from hpcdi.utils.nested import flatten, unflatten
+
+FORMAT = "hpcdi-state"
+
+
+def save_state(
+    path: str | Path, kind: str, version: int, state: Mapping[str, Any], *, fsync: bool = True
+) -> None:
+    """Write the state of a component.
+
+    Args:
+        path: file to write; an older one is replaced only when the new one is whole.
+        kind: what the state is of, e.g. ``"coordinator"``.
+        version: version of the kind's schema.
+        state: the tree.
+        fsync: force it to disk before it gets its name.
+
+    Raises:
+        SnapshotError: the tree holds something that is neither an array nor JSON, or the file
+            system refuses the file.
+    """
+    image = _encode(path, kind, version, state)
+    try:
+        with published(path, fsync=fsync) as file:
+            file.write(image)
+    except OSError as error:
+        raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
+
+
+def load_state(path: str | Path, kind: str, version: int) -> dict[str, Any]:
+    """Read and verify the state of a component.
+
+    Raises:
+        SnapshotError: missing, torn, of another kind or of another schema version.
+    """
+    found_kind, found_version, state = read_state(path)
+    if found_kind != kind:
+        raise SnapshotError(path, f"holds the state of {found_kind!r}, not of {kind!r}")
+    if found_version != version:
+        raise SnapshotError(path, f"has schema {found_version}, this version reads {version}")
+    return state
+
+
+def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
+    """Kind, schema version and tree of any state file, verified.
+
+    Raises:
+        SnapshotError: missing, torn, or not a state file.
+    """
+    flat: dict[str, Any] = {}
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = read_attributes(file)
+            if attributes.get("format") != FORMAT:
+                raise SnapshotError(path, "is an HDF5 file, but not saved state of hpcdi")
+            text = bytes(file["text"][()])
+            if zlib.crc32(text) != attributes["text_crc32"]:
+                raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
+            told = json.loads(text)
+            for name, crc32 in told["checksums"].items():
+                array = file["arrays"][name][...]
+                if _crc32(array) != crc32:
+                    raise SnapshotError(path, f"checksum of {name!r} is wrong: the file is torn")
+                flat[name] = array
+            flat.update(told["plain"])
+            kind, version = str(told["kind"]), int(told["version"])
+    except DAMAGE as error:
+        raise SnapshotError(path, f"cannot be read: {error}") from error
+    return kind, version, unflatten(flat)
+
+
+def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any]) -> bytes:
+    try:
+        flat = flatten(state, keep_empty=True)
+        arrays = {n: np.asarray(v, order="C") for n, v in flat.items() if isinstance(v, np.ndarray)}
+        told = {
+            "kind": kind,
+            "version": version,
+            "plain": {n: _plain(v) for n, v in flat.items() if n not in arrays},
+            "checksums": {n: _crc32(a) for n, a in arrays.items()},
+        }
+        text = json.dumps(told).encode()
+        buffer = BytesIO()
+        with h5py.File(buffer, "w", libver=LIBVER) as file:
+            attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
+            write_attributes(file, {**attributes, "text_crc32": zlib.crc32(text)})
+            file.create_dataset("text", data=np.bytes_(text))
+            group = file.create_group("arrays")
+            for name, array in arrays.items():
+                group.create_dataset(name, data=array)
+    except (TypeError, ValueError) as error:
+        raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
+    return buffer.getvalue()
+
+
+def _crc32(array: Array) -> int:
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data) if array.size else 0
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

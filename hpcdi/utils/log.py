@@ -1,0 +1,127 @@
+"""What a run leaves to read: one JSONL log a rank, TensorBoard events, lines on the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from hpcdi.utils.jsonable import jsonable
+
+LOGGER = logging.getLogger("hpcdi")
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, rank, role, level, message, and the record's extra fields."""
+
+    def __init__(self, rank: int, role: str) -> None:
+        super().__init__()
+        self._who = {"rank": rank, "role": role, "host": platform.node(), "pid": os.getpid()}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Text of a record."""
+        extra = {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        entry: dict[str, Any] = {
+            **extra,  # a record's own fields never hide who speaks
+            "time": round(record.created, 3),
+            "level": record.levelname,
+            **self._who,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(jsonable(entry))
+
+
+class Console(logging.Formatter):
+    """A line for people; ranks other than 0 say who they are."""
+
+    def __init__(self, rank: int, role: str) -> None:
+        super().__init__()
+        self._prefix = f"[rank {rank} {role}] " if rank else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Text of a record."""
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return f"{self._prefix}{level}{record.getMessage()}"
+
+
+def open_log(path: Path, rank: int, role: str) -> None:
+    """Send this rank's log records to a JSONL file, and warnings to the terminal too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    close_log()
+    file = logging.FileHandler(path, mode="a", encoding="utf-8")
+    file.setFormatter(JsonLines(rank, role))
+    console = logging.StreamHandler(sys.stderr)
+    console.setFormatter(Console(rank, role))
+    console.setLevel(logging.WARNING)
+    LOGGER.addHandler(file)
+    LOGGER.addHandler(console)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+
+
+def close_log() -> None:
+    """Close what `open_log` opened."""
+    for handler in list(LOGGER.handlers):
+        LOGGER.removeHandler(handler)  # first: a record in between would open the file again
+        handler.close()
+
+
+def say(text: str = "") -> None:
+    """Print a line for the person who started the run."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class TensorBoardWriter:
+    """Scalars as TensorBoard events.
+
+    It writes what `torch.utils.tensorboard.SummaryWriter` writes, without importing torch: rank 0
+    needs no torch.
+
+    Args:
+        folder: where the event file goes.
+        purge_step: after a restart, drop what an earlier event file says from this step on.
+        flush_s: seconds between flushes.
+    """
+
+    def __init__(
+        self, folder: str | Path, purge_step: int | None = None, flush_s: float = 5.0
+    ) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=int(flush_s))
+        self._flush_s, self._flushed = flush_s, time.monotonic()
+        if purge_step is not None:
+            self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point to a curve."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value))])
+        self._write(Event(step=int(global_step), summary=summary))
+
+    def flush(self) -> None:
+        """Write out what is buffered."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and close; again: nothing."""
+        self._writer.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._writer.add_event(event)
+        if time.monotonic() - self._flushed > self._flush_s:
+            self.flush()
+            self._flushed = time.monotonic()

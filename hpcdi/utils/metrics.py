@@ -1,0 +1,122 @@
+"""Numbers about a run while it runs: counters, means, rates, distributions; and for people."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class CountVar:
+    """A counter that is shared by reference."""
+
+    def __init__(self, init_val: int = 0) -> None:
+        self.val = init_val
+
+    def update(self, val: int) -> None:
+        """Set it."""
+        self.val = val
+
+    def add(self, add_num: int) -> None:
+        """Add to it."""
+        self.val += add_num
+
+
+class ScalarMonitor:
+    """Sums scalars until their means are taken."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, scalars: Mapping[str, Any]) -> None:
+        """Add one iteration's scalars; what is not a number is passed over."""
+        for name, value in scalars.items():
+            if isinstance(value, int | float):
+                self._sums[name] = self._sums.get(name, 0.0) + value
+                self._counts[name] = self._counts.get(name, 0) + 1
+
+    def take_means(self) -> dict[str, float]:
+        """Mean of each scalar since the last call."""
+        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+
+class Rate:
+    """How fast a counter grows, over a sliding window.
+
+    Args:
+        window_s: seconds that the rate looks back.
+    """
+
+    def __init__(self, window_s: float = 10.0) -> None:
+        self._window_s = window_s
+        self._points: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, count: float) -> None:
+        """Say that the counter stood at `count` at time `now` (seconds, any origin)."""
+        self._points.append((now, count))
+        while len(self._points) > 2 and now - self._points[1][0] >= self._window_s:
+            self._points.popleft()
+
+    def per_second(self) -> float:
+        """Growth per second; 0 before there are two points."""
+        if len(self._points) < 2:
+            return 0.0
+        (t0, c0), (t1, c1) = self._points[0], self._points[-1]
+        return (c1 - c0) / (t1 - t0) if t1 > t0 else 0.0
+
+
+class Distribution:
+    """The last `size` values of something, for its percentiles."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self._values.append(value)
+
+    def percentile(self, percent: float) -> float:
+        """Percentile of the values (0 to 100); nan when there are none."""
+        if not self._values:
+            return float("nan")
+        return float(np.percentile(np.fromiter(self._values, dtype=np.float64), percent))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def human_count(value: float) -> str:
+    """A count for people: 1234567 -> '1.23M'."""
+    if abs(value) < 9999.5 or not np.isfinite(value):
+        return f"{value:.0f}"
+    for scale, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
+        if abs(value) < 999.5 * scale:
+            return f"{value / scale:.3g}{unit}"
+    return f"{value / 1e12:.3g}T"
+
+
+def human_bytes(value: float) -> str:
+    """A size for people, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        text = f"{value:.0f}" if unit == "B" else f"{value:.1f}"
+        if abs(float(text)) < 1024:
+            return f"{text} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def human_time(seconds: float) -> str:
+    """A duration for people: '42s', '3m05s', '2h14m', '?' where there is none."""
+    if not np.isfinite(seconds):
+        return "?"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

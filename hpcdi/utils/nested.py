@@ -1,0 +1,94 @@
+"""Nested dictionaries of arrays as flat columns, and back.
+
+``{"obs": {"image": a, "speed": b}, "done": c}`` is ``{"obs/image": a, "obs/speed": b, "done": c}``:
+the names that HDF5 gives to groups and datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdi.types import Columns
+
+
+def flatten(
+    tree: Mapping[str, Any], prefix: str = "", *, keep_empty: bool = False
+) -> dict[str, Any]:
+    """Leaves of a nested mapping by their '/'-joined path, in order.
+
+    Args:
+        tree: the mapping.
+        prefix: goes before every path.
+        keep_empty: an empty mapping is a leaf too; else nothing is left of it.
+
+    Raises:
+        ValueError: a key contains '/'.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if "/" in str(key):
+            raise ValueError(f"a key must not contain '/': {key!r}")
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and (value or not keep_empty):
+            flat.update(flatten(value, f"{path}/", keep_empty=keep_empty))
+        else:
+            flat[path] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionary of '/'-joined paths."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, leaf = path.split("/")
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return tree
+
+
+def stack_columns(items: Iterable[Mapping[str, Any]]) -> Columns:
+    """Columns of a list of items (nested dicts of scalars or arrays): one row an item.
+
+    Raises:
+        ValueError: an item has other keys, or an array another shape, than the first one.
+    """
+    flat = [flatten(item) for item in items]
+    if not flat:
+        return {}
+    names = list(flat[0])
+    for position, item in enumerate(flat):
+        if item.keys() != flat[0].keys():
+            odd = sorted(item.keys() ^ flat[0].keys())
+            raise ValueError(f"item {position} differs from item 0 in the keys {odd}")
+    try:
+        return {name: np.stack([np.asarray(item[name]) for item in flat]) for name in names}
+    except ValueError as error:
+        raise ValueError(f"items of one list differ in shape: {error}") from error
+
+
+def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List of nested dicts, one a row: the inverse of `stack_columns`."""
+    rows = len(next(iter(columns.values()))) if columns else 0
+    return [
+        unflatten({name: column[row] for name, column in columns.items()}) for row in range(rows)
+    ]
+
+
+def column_objection(columns: Columns, like: Columns) -> str | None:
+    """Why columns have not the names, dtypes and row shapes of `like`; None where they have."""
+    odd = sorted(columns.keys() ^ like.keys())
+    if odd:
+        return f"only one of them has {odd}"
+    for name, column in columns.items():
+        first = like[name]
+        if column.dtype != first.dtype or column.shape[1:] != first.shape[1:]:
+            return (
+                f"column {name!r} is {column.dtype}{column.shape[1:]}, "
+                f"not {first.dtype}{first.shape[1:]}"
+            )
+    return None

@@ -1,0 +1,21 @@
+"""The message side of collectors: tasks in, shards and results out."""
+
+from hpcdi.worker.collector.comm.base_comm_collector import (
+    BaseCommCollector,
+    create_comm_collector,
+)
+from hpcdi.worker.collector.comm.mpi_fs_collector import (
+    CollectorSlave,
+    FlaskFileSystemCollector,
+    MPIFileSystemCollector,
+)
+from hpcdi.worker.collector.comm.utils import NaiveCollector
+
+__all__ = [
+    "BaseCommCollector",
+    "CollectorSlave",
+    "FlaskFileSystemCollector",
+    "MPIFileSystemCollector",
+    "NaiveCollector",
+    "create_comm_collector",
+]

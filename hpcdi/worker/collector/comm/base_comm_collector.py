@@ -1,0 +1,88 @@
+"""The contract of a collector's message side."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.comm.messages import Message
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.fields import to_mapping
+from hpcdi.store.builder import Segment
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.utils.uid import get_task_uid
+from hpcdi.worker.collector.base_parallel_collector import (
+    BaseParallelCollector,
+    create_parallel_collector,
+)
+from hpcdi.worker.context import WorkerContext
+
+
+class BaseCommCollector(Configurable, ABC):
+    """Stands between a parallel collector and the other ranks.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._context = context
+        self._collector_uid = get_task_uid()
+        self._end_flag = True
+        self.meter = RoleMeter("collector")
+
+    @abstractmethod
+    def get_policy_update_info(
+        self, path: str, have_version: int = -1, *, newest: bool = False
+    ) -> dict[str, Any] | None:
+        """``{"model", "iter"}`` of a policy newer than `have_version`, if there is one."""
+
+    @abstractmethod
+    def send_metadata(self, metadata: Message) -> None:
+        """Tell the coordinator."""
+
+    @abstractmethod
+    def send_stepdata(self, path: str, stepdata: Segment) -> None:
+        """Take a segment on its way to a learner."""
+
+    pump: LinkPump
+    exit_code = 0
+
+    @abstractmethod
+    def run(self) -> None:
+        """Play the role until the run ends and everybody may leave."""
+
+    def start(self) -> None:
+        """Ready for tasks."""
+        self._end_flag = False
+
+    def close(self) -> None:
+        """No more tasks; again: nothing."""
+        self._end_flag = True
+
+    @property
+    def collector_uid(self) -> str:
+        """Name of this collector, unique on its host."""
+        return self._collector_uid
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """A parallel collector of ``task_info["collector_cfg"]``, with this as its port."""
+        cfg = task_info["collector_cfg"]
+        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
+        rest = {key: value for key, value in cfg.items() if key != "collector"}
+        return create_parallel_collector({**settings, **rest}, port=self)
+
+
+def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> BaseCommCollector:
+    """The message side that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no comm collector has that type.
+    """
+    collector: BaseCommCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
+    return collector

@@ -1,0 +1,169 @@
+"""What flows through a collector's message side: data out, policies in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import CommError
+from hpcdi.store.block import Block, block_rows
+from hpcdi.store.builder import BlockBuilder, Segment
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage
+from hpcdi.store.shards import ShardWriter
+from hpcdi.types import ShardRef
+from hpcdi.utils.lifetime import Closing
+
+_NEWEST_PATIENCE_S = 60.0
+_ID_BITS = 40  # of a collector's own counters; its rank stands above them
+
+
+class DataOutlet(Closing):
+    """Segments in, announced shards out.
+
+    Args:
+        config: the experiment.
+        layout: the run folder.
+        rank: of this collector.
+        announce: called with each published block's announcement, on the writer's thread.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        layout: RunLayout,
+        rank: int,
+        announce: Callable[[BlockReady], None],
+    ) -> None:
+        storage, policy = config.system.storage, config.policy
+        learners = policy.learn.learner.learner_num
+        partition_size = policy.other.replay_buffer.replay_buffer_size // learners
+        self._layout, self._announce = layout, announce
+        self._seal_s = storage.seal_seconds
+        self._about: dict[str, Any] = {"collector_rank": rank, "seed": config.seed}
+        self._blocks, self._opened = 0, 0.0
+        self._builder = BlockBuilder(
+            lambda row_bytes: block_rows(storage.block_bytes, row_bytes, partition_size),
+            rank << _ID_BITS,
+            self._facts,
+        )
+        self._writer = ShardWriter(layout, self._published, fsync=storage.fsync)
+
+    def begin(self, task_id: str, buffer_id: str) -> None:
+        """Rows from now on belong to another task; those before it are published."""
+        self.seal()
+        self._about.update(task_id=task_id, buffer_id=buffer_id)
+
+    def put(self, segment: Segment) -> None:
+        """Take a segment; waits only while too many blocks are on their way to disk.
+
+        Raises:
+            BufferContractError: the segment does not fit. ShardError: an earlier block could not be
+                written.
+        """
+        now = time.monotonic()
+        if self._builder.is_empty:
+            self._opened = now
+        for block in self._builder.append(segment):
+            self._submit(block)
+            self._opened = now
+        if now - self._opened >= self._seal_s:
+            self.seal()
+
+    def seal(self) -> None:
+        """Publish the open block as it is."""
+        block = self._builder.seal()
+        if block is not None:
+            self._submit(block)
+
+    def close(self) -> None:
+        """Publish everything; again: nothing."""
+        self.seal()
+        self._writer.close()
+
+    def report(self) -> dict[str, Any]:
+        """What was published, for the goodbye."""
+        return {"blocks": self._blocks, "waited_for_disk_s": self._writer.waited_s}
+
+    def _submit(self, block: Block) -> None:
+        self._blocks += 1
+        path = self._layout.shard_path(self._about["collector_rank"], self._blocks)
+        self._writer.submit(path, block)
+
+    def _facts(self) -> dict[str, Any]:
+        number = (self._about["collector_rank"] << _ID_BITS) + self._blocks + 1
+        return {**self._about, "block_id": number, "sealed_at": time.time()}
+
+    def _published(self, shard: ShardRef, block: Block) -> None:
+        facts = block.facts
+        self._announce(
+            BlockReady(
+                facts["task_id"], facts["buffer_id"], facts["block_id"], shard, block.items,
+                block.tail_rows, facts["sealed_at"],
+            )
+        )  # fmt: skip
+
+
+class PolicyInlet:
+    """Asks a learner for policies, one request at a time, and keeps the newest.
+
+    Args:
+        ask: sends a request.
+        every_s: seconds between an answer and the next request.
+
+    Attributes:
+        image: the newest policy that has come.
+        evaluated: the one that `newest` gave last.
+    """
+
+    def __init__(self, ask: Callable[[PolicyRequest], None], every_s: float) -> None:
+        self.image: PolicyImage | None = None
+        self.evaluated: PolicyImage | None = None
+        self._ask, self._every_s = ask, every_s
+        self._asked = False
+        self._answered_at = float("-inf")
+        self._answer = threading.Event()
+
+    def take(self, update: PolicyUpdate) -> None:
+        """An answer has come (on the communication thread)."""
+        if update.data.size:
+            self.image = PolicyImage(update.version, update.data.tobytes())
+        self._answered_at, self._asked = time.monotonic(), False
+        self._answer.set()
+
+    def newer_than(self, version: int) -> PolicyImage | None:
+        """The newest policy, if it is newer than `version`; asks for the next when it is time."""
+        if not self._asked and time.monotonic() - self._answered_at >= self._every_s:
+            self._request(at_once=False)
+        image = self.image
+        return image if image is not None and image.version > version else None
+
+    def newest(self, give_up: Callable[[], bool]) -> PolicyImage | None:
+        """The learner's present policy; waits for the answer.
+
+        Args:
+            give_up: whether to stop waiting.
+
+        Raises:
+            CommError: the learner does not answer.
+        """
+        deadline = time.monotonic() + _NEWEST_PATIENCE_S
+        self._request(at_once=True)  # takes the place of a request that is waiting
+        while self._asked and not give_up():
+            if time.monotonic() > deadline:
+                raise CommError(
+                    f"the learner has not sent its policy within {_NEWEST_PATIENCE_S:.0f} s"
+                )
+            self._answer.wait(0.05)
+        self.evaluated = self.image
+        return self.image
+
+    def _request(self, *, at_once: bool) -> None:
+        self._answer.clear()
+        self._asked = True
+        have = self.image.version if self.image is not None else -1
+        self._ask(PolicyRequest(have, at_once))

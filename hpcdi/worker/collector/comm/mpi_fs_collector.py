@@ -1,0 +1,273 @@
+"""A collector rank: MPI for messages, the shared file system for data."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdi.comm.messages import (
+    BlockReady,
+    CloseTask,
+    CollectSetting,
+    CollectTask,
+    Goodbye,
+    Leave,
+    Message,
+    PolicyUpdate,
+    Stop,
+    WorkerReady,
+)
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.fields import ComponentConfig
+from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.store.builder import Segment
+from hpcdi.store.policies import publish_policy
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
+from hpcdi.worker.collector.base_parallel_collector import CollectorTask
+from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
+from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
+from hpcdi.worker.context import WorkerContext
+
+_COORDINATOR = 0
+_LEAVE_PATIENCE_S = 30.0
+
+
+class CollectorSlave:
+    """Turns the seeds' task dicts into messages, and messages into calls of the message side.
+
+    Args:
+        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+            deal_with_collector_close``.
+    """
+
+    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
+        self._callback_fn = callback_fn
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Raises:
+            CommError: the task is of another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return dict(self._callback_fn["deal_with_resource"]())
+        if name == "collector_start_task":
+            self._callback_fn["deal_with_collector_start"](task_message(task["task_info"]))
+            return {"message": "collector task has started"}
+        if name == "collector_data_task":
+            return dict(self._callback_fn["deal_with_collector_data"]())
+        if name == "collector_close_task":
+            return dict(self._callback_fn["deal_with_collector_close"]())
+        raise CommError(f"a collector knows no task {name!r}")
+
+
+def task_message(info: Mapping[str, Any]) -> CollectTask:
+    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
+    cfg = info.get("collector_cfg", {})
+    return CollectTask(
+        info["task_id"],
+        info.get("buffer_id", ""),
+        info.get("policy_id", ""),
+        eval_flag=bool(cfg.get("eval_flag", False)),
+        setting=dict(cfg.get("collect_setting", {})),
+    )
+
+
+@COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
+class MPIFileSystemCollector(BaseCommCollector):
+    """Takes tasks, lets a parallel collector do them, publishes what it makes.
+
+    The parallel collectors (one that collects, one that evaluates) live as long as the rank: their
+    environments are made once.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """It has no settings of its own."""
+
+        type: str = "mpi_fs"
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        super().__init__(cfg, context)
+        if context is None:
+            raise CommError("a collector's message side needs its place in a run (context=)")
+        self._place = context
+        self._collectors: dict[bool, Any] = {}  # whether it evaluates -> parallel collector
+        self._task = CollectTask("", "", "", eval_flag=False, setting={})
+        self._stops = _Stops()
+        self._announced: deque[Message] = deque(maxlen=8)
+        handlers: dict[type, Callable[[int, Any], None]] = {
+            PolicyUpdate: lambda _rank, message: self._inlet.take(message),
+            CollectSetting: lambda _rank, message: self._take_setting(message),
+            CloseTask: lambda _rank, message: self._close_task(message),
+            Stop: lambda _rank, _message: self._stop(),
+        }
+        self.pump = LinkPump(context.link, handlers, context.stop_request)
+        config = context.config
+        self._inlet = PolicyInlet(
+            lambda request: self.pump.send(context.learner_rank, request),
+            config.policy.collect.collector.update_policy_second,
+        )
+        self._outlet = DataOutlet(config, context.layout, context.link.rank, self._announce)
+
+    # ---------------------------------------------------------------------------------------- life
+
+    def run(self) -> None:
+        """The role: tasks until the run ends."""
+        self.start()
+        while (task := self._next_task()) is not None:
+            self.deal_with_collector_start(task)
+            self.send_metadata(self._collectors[task.eval_flag].result())
+        self.close()
+
+    def start(self) -> None:
+        """Say that this rank is ready."""
+        super().start()
+        resource = self.deal_with_resource()
+        self.send_metadata(
+            WorkerReady("collector", platform.node(), os.getpid(), resource["gpu"], resource["cpu"])
+        )
+
+    def close(self) -> None:
+        """Publish what is open, say goodbye, wait until everybody may leave; again: nothing."""
+        if self._end_flag:
+            return
+        super().close()
+        for collector in self._collectors.values():
+            collector.close()
+        self._outlet.close()
+        self.pump.send(_COORDINATOR, Goodbye({**self.meter.report(), **self._outlet.report()}))
+        self.pump.flush(_LEAVE_PATIENCE_S)
+        leave = self.pump.wait_for(Leave, _LEAVE_PATIENCE_S)
+        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
+        self.pump.close()
+
+    # ------------------------------------------------------------------------------ what tasks call
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """GPUs and cores that this collector has."""
+        return {"gpu": 0, "cpu": len(os.sched_getaffinity(0))}
+
+    def deal_with_collector_start(self, task_info: CollectTask | Mapping[str, Any]) -> None:
+        """Do a task; returns when it has ended."""
+        task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
+        self._task = task
+        self._outlet.begin(task.task_id, task.buffer_id)
+        collector = self._collector_for(task.eval_flag)
+        collector.begin(CollectorTask(task.task_id, task.setting))
+        if not self._stops.concern(task.task_id):
+            collector.start()
+        if task.eval_flag:
+            self._publish_if_best(task)
+
+    def deal_with_collector_data(self) -> dict[str, Any]:
+        """The oldest announcement that nobody has taken yet, of the last eight; empty: none."""
+        return vars(self._announced.popleft()) if self._announced else {}
+
+    def deal_with_collector_close(self) -> dict[str, Any]:
+        """End the present task; its result under the seeds' keys."""
+        collector = self._collector_for(self._task.eval_flag)
+        collector.stop()
+        return {**collector.get_finish_info(), "task_id": self._task.task_id}
+
+    # --------------------------------------------------------------------- what the collector calls
+
+    def get_policy_update_info(
+        self,
+        path: str,  # noqa: ARG002
+        have_version: int = -1,
+        *,
+        newest: bool = False,
+    ) -> dict[str, Any] | None:
+        """See `CollectorPort.get_policy_update_info`; policies come by message, not from `path`."""
+        if newest:
+            image = self._inlet.newest(lambda: self._stops.everything)
+        else:
+            image = self._inlet.newer_than(have_version)
+        if image is None or image.version <= have_version:
+            self.pump.check()
+            return None
+        return {"model": image.state_dict(), "iter": image.version}
+
+    def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
+        """Take a segment; blocks get their own paths when they are sealed."""
+        self._outlet.put(stepdata)
+
+    def send_metadata(self, metadata: Message) -> None:
+        """Tell the coordinator."""
+        self.pump.check()
+        self.pump.send(_COORDINATOR, metadata)
+
+    # ----------------------------------------------------------------------------------- internals
+
+    def _next_task(self) -> CollectTask | None:
+        while not self._stops.everything:
+            for _, message in self.pump.receive(0.2):
+                if isinstance(message, CollectTask):
+                    self.meter.mark("wait")
+                    return message
+        return None
+
+    def _collector_for(self, eval_flag: bool) -> Any:
+        if eval_flag not in self._collectors:
+            config = self._place.config
+            cfg = {
+                "collector": config.policy.collect.collector,
+                "env": config.env,
+                "policy": config.policy,
+                "eval_flag": eval_flag,
+                "exp_name": config.exp_name,
+                "seed": self._place.seed.spawn(1)[0],
+            }
+            self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
+            self.meter.mark("start")
+        return self._collectors[eval_flag]
+
+    def _announce(self, ready: BlockReady) -> None:
+        self._announced.append(ready)
+        self.pump.send(_COORDINATOR, ready)
+
+    def _publish_if_best(self, task: CollectTask) -> None:
+        returns = self._collectors[True].result().episode_returns
+        image = self._inlet.evaluated
+        if image is not None and returns.size and returns.mean() > task.publish_above:
+            publish_policy(self._place.layout.best_policy, image)
+
+    def _take_setting(self, message: CollectSetting) -> None:
+        collector = self._collectors.get(False)
+        if collector is not None and collector.task.task_id == message.task_id:
+            collector.task.setting = message.setting
+
+    def _close_task(self, message: CloseTask) -> None:
+        self._stops.tasks.append(message.task_id)
+        for collector in list(self._collectors.values()):
+            if collector.task.task_id == message.task_id:
+                collector.stop()
+
+    def _stop(self) -> None:
+        self._stops.everything = True
+        for collector in list(self._collectors.values()):
+            collector.stop()
+
+
+FlaskFileSystemCollector = MPIFileSystemCollector
+
+
+@dataclass
+class _Stops:
+    """What has been told to end; a word may come before the task that it is about has begun."""
+
+    everything: bool = False
+    tasks: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+
+    def concern(self, task_id: str) -> bool:
+        return self.everything or task_id in self.tasks

@@ -1,0 +1,73 @@
+"""A collector for tests of everything around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdi.errors import CommError
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.types import ITEM_DTYPE, Columns, ShardRef
+
+_FILES = 20
+_STEPS = 16
+
+
+class NaiveCollector:
+    """Publishes twenty shards of random steps, one at each data task, then says it is done.
+
+    Args:
+        layout: the run folder.
+        prefix: goes before the task's name in the shards' paths.
+        seed: of the random steps.
+    """
+
+    def __init__(self, layout: RunLayout, *, prefix: str = "", seed: int = 0) -> None:
+        self._layout, self._prefix = layout, prefix
+        self._rng = np.random.default_rng(seed)
+        self._task: dict[str, Any] = {}
+        self._count = 0
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Raises:
+            CommError: the task is of another name, or asks for data or the close before a start.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return {"gpu": 0, "cpu": 1}
+        if name == "collector_start_task":
+            self._task, self._count = dict(task["task_info"]), 0
+            return {"message": "collector task has started"}
+        if name == "collector_data_task" and self._task:
+            return self._next_data()
+        if name == "collector_close_task" and self._task:
+            self._task = {}
+            return {"collector_done": True, "step_count": self._count * _STEPS}
+        raise CommError(f"a naive collector cannot do {name!r} now")
+
+    def _next_data(self) -> dict[str, Any]:
+        names = {key: self._task[key] for key in ("task_id", "buffer_id")}
+        if self._count == _FILES:
+            return {"collector_done": True, "cur_step": self._count * _STEPS, **names}
+        self._count += 1
+        path = f"data/naive/{self._prefix}{self._task['task_id']}/{self._count:06d}.h5"
+        shard: ShardRef = write_shard(self._layout, path, self._get_timestep())
+        return {"collector_done": False, "data_id": shard.path, "unroll_len": _STEPS, **names}
+
+    def _get_timestep(self) -> Block:
+        """Random steps of one environment, as one item."""
+        items = np.zeros(1, dtype=ITEM_DTYPE)
+        items["item_len"] = _STEPS
+        columns: Columns = {
+            "obs": self._rng.random((_STEPS, 4), dtype=np.float32),
+            "action": self._rng.integers(0, 2, _STEPS),
+            "reward": self._rng.random(_STEPS, dtype=np.float32),
+            "done": np.zeros(_STEPS, dtype=bool),
+        }
+        return Block(columns, items)

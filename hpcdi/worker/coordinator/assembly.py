@@ -1,0 +1,62 @@
+"""The parts of a coordinator, from its experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.scheduler import Timeouts
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
+from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
+
+
+def as_experiment(cfg: Any) -> ExperimentConfig:
+    """The experiment of what the seeds' callers pass.
+
+    Raises:
+        ConfigError: with every problem of a mapping.
+    """
+    if isinstance(cfg, ExperimentConfig):
+        return cfg
+    mapping = dict(cfg)
+    source = "the coordinator's configuration"
+    odd = sorted(mapping.keys() - {"main", "system", "seed"})
+    if odd:
+        known = "unknown key; known here: main, seed, system"
+        raise ConfigError([Problem(str(key), known) for key in odd], source)
+    main = dict(mapping.pop("main", {}))
+    return compile_config({**main, **mapping}, source).config
+
+
+def make_desk(config: ExperimentConfig) -> ReplayDesk:
+    """The replay buffer: one partition for each learner, seeded by the experiment."""
+    policy = config.policy
+    buffer_cfg = policy.other.replay_buffer
+    learners = policy.learn.learner.learner_num
+    share = dataclasses.replace(
+        buffer_cfg, replay_buffer_size=buffer_cfg.replay_buffer_size // learners
+    )
+    seeds = np.random.SeedSequence(config.seed, spawn_key=(0,))
+
+    def make_buffer(name: str) -> AdvancedReplayBuffer:
+        buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
+            share, None, config.exp_name, name,
+            rng=np.random.default_rng(seeds.spawn(1)[0]), prioritized=policy.priority,
+        )  # fmt: skip
+        return buffer
+
+    return ReplayDesk(make_buffer, config.system.storage.block_bytes)
+
+
+def timeouts(config: CoordinatorConfig) -> Timeouts:
+    """How long the scheduler waits for what."""
+    return Timeouts(
+        config.start_timeout_s, config.stop_timeout_s,
+        config.collector_task_timeout, config.learner_task_timeout,
+    )  # fmt: skip

@@ -1,0 +1,260 @@
+"""The coordinator: carries out what the scheduler decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.link import Link
+from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.messages import CollectResult, ItemReady, LearnInfo, LearnResult, Message
+from hpcdi.config.compat import Configurable
+from hpcdi.config.schema import CoordinatorConfig
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.snapshots import save_state
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, timeouts
+from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.view import RunView
+
+STATE_VERSION = 1
+
+
+class TaskState:
+    """When a task was begun.
+
+    Args:
+        task_id: its name.
+    """
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.start_time = time.time()
+
+
+class Coordinator(Closing, Configurable):
+    """Rank 0: messages to the scheduler, its orders to the ranks.
+
+    Args:
+        cfg: an `ExperimentConfig`, or the seeds' mapping with ``main`` and ``system``.
+        link: to the workers; by default a world of its own, for use as a library.
+        layout: the run folder; without one nothing is written.
+        workers: ranks that take part; by default all others of the link's world.
+        stop_request: gives, once, what a signal asked for.
+        is_terminal: whether a person watches the progress line.
+    """
+
+    Config = CoordinatorConfig
+
+    def __init__(
+        self,
+        cfg: Any,
+        link: Link | None = None,
+        layout: RunLayout | None = None,
+        workers: Sequence[int] | None = None,
+        *,
+        stop_request: Callable[[], Message | None] = lambda: None,
+        is_terminal: bool = False,
+    ) -> None:
+        config = as_experiment(cfg)
+        self._link: Link = link if link is not None else LocalWorld(1).link(0)
+        self._lock = threading.RLock()
+        self._commander = create_parallel_commander(config)
+        self._view = RunView(config, layout, is_terminal=is_terminal)
+        self._scheduler = Scheduler(
+            self._commander,
+            make_desk(config),
+            range(1, self._link.size) if workers is None else workers,
+            timeouts(config.system.coordinator),
+            self._view.observe,
+        )
+        self._stop_request = stop_request
+        self._tasks: dict[str, TaskState] = {}
+        self._thread: BackgroundThread | None = None
+
+    # ---------------------------------------------------------------------------------------- life
+
+    def run(self) -> Outcome:
+        """The loop, until the run is over."""
+        scheduler, link, meter = self._scheduler, self._link, self._view.meter
+        while not scheduler.finished:
+            arrived = link.receive(scheduler.patience_s)
+            meter.mark("wait")
+            with self._lock:
+                for rank, message in arrived:
+                    self._perform(scheduler.handle(message, rank, time.monotonic()))
+                request = self._stop_request()
+                if request is not None:
+                    self._perform(scheduler.handle(request, link.rank, time.monotonic()))
+                self._perform(scheduler.tick(time.monotonic()))
+            meter.mark("schedule")
+            self._view.look(scheduler)
+            meter.mark("show")
+        self._flush()
+        outcome = scheduler.life.outcome
+        return outcome if outcome is not None else Outcome("stopped", "closed", 0)
+
+    def start(self) -> None:
+        """Run the loop in a thread; under MPI, call `run` on the main thread instead."""
+        if self._thread is None:
+            self._thread = BackgroundThread(self._run_aside, "coordinator")
+
+    def close(self) -> None:
+        """End the run, if it is on, and close what is open; again: nothing."""
+        with self._lock:
+            self._perform(self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic()))
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.join()
+            self._view.close()
+            thread.check()
+        self._view.close()
+
+    @property
+    def system_shutdown_flag(self) -> bool:
+        """Whether the run has reached its end; once true it stays true."""
+        return not self._scheduler.life.is_on
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that have not said goodbye."""
+        return self._scheduler.life.silent
+
+    def summary(self) -> list[str]:
+        """Closing lines for people."""
+        return self._view.summary(self._scheduler)
+
+    def figures(self) -> dict[str, Any]:
+        """Closing figures for programs: plain data."""
+        return self._view.figures(self._scheduler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Commander, counters, tasks and the replay buffers' index: plain data and arrays."""
+        with self._lock:
+            return {
+                "commander": self._commander.state_dict(),
+                "counters": dataclasses.asdict(self._scheduler.counters),
+                "tasks": {task.task_id: task.start_time for task in self._tasks.values()},
+                "replay": dict(self._scheduler.desk.state_dict()),
+            }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the counters, tasks and commander of a `state_dict`.
+
+        The index is taken when the learners that hold the rows have read them again.
+        """
+        with self._lock:
+            self._commander.load_state_dict(state_dict["commander"])
+            for name, value in state_dict["counters"].items():
+                setattr(self._scheduler.counters, name, value)
+            self._tasks.clear()
+            for task_id, start_time in state_dict["tasks"].items():
+                self._tasks[task_id] = TaskState(task_id)
+                self._tasks[task_id].start_time = start_time
+
+    def save_snapshot(self, layout: RunLayout) -> None:
+        """Write `state_dict` into the run folder."""
+        save_state(layout.coordinator_snapshot, "coordinator", STATE_VERSION, self.state_dict())
+
+    # ----------------------------------------------------------------------- the seeds' callbacks
+
+    def deal_with_collector_send_data(
+        self, task_id: str, buffer_id: str, data_id: str, data: Mapping[str, Any]
+    ) -> None:
+        """Put one item's metadata into the replay buffer."""
+        self._tasks.setdefault(task_id, TaskState(task_id))
+        self._hand_over(ItemReady(task_id, buffer_id, data_id, dict(data)))
+
+    def deal_with_collector_finish_task(
+        self, task_id: str, finished_task: Mapping[str, Any]
+    ) -> None:
+        """Take the result of a collect or evaluation task."""
+        self._tasks.pop(task_id, None)
+        returns = finished_task.get("reward_raw", [])
+        lengths = [finished_task.get("avg_step_per_episode", 0)] * len(returns)
+        self._hand_over(
+            CollectResult(
+                task_id,
+                bool(finished_task.get("eval_flag", False)),
+                int(finished_task.get("train_iter", 0)),
+                int(finished_task.get("step_count", 0)),
+                float(finished_task.get("duration", 0.0)),
+                np.asarray(returns, dtype=np.float64),
+                np.asarray(lengths, dtype=np.int64),
+            )
+        )
+
+    def deal_with_learner_get_data(
+        self, task_id: str, buffer_id: str, batch_size: int, cur_learner_iter: int
+    ) -> list[dict[str, Any]] | None:
+        """Draw items' metadata; None where there are not enough."""
+        self._tasks.setdefault(task_id, TaskState(task_id))
+        with self._lock:
+            return self._scheduler.desk.sample_items(buffer_id, batch_size, cur_learner_iter)
+
+    def deal_with_learner_send_info(
+        self, task_id: str, buffer_id: str, info: Mapping[str, Any]
+    ) -> None:
+        """Take a learner's words: new priorities, and its iteration."""
+        with self._lock:
+            if info.get("priority_info"):
+                self._scheduler.desk.update_items(buffer_id, info["priority_info"])
+        self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
+
+    def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
+        """A learner's task has ended: its buffer goes with it."""
+        self._tasks.pop(task_id, None)
+        self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
+
+    def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
+        """Whether a collector's words mean that its task has ended."""
+        return self._commander.judge_collector_finish(task_id, data)
+
+    def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Whether a learner's words mean that its task has ended."""
+        return self._commander.judge_learner_finish(task_id, info)
+
+    def deal_with_increase_collector(self) -> None:
+        """There is room for one more collect task."""
+        with self._lock:
+            self._commander.increase_collector_task_space()
+
+    def deal_with_decrease_collector(self) -> None:
+        """There is room for one collect task less."""
+        with self._lock:
+            self._commander.decrease_collector_task_space()
+
+    def info(self, s: str) -> None:
+        """Log a line."""
+        LOGGER.info(s)
+
+    def error(self, s: str) -> None:
+        """Log an error."""
+        LOGGER.error(s)
+
+    # ----------------------------------------------------------------------------------- internals
+
+    def _run_aside(self) -> None:
+        self.run()
+
+    def _hand_over(self, message: Message) -> None:
+        with self._lock:
+            self._perform(self._scheduler.handle(message, self._link.rank, time.monotonic()))
+
+    def _perform(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            self._link.send(order.rank, order.message)
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + 1.0
+        while self._link.unsent() and time.monotonic() < deadline:
+            self._link.receive(0.01)

@@ -1,0 +1,211 @@
+"""What rank 0 keeps of what it hears: numbers, curves for TensorBoard, lines for the log."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.comm.messages import (
+    BlockAdmitted,
+    BlockReady,
+    CollectProgress,
+    CollectResult,
+    Goodbye,
+    LearnInfo,
+    LearnResult,
+    Message,
+    WorkerFailed,
+    WorkerReady,
+)
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import Distribution, Rate
+from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.task import TaskLate
+
+_EPISODE_WINDOW = 100
+_SCALARS_EVERY_S = 1.0
+
+
+class ScalarWriter(Protocol):
+    """What takes curves; `TensorBoardWriter` does."""
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point."""
+        ...
+
+
+class NoCurves:
+    """Takes curves and drops them."""
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Drop a point."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: mean, spread and number of returns; which policy, and when."""
+
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+    episodes: int
+    policy_version: int
+    env_steps: int
+
+
+@dataclass
+class Traffic:
+    """How data flow."""
+
+    env_steps: Rate = field(default_factory=Rate)
+    train_iters: Rate = field(default_factory=Rate)
+    latency: Distribution = field(default_factory=Distribution)
+    """Seconds from a full block to its rows in a learner's memory."""
+    blocks: int = 0
+    data_bytes: int = 0
+    learning_since: tuple[float, int] | None = None
+    """When the first train iteration was seen (seconds since the epoch), and the env steps then."""
+
+
+class RunRecord:
+    """Takes every message that the scheduler handles; writes curves about once a second.
+
+    Args:
+        writer: takes the curves.
+    """
+
+    def __init__(self, writer: ScalarWriter) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.traffic = Traffic()
+        self.shares: dict[int, dict[str, float]] = {}
+        self.returns: deque[float] = deque(maxlen=_EPISODE_WINDOW)
+        self._lengths: deque[float] = deque(maxlen=_EPISODE_WINDOW)
+        self._writer = writer
+        self._steps = (0, 0)  # environment steps and train iterations, as of the last look
+        self._written = float("-inf")
+
+    def write_to(self, writer: ScalarWriter) -> None:
+        """Give curves to another writer from now on."""
+        self._writer = writer
+
+    def observe(self, rank: int, message: Message | TaskLate) -> None:
+        """Take a message."""
+        match message:
+            case CollectProgress():
+                self.returns.extend(message.episode_returns.tolist())
+                self._lengths.extend(message.episode_lengths.tolist())
+                self.shares[rank] = message.shares
+            case LearnInfo():
+                self.shares[rank] = message.shares
+                for name, value in message.scalars.items():
+                    self._curve("learner", name, value, self._steps[0], message.train_iter)
+            case CollectResult() if message.eval_flag and message.episode_returns.size:
+                self._evaluated(message)
+            case BlockReady():
+                self.traffic.blocks += 1
+                self.traffic.data_bytes += message.shard.n_bytes
+            case BlockAdmitted() if message.error:
+                LOGGER.warning("rank %d lost a block: %s", rank, message.error)
+            case BlockAdmitted():
+                self.traffic.latency.add(message.latency_s)
+            case TaskLate():
+                LOGGER.warning(
+                    "rank %d was told to end task %s %.0f s ago and has not; another is asked",
+                    rank, message.task_id, message.waited_s,
+                )  # fmt: skip
+            case _:
+                self._log_life(rank, message)
+
+    def look(self, scheduler: Scheduler, now: float) -> None:
+        """Look at the counters; writes the curves that are due."""
+        counters = scheduler.counters
+        self._steps = (counters.env_steps, counters.train_iter)
+        if counters.train_iter and self.traffic.learning_since is None:
+            self.traffic.learning_since = (time.time(), counters.env_steps)
+        if now - self._written < _SCALARS_EVERY_S:
+            return
+        self._written = now
+        self.traffic.env_steps.add(now, counters.env_steps)
+        self.traffic.train_iters.add(now, counters.train_iter)
+        if counters.env_steps == 0:
+            return
+        for name, value in self._scalars(scheduler).items():
+            self._writer.add_scalar(name, value, counters.env_steps)
+        if self.returns:
+            returns = np.asarray(self.returns)
+            values = {
+                "reward_mean": returns.mean(),
+                "reward_std": returns.std(),
+                "reward_max": returns.max(),
+                "reward_min": returns.min(),
+                "episode_count": counters.episodes,
+                "avg_step_per_episode": np.mean(self._lengths),
+                "avg_envstep_per_sec": self.traffic.env_steps.per_second(),
+                "total_envstep_count": counters.env_steps,
+            }
+            for name, value in values.items():
+                self._curve("collector", name, float(value), *self._steps)
+
+    def staleness(self, scheduler: Scheduler) -> int:
+        """Train iterations by which the newest acting policy is behind the learner."""
+        counters = scheduler.counters
+        return max(0, counters.train_iter - counters.latest_policy)
+
+    def _scalars(self, scheduler: Scheduler) -> dict[str, float]:
+        desk = scheduler.desk
+        scalars = {
+            "perf/env_steps_per_s": self.traffic.env_steps.per_second(),
+            "perf/train_iters_per_s": self.traffic.train_iters.per_second(),
+            "perf/sample_insert_ratio": desk.samples_drawn() / max(desk.items_admitted, 1),
+            "perf/policy_lag": self.staleness(scheduler),
+            "perf/buffer_items": desk.count(),
+            "health/blocks_lost": desk.blocks_lost,
+        }
+        for rank, shares in self.shares.items():
+            if "wait" in shares:
+                scalars[f"perf/idle_frac/rank{rank}"] = shares["wait"]
+        if len(self.traffic.latency):
+            scalars["perf/block_latency_p50_s"] = self.traffic.latency.percentile(50)
+        return scalars
+
+    def _evaluated(self, message: CollectResult) -> None:
+        returns = message.episode_returns
+        evaluation = Evaluation(
+            float(returns.mean()), float(returns.std()), float(returns.min()),
+            float(returns.max()), len(returns), message.policy_version, self._steps[0],
+        )  # fmt: skip
+        self.evaluations.append(evaluation)
+        values = {
+            "reward_mean": evaluation.mean,
+            "reward_std": evaluation.std,
+            "reward_max": evaluation.highest,
+            "reward_min": evaluation.lowest,
+            "episode_count": evaluation.episodes,
+            "evaluate_time": message.duration_s,
+        }
+        for name, value in values.items():
+            self._curve("evaluator", name, value, self._steps[0], message.policy_version)
+        LOGGER.info("evaluation", extra={"evaluation": vars(evaluation)})
+
+    def _curve(self, who: str, name: str, value: float, env_step: int, train_iter: int) -> None:
+        """A point on both axes, under the predecessor's tags."""
+        self._writer.add_scalar(f"{who}_iter/{name}", value, train_iter)
+        self._writer.add_scalar(f"{who}_step/{name}", value, env_step)
+
+    def _log_life(self, rank: int, message: Message) -> None:
+        about: dict[str, Any] = {"about_rank": rank}
+        match message:
+            case WorkerReady():
+                LOGGER.info("worker ready", extra={**about, "worker": vars(message)})
+            case WorkerFailed():
+                about["worker"] = vars(message)  # its role and host are not this rank's
+                LOGGER.info("worker failed: %s", message.error, extra=about)
+            case Goodbye():
+                LOGGER.info("goodbye", extra={**about, "report": message.report})
+            case LearnResult():
+                LOGGER.info("learner task ended", extra={**about, "train_iter": message.train_iter})

@@ -1,0 +1,253 @@
+"""What each learner learns from: blocks in, batches out; decisions only.
+
+Each learner has its partition: the rows of its ring, an index of the items in them, and the blocks
+that they came in. The order of messages to a learner makes it safe to reuse rows: a batch that
+names old rows is sent, and so gathered, before the order that overwrites them.
+
+Life of a block here::
+
+    BlockReady ──place──► AdmitBlock ──learner holds it──► BlockAdmitted ──► items in the index
+                             │                                                     │
+                             └── rows of the oldest blocks: their items leave it ◄─┘ (later)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    BlockReady,
+    DataDemand,
+    ItemReady,
+)
+from hpcdi.store.block import block_rows
+from hpcdi.store.ring import RowPlacer
+from hpcdi.types import Array
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
+
+RING_SLACK = 1.25
+"""Ring rows per item: rows that are not transitions, and the gap where the ring wraps."""
+
+
+def ring_rows(partition_size: int, full_block: int) -> int:
+    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows."""
+    return int(partition_size * RING_SLACK) + 2 * full_block
+
+
+@dataclass
+class _Held:
+    """A block that has rows: where, and the unique ids of its items once they are in the index."""
+
+    ready: BlockReady
+    first_row: int
+    end_id: int = -1
+
+
+class Partition:
+    """One learner's part of the replay buffer.
+
+    Args:
+        buffer: index of its items; an item is a row number of the learner's ring.
+        block_bytes: size at which collectors seal a block.
+    """
+
+    def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
+        self.buffer = buffer
+        self.samples_drawn = 0
+        self._block_bytes = block_bytes
+        self._placer: RowPlacer | None = None  # made when the first block tells the size of a row
+        self._held: dict[int, _Held] = {}
+        self._waiting: DataDemand | None = None
+        self._freed: deque[str] = deque()
+
+    def place(self, ready: BlockReady) -> AdmitBlock:
+        """Give a published block its rows; the items of blocks that give way leave the index."""
+        if self._placer is None:
+            size = self.buffer.replay_buffer_size
+            full_block = block_rows(self._block_bytes, ready.shard.row_bytes(), size)
+            self._placer = RowPlacer(ring_rows(size, full_block))
+        placement = self._placer.place(ready.block_id, ready.shard.rows)
+        for block_id in placement.evicted:
+            old = self._held.pop(block_id)
+            self.buffer.evict(old.end_id)
+            self._freed.append(old.ready.shard.path)
+        self._held[ready.block_id] = _Held(ready, placement.first_row)
+        return AdmitBlock(
+            ready.buffer_id, ready.block_id, placement.first_row, self._placer.capacity,
+            ready.shard, ready.sealed_at,
+        )  # fmt: skip
+
+    def admit(self, admitted: BlockAdmitted) -> int:
+        """Put a block's items into the index; gives how many (none, if it failed or went)."""
+        held = self._held.get(admitted.block_id)
+        if held is None or admitted.error:
+            return 0
+        rows, versions = item_rows(held.ready, held.first_row)
+        capacity = self.buffer.replay_buffer_size
+        rows, versions = rows[-capacity:], versions[-capacity:]
+        ids = self.buffer.push_columns({"row": rows}, versions)
+        held.end_id = ids.stop
+        return len(rows)
+
+    def demand(self, demand: DataDemand) -> int:
+        """Take a learner's request and its priorities; gives how many priorities were stale."""
+        stale = 0
+        if demand.unique_ids.size:
+            updated = self.buffer.update_priorities(demand.unique_ids, demand.priorities)
+            stale = len(demand.unique_ids) - updated
+        if demand.batches > 0:
+            owed = self._waiting.batches if self._waiting is not None else 0
+            self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
+        return stale
+
+    def serve(self, env_steps: int) -> Batches | None:
+        """Batches for the waiting request; None while there is none, or too little to draw from.
+
+        At once there are no more batches than the items would fill; the request waits for the rest.
+        """
+        demand = self._waiting
+        batches = 0 if demand is None else self.buffer.count() // demand.batch_size
+        if demand is None or batches == 0:
+            return None
+        batches = min(batches, demand.batches)
+        size = batches * demand.batch_size
+        sample = self.buffer.sample_batch(size, demand.train_iter, draws=batches)
+        if sample is None:
+            return None
+        left = demand.batches - batches
+        self._waiting = dataclasses.replace(demand, batches=left) if left else None
+        self.samples_drawn += size
+        drawn = sample.drawn
+
+        def by_batch(array: Array) -> Array:
+            # neighbours are of neighbouring strata: deal them out, so that a batch spans them all
+            return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
+
+        return Batches(
+            demand.buffer_id, by_batch(sample.columns["row"]), by_batch(drawn.unique_ids),
+            by_batch(drawn.weights), env_steps,
+        )  # fmt: skip
+
+    def take_freed(self) -> list[str]:
+        """Paths of shards whose rows have been given to others since the last call."""
+        freed = list(self._freed)
+        self._freed.clear()
+        return freed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The index, and which shard each of its blocks lies in."""
+        held = [
+            {
+                "block_id": block_id,
+                "path": block.ready.shard.path,
+                "rows": block.ready.shard.rows,
+                "crc32": block.ready.shard.crc32,
+                "first_row": block.first_row,
+                "end_id": block.end_id,
+            }
+            for block_id, block in self._held.items()
+        ]
+        return {"buffer": self.buffer.state_dict(), "blocks": held}
+
+
+class ReplayDesk:
+    """The partitions of all learners; blocks go to them in turn.
+
+    Args:
+        make_buffer: makes the buffer of a name, e.g. a learner's partition.
+        block_bytes: size at which collectors seal a block.
+    """
+
+    def __init__(
+        self, make_buffer: Callable[[str], AdvancedReplayBuffer], block_bytes: int
+    ) -> None:
+        self.partitions: dict[int, Partition] = {}
+        self.items_admitted = 0
+        self.blocks_lost = 0
+        self._make_buffer = make_buffer
+        self._block_bytes = block_bytes
+        self._named: dict[str, AdvancedReplayBuffer] = {}
+        self._early: list[BlockReady] = []  # published before there was a learner
+        self._turn = 0
+
+    def open(self, learner_rank: int) -> list[AdmitBlock]:
+        """A learner starts with an empty partition; gives the blocks that have waited for it."""
+        buffer = self._make_buffer(f"rank{learner_rank}")
+        partition = self.partitions[learner_rank] = Partition(buffer, self._block_bytes)
+        early, self._early = self._early, []
+        return [partition.place(ready) for ready in early]
+
+    def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
+        """The learner that gets a block, and its order; nothing while there is no learner."""
+        if not self.partitions:
+            self._early.append(ready)
+            return []
+        ranks = list(self.partitions)
+        rank = ranks[self._turn % len(ranks)]
+        self._turn += 1
+        return [(rank, self.partitions[rank].place(ready))]
+
+    def admit(self, rank: int, admitted: BlockAdmitted) -> None:
+        """A learner holds a block, or could not read it."""
+        self.blocks_lost += bool(admitted.error)
+        self.items_admitted += self.partitions[rank].admit(admitted)
+
+    def count(self) -> int:
+        """Items that can be drawn, of all partitions."""
+        return sum(partition.buffer.count() for partition in self.partitions.values())
+
+    def capacity(self) -> int:
+        """Items that all partitions can hold."""
+        return sum(p.buffer.replay_buffer_size for p in self.partitions.values())
+
+    def samples_drawn(self) -> int:
+        """Items that were ever drawn."""
+        return sum(partition.samples_drawn for partition in self.partitions.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of all partitions, by learner rank."""
+        return {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()}
+
+    # Buffers by name, for callers that push and draw items one by one (the seeds' `deal_with_*`).
+
+    def push_item(self, ready: ItemReady) -> None:
+        """Put one item's metadata into the buffer of its name, which is made by the first one."""
+        buffer = self._named.get(ready.buffer_id)
+        if buffer is None:
+            buffer = self._named[ready.buffer_id] = self._make_buffer(ready.buffer_id)
+        buffer.push({**ready.metadata, "data_id": ready.data_id}, -1)
+
+    def sample_items(
+        self, buffer_id: str, batch_size: int, train_iter: int
+    ) -> list[dict[str, Any]] | None:
+        """Draw items' metadata; None where there are not enough, or there is no such buffer."""
+        buffer = self._named.get(buffer_id)
+        return None if buffer is None else buffer.sample(batch_size, train_iter)
+
+    def update_items(self, buffer_id: str, priority_info: Mapping[str, Any]) -> None:
+        """Take new priorities of items."""
+        if buffer_id in self._named:
+            self._named[buffer_id].update(priority_info)
+
+    def close(self, buffer_id: str) -> None:
+        """Drop a buffer of a name."""
+        self._named.pop(buffer_id, None)
+
+
+def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
+    """Ring row and policy version of each transition of a block, both int64 [transitions]."""
+    lengths = ready.items["item_len"].astype(np.int64)
+    total = int(lengths.sum())
+    starts = np.repeat(ready.items["item_start"].astype(np.int64), lengths)
+    within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    versions = np.repeat(ready.items["policy_version"], lengths)
+    return first_row + starts + within, versions

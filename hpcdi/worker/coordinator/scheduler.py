@@ -1,0 +1,233 @@
+"""All decisions of rank 0: messages and time in, orders out. No clock, no MPI, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpcdi.comm.messages import (
+    BlockAdmitted,
+    BlockReady,
+    CloseTask,
+    CollectProgress,
+    CollectResult,
+    CollectSetting,
+    CollectTask,
+    DataDemand,
+    Goodbye,
+    ItemReady,
+    LearnInfo,
+    LearnResult,
+    Message,
+    StopRequest,
+    WorkerFailed,
+    WorkerReady,
+)
+from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
+from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.task import TaskBook, TaskLate
+
+
+@dataclass
+class Counters:
+    """What the whole run has done so far."""
+
+    env_steps: int = 0
+    train_iter: int = 0
+    episodes: int = 0
+    latest_policy: int = 0
+    """Newest policy version that a collector acts by."""
+    priorities_stale: int = 0
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    start_s: float = 300.0
+    stop_s: float = 20.0
+    collector_task_s: float = 30.0
+    learner_task_s: float = 600.0
+
+
+class Scheduler:
+    """The brain of the coordinator.
+
+    Args:
+        commander: sets tasks and goals.
+        desk: the replay buffer's partitions.
+        workers: ranks that must report before the run can go on for ever.
+        timeouts: how long to wait for what.
+        observe: called with each message, and with each task that is late.
+    """
+
+    def __init__(
+        self,
+        commander: BaseCommander,
+        desk: ReplayDesk,
+        workers: Sequence[int],
+        timeouts: Timeouts,
+        observe: Callable[[int, Message | TaskLate], None] = lambda _rank, _message: None,
+    ) -> None:
+        self.counters = Counters()
+        self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
+        self.desk = desk
+        self._commander = commander
+        self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s)
+        self._observe = observe
+
+    # ------------------------------------------------------------------------------------- inputs
+
+    def handle(  # noqa: C901, PLR0912 (a table of cases)
+        self, message: Message, rank: int, now: float
+    ) -> list[Order]:
+        """What to send because of a message."""
+        self._observe(rank, message)
+        match message:
+            case BlockReady():
+                return self._block_ready(message)
+            case BlockAdmitted():
+                return self._block_admitted(message, rank)
+            case ItemReady():
+                self.desk.push_item(message)
+                return []
+            case DataDemand():
+                return self._demand(message, rank, now)
+            case CollectProgress():
+                return self._progress(message, rank, now)
+            case LearnInfo():
+                self._commander.update_learner_info(message.task_id, message.scalars)
+                return self._count_iterations(message.train_iter, now)
+            case CollectResult():
+                return self._collect_result(message, rank, now)
+            case LearnResult():
+                return self._learn_result(message, rank, now)
+            case WorkerReady():
+                return self._worker_ready(message, rank, now)
+            case StopRequest():
+                return self.stop(Outcome("stopped", message.reason, message.exit_code), now)
+            case WorkerFailed():
+                return self.life.failed(rank, message, now)
+            case Goodbye():
+                return self.life.goodbye(rank, message)
+            case _:
+                raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
+
+    def tick(self, now: float) -> list[Order]:
+        """What to send because time has passed."""
+        orders = self.life.tick(now)
+        if not self.life.is_on:
+            return orders
+        self._book.check_learners(now)
+        for rank, late in self._book.late(now):
+            self._observe(rank, late)
+        return orders + self._assign(now)
+
+    def stop(self, outcome: Outcome, now: float) -> list[Order]:
+        """End the run; the first reason counts."""
+        return self.life.stop(outcome, now)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everybody has gone, or has had long enough to go."""
+        return self.life.phase is Phase.FINISHED
+
+    @property
+    def patience_s(self) -> float:
+        """How long the loop may wait for messages before it calls `tick`."""
+        return 0.05
+
+    # -------------------------------------------------------------------------------------- tasks
+
+    def _assign(self, now: float) -> list[Order]:
+        """Give free workers what there is to do."""
+        orders: list[Order] = []
+        while self._book.has_free("learner") and (task := self._commander.get_learner_task(now)):
+            rank = self._book.give("learner", task, now)
+            orders.append(Order(rank, task))
+            orders += [Order(rank, admit) for admit in self.desk.open(rank)]
+        while self._book.has_free("collector"):
+            collect = self._commander.get_collector_task(now)
+            if collect is None:
+                break
+            orders.append(Order(self._book.give("collector", collect, now), collect))
+        return orders + self._make_room_for_evaluation(now)
+
+    def _worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
+        self.life.ready(rank, message)
+        if not self.life.is_on:
+            return []  # it has its Stop already
+        self._book.add_worker(rank, message)
+        return self._assign(now)
+
+    def _make_room_for_evaluation(self, now: float) -> list[Order]:
+        """End the oldest collect task where an evaluation is due and all collectors are busy."""
+        if not self._commander.evaluation_is_due(now):
+            return []
+        running = self._book.choose_to_close(now)
+        if running is None:
+            return []
+        return [Order(running.rank, CloseTask(running.task.task_id))]
+
+    def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
+        self._book.finish(message.task_id, "collector", rank)
+        reached = self._commander.finish_collector_task(message.task_id, message)
+        if reached:
+            mean = message.episode_returns.mean() if message.episode_returns.size else float("nan")
+            reason = f"stop value reached: mean return {mean:.1f}"
+            return self.stop(Outcome("done", reason, 0), now)
+        return self._assign(now) if self.life.is_on else []
+
+    def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
+        self._book.finish(message.task_id, "learner", rank)
+        self.counters.train_iter = max(self.counters.train_iter, message.train_iter)
+        self.desk.close(self._commander.finish_learner_task(message.task_id, message))
+        reason = f"the learner has done its iterations: {message.train_iter}"
+        return self.stop(Outcome("done", reason, 0), now)
+
+    # --------------------------------------------------------------------------------------- data
+
+    def _block_ready(self, message: BlockReady) -> list[Order]:
+        return [Order(rank, admit) for rank, admit in self.desk.assign(message)]
+
+    def _block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
+        if rank not in self.desk.partitions:
+            return []
+        self.desk.admit(rank, message)
+        return self._serve(rank)
+
+    def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
+        partition = self.desk.partitions.get(rank)
+        if partition is None:
+            return []
+        self._book.begun(message.task_id)
+        self.counters.priorities_stale += partition.demand(message)
+        return self._serve(rank) + self._count_iterations(message.train_iter, now)
+
+    def _serve(self, rank: int) -> list[Order]:
+        batches = self.desk.partitions[rank].serve(self.counters.env_steps)
+        return [] if batches is None else [Order(rank, batches)]
+
+    # ----------------------------------------------------------------------------------- progress
+
+    def _progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
+        self.counters.env_steps += message.env_steps
+        self.counters.episodes += len(message.episode_returns)
+        self.counters.latest_policy = max(self.counters.latest_policy, message.policy_version)
+        orders = self._stop_at_limit(now)
+        running = self._book.begun(message.task_id)
+        if orders or running is None or not isinstance(running.task, CollectTask):
+            return orders
+        if running.task.eval_flag:
+            return []
+        setting = dict(self._commander.get_setting_collect())
+        return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
+
+    def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
+        self.counters.train_iter = max(self.counters.train_iter, train_iter)
+        return self._stop_at_limit(now)
+
+    def _stop_at_limit(self, now: float) -> list[Order]:
+        reason = self._commander.update_progress(self.counters.env_steps, self.counters.train_iter)
+        return self.stop(Outcome("done", reason, 0), now) if reason else []

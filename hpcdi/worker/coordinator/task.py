@@ -1,0 +1,130 @@
+"""Tasks as the coordinator sees them: who is free, who does what, and what takes too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
+from hpcdi.errors import WorkerSilentError
+from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
+
+Task: TypeAlias = CollectTask | LearnTask
+
+
+@dataclass(frozen=True)
+class TaskLate:
+    """A collector has been told to end a task and has not done so."""
+
+    task_id: str
+    waited_s: float
+
+
+@dataclass
+class RunningTask:
+    """A task that was given to a worker.
+
+    Attributes:
+        task: what was ordered.
+        rank: who does it.
+        started: when it was ordered (the scheduler's clock).
+        has_begun: its worker has said something about it.
+        closing: when it was told to end; None: it was not.
+        is_told: whether `TaskBook.late` has told of it.
+    """
+
+    task: Task
+    rank: int
+    started: float
+    has_begun: bool = False
+    closing: float | None = None
+    is_told: bool = False
+
+
+class TaskBook:
+    """Who is free, and who does what.
+
+    Args:
+        collector_timeout_s: seconds that a collector may take to end a task when it is told to;
+            then another is asked.
+        learner_timeout_s: seconds that a learner may take until it asks for its first data.
+    """
+
+    def __init__(self, collector_timeout_s: float, learner_timeout_s: float) -> None:
+        self._collector_timeout_s = collector_timeout_s
+        self._learner_timeout_s = learner_timeout_s
+        self._resources = NaiveResourceManager()
+        self._running: dict[str, RunningTask] = {}
+
+    def add_worker(self, rank: int, ready: WorkerReady) -> None:
+        """A worker is there, and free."""
+        self._resources.update(ready.role, str(rank), {"gpu": ready.gpus, "cpu": ready.cpus})
+
+    def has_free(self, kind: str) -> bool:
+        """Whether a "collector" or a "learner" is free."""
+        return self._resources.free_count(kind) > 0
+
+    def give(self, kind: str, task: Task, now: float) -> int:
+        """Give a task to a free worker; gives its rank."""
+        assign = (
+            self._resources.assign_learner
+            if kind == "learner"
+            else self._resources.assign_collector
+        )
+        assigned = assign(task)
+        if assigned is None:
+            raise LookupError(f"no {kind} is free")
+        rank = int(assigned[f"{kind}_id"])
+        self._running[task.task_id] = RunningTask(task, rank, now)
+        return rank
+
+    def begun(self, task_id: str) -> RunningTask | None:
+        """A worker has said something about a task; gives what is known of it."""
+        running = self._running.get(task_id)
+        if running is not None:
+            running.has_begun = True
+        return running
+
+    def finish(self, task_id: str, kind: str, rank: int) -> None:
+        """A task has ended: its worker is free. Of a task that was not given out: nothing."""
+        running = self._running.pop(task_id, None)
+        if running is not None:
+            self._resources.update(kind, str(rank), {})
+
+    def choose_to_close(self, now: float) -> RunningTask | None:
+        """The collect task that should make room, the oldest; None while one is making room."""
+        collecting = [t for t in self._running.values() if isinstance(t.task, CollectTask)]
+        open_tasks = [task for task in collecting if task.closing is None]
+        if not open_tasks or any(not self._is_late(task, now) for task in collecting):
+            return None
+        oldest = min(open_tasks, key=lambda task: task.started)
+        oldest.closing = now
+        return oldest
+
+    def late(self, now: float) -> list[tuple[int, TaskLate]]:
+        """Collect tasks that were told to end too long ago, each told once, with their rank."""
+        late = []
+        for running in self._running.values():
+            if running.closing is None or running.is_told:
+                continue
+            if self._is_late(running, now):
+                running.is_told = True
+                waited_s = now - running.closing
+                late.append((running.rank, TaskLate(running.task.task_id, waited_s)))
+        return late
+
+    def check_learners(self, now: float) -> None:
+        """See that learners have begun their tasks.
+
+        Raises:
+            WorkerSilentError: one has not, for too long.
+        """
+        for running in self._running.values():
+            waited_s = now - running.started
+            is_waiting = isinstance(running.task, LearnTask) and not running.has_begun
+            if is_waiting and waited_s > self._learner_timeout_s:
+                raise WorkerSilentError(running.rank, waited_s, "that it was ready")
+
+    def _is_late(self, running: RunningTask, now: float) -> bool:
+        """Whether a task need not be waited for: it is open, or was told to end too long ago."""
+        return running.closing is None or now - running.closing >= self._collector_timeout_s

@@ -1,0 +1,119 @@
+"""Everything that rank 0 writes and shows: curves, progress line, summary; removed shards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from hpcdi.comm.failure import headline
+from hpcdi.comm.messages import BlockReady, Message
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.retention import Retention
+from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.worker.coordinator.progress import ProgressLine, summary
+from hpcdi.worker.coordinator.records import NoCurves, RunRecord
+from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.task import TaskLate
+
+
+class RunView:
+    """Looks at the run; decides nothing.
+
+    Args:
+        config: the experiment.
+        layout: the run folder; None: keep numbers, write and show nothing.
+        is_terminal: whether a person watches the progress line.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, layout: RunLayout | None, *, is_terminal: bool
+    ) -> None:
+        self.meter = RoleMeter("coordinator")
+        self._started = time.monotonic()
+        self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
+        self._record = RunRecord(self._writer if self._writer is not None else NoCurves())
+        self._line: ProgressLine | None = None
+        self._retention: Retention | None = None
+        self._is_failure_told = False
+        if layout is not None:
+            self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
+            self._line = _progress_line(config, self._started, is_terminal=is_terminal)
+
+    def observe(self, rank: int, message: Message | TaskLate) -> None:
+        """Take a message that the scheduler is about to handle, or what it has noticed."""
+        if isinstance(message, BlockReady) and self._retention is not None:
+            self._retention.need(message.shard.path)
+        self._record.observe(rank, message)
+
+    def look(self, scheduler: Scheduler) -> None:
+        """Look at the counters: write and show what is due."""
+        now = time.monotonic()
+        self._record.look(scheduler, now)
+        if self._line is not None:
+            self._line.refresh(scheduler, self._record, now)
+        if self._retention is not None:
+            for partition in scheduler.desk.partitions.values():
+                self._retention.release(partition.take_freed())
+        self._tell_failure(scheduler)
+
+    def summary(self, scheduler: Scheduler) -> list[str]:
+        """Closing lines for people."""
+        return summary(
+            scheduler, self._record, time.monotonic() - self._started, self.meter.report()
+        )
+
+    def figures(self, scheduler: Scheduler) -> dict[str, Any]:
+        """Closing figures for programs: plain data."""
+        counters, desk, traffic = scheduler.counters, scheduler.desk, self._record.traffic
+        return {
+            "env_steps": counters.env_steps,
+            "train_iter": counters.train_iter,
+            "episodes": counters.episodes,
+            "elapsed_s": time.monotonic() - self._started,
+            "ended_at": time.time(),
+            "learning_since": traffic.learning_since,
+            "items_admitted": desk.items_admitted,
+            "samples_drawn": desk.samples_drawn(),
+            "blocks": traffic.blocks,
+            "blocks_lost": desk.blocks_lost,
+            "data_bytes": traffic.data_bytes,
+            "block_latency_p50_s": traffic.latency.percentile(50) if traffic.latency else None,
+            "block_latency_p99_s": traffic.latency.percentile(99) if traffic.latency else None,
+            "evaluations": [vars(evaluation) for evaluation in self._record.evaluations],
+            "ranks": {
+                "0": self.meter.report(),
+                **{str(r): v for r, v in scheduler.life.reports.items()},
+            },
+        }
+
+    def close(self) -> None:
+        """Write out the curves; again: nothing."""
+        if self._writer is not None:
+            self._record.write_to(NoCurves())  # a late callback is still counted
+            self._writer.close()
+            self._writer = None
+
+    def _tell_failure(self, scheduler: Scheduler) -> None:
+        outcome = scheduler.life.outcome
+        if outcome is not None and outcome.failure is not None and not self._is_failure_told:
+            self._is_failure_told = True
+            rank, failure = outcome.failure
+            sys.stdout.flush()
+            sys.stderr.write(f"\n{headline(failure, rank)}\n")
+            sys.stderr.flush()
+
+
+def _progress_line(config: ExperimentConfig, started: float, *, is_terminal: bool) -> ProgressLine:
+    commander = config.policy.other.commander
+    return ProgressLine(
+        is_terminal=is_terminal,
+        interval_s=config.system.coordinator.progress_interval,
+        limits=(
+            getattr(commander, "max_env_step", float("inf")),
+            getattr(commander, "max_train_iter", float("inf")),
+        ),
+        started=started,
+    )

@@ -1,0 +1,103 @@
+"""The contract of a learner's message side."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.policy.create import create_policy
+from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.utils.uid import get_task_uid
+from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
+
+
+class BaseCommLearner(Configurable, ABC):
+    """Stands between a learner and the other ranks.
+
+    Where the run has several learners it joins their process group, and leaves it in `close`.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._context = context
+        self._learner_uid = get_task_uid()
+        self._end_flag = True
+        self._dist_info = (0, 1)
+        if context is not None and context.group is not None:
+            from hpcdi.comm.dist import dist_init
+
+            self._dist_info = dist_init(group=context.group)
+        self.meter = RoleMeter("learner")
+
+    @abstractmethod
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publish a policy; ``state_dict["model"]`` holds its parameters."""
+
+    @abstractmethod
+    def get_data(self, batch_size: int) -> Any:
+        """The next batch; None when no more will come."""
+
+    @abstractmethod
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Tell the coordinator."""
+
+    pump: LinkPump
+    exit_code = 0
+
+    @abstractmethod
+    def run(self) -> None:
+        """Play the role until the run ends and everybody may leave."""
+
+    @property
+    @abstractmethod
+    def hooks4call(self) -> list[Any]:
+        """Hooks that a learner needs to talk to the other ranks."""
+
+    def start(self) -> None:
+        """Ready for tasks."""
+        self._end_flag = False
+
+    def close(self) -> None:
+        """No more tasks; again: nothing."""
+        self._end_flag = True
+        if self._dist_info[1] > 1:
+            from hpcdi.comm.dist import dist_finalize
+
+            dist_finalize()
+
+    @property
+    def learner_uid(self) -> str:
+        """Name of this learner, unique on its host."""
+        return self._learner_uid
+
+    def _create_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
+        """A learner of ``{"learner_cfg", "policy", "exp_name", "seed"}``, with this as its port."""
+        learner = create_learner(
+            task_info["learner_cfg"],
+            dist_info=self._dist_info,
+            exp_name=task_info.get("exp_name", "default_experiment"),
+            port=self,
+        )
+        policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
+        learner.policy = policy.learn_mode
+        learner.setup_dataloader()
+        return learner
+
+
+def create_comm_learner(cfg: Any, context: WorkerContext | None = None) -> BaseCommLearner:
+    """The message side that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no comm learner has that type.
+    """
+    learner: BaseCommLearner = component_class(COMM_LEARNER_REGISTRY, cfg)(cfg, context)
+    return learner

@@ -1,0 +1,275 @@
+"""A learner rank: MPI for messages, the shared file system for data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    Goodbye,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+    Leave,
+    PolicyRequest,
+    Stop,
+    WorkerReady,
+)
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.fields import ComponentConfig
+from hpcdi.errors import EXIT_FAILED, CommError, ShardError
+from hpcdi.store.block import checksum, open_block
+from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
+from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.learner.base_learner import BaseLearner
+from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
+from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+from hpcdi.worker.learner.hooks import SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.learner_hook import LearnerHook
+
+_COORDINATOR = 0
+_LEAVE_PATIENCE_S = 30.0
+_TELL_EVERY = 100
+"""Iterations between two words to rank 0, where no log asks for another number."""
+
+
+@COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
+class MPIFileSystemLearner(BaseCommLearner):
+    """Takes a task, lets a learner do it, feeds it and carries its policies.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """It has no settings of its own."""
+
+        type: str = "mpi_fs"
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        super().__init__(cfg, context)
+        if context is None:
+            raise CommError("a learner's message side needs its place in a run (context=)")
+        self._place = context
+        self._task = LearnTask("", "", "")
+        self._learner: BaseLearner | None = None
+        self._feed: DataFeed | None = None
+        self._is_stopping = False
+        handlers: dict[type, Callable[[int, Any], None]] = {
+            AdmitBlock: lambda rank, order: self._the_feed().admit(rank, order),
+            Batches: lambda rank, order: self._the_feed().fill(rank, order),
+            PolicyRequest: lambda rank, request: self._outlet.request(rank, request),
+            Stop: lambda _rank, _message: self._stop(),
+            LearnTask: lambda _rank, task: self._open_feed(task),
+        }
+        self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
+        self._outlet = PolicyOutlet(
+            lambda rank, update: self.pump.send(rank, update),
+            PolicyFile(context.layout, context.config.system.storage.policy_file_s),
+        )
+        self.pump = LinkPump(context.link, handlers, context.stop_request)
+
+    # ---------------------------------------------------------------------------------------- life
+
+    def run(self) -> None:
+        """The role: a task, then the end of the run."""
+        self.start()
+        while (task := self._next_task()) is not None:
+            self.deal_with_learner_start(task)
+            if not self._is_stopping:
+                self.pump.send(_COORDINATOR, LearnResult(task.task_id, self._train_iter()))
+        self.close()
+
+    def start(self) -> None:
+        """Say that this rank is ready."""
+        super().start()
+        resource = self.deal_with_resource()
+        ready = WorkerReady(
+            "learner", platform.node(), os.getpid(), resource["gpu"], resource["cpu"]
+        )
+        self.pump.send(_COORDINATOR, ready)
+
+    def close(self) -> None:
+        """Write the last policy, say goodbye, wait until everybody may leave; again: nothing."""
+        if self._end_flag:
+            return
+        super().close()
+        self._outlet.write_file()
+        report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
+        self.pump.send(_COORDINATOR, Goodbye({**self.meter.report(), **report}))
+        self.pump.flush(_LEAVE_PATIENCE_S)
+        leave = self.pump.wait_for(Leave, _LEAVE_PATIENCE_S)
+        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
+        self.pump.close()
+
+    # ------------------------------------------------------------------------------ what tasks call
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """GPUs and cores that this learner has."""
+        return {
+            "gpu": int(bool(self._place.config.policy.cuda)),
+            "cpu": len(os.sched_getaffinity(0)),
+        }
+
+    def deal_with_learner_start(self, task_info: LearnTask) -> None:
+        """Do a task; returns when it has ended."""
+        self._task = task_info
+        config = self._place.config
+        self._learner = self._create_learner(
+            {
+                "learner_cfg": config.policy.learn.learner,
+                "policy": config.policy,
+                "exp_name": config.exp_name,
+                "seed": self._place.seed,
+            }
+        )
+        for hook in self.hooks4call:
+            self._learner.register_hook(hook)
+        self._the_feed().as_columns = _takes_columns(self._learner.policy)
+        self.meter.mark("start")
+        self._learner.start()
+
+    def deal_with_get_data(self) -> dict[str, Any]:
+        """What the learner needs next."""
+        return {
+            "task_id": self._task.task_id,
+            "buffer_id": self._task.buffer_id,
+            "batch_size": self._place.config.policy.learn.batch_size,
+            "cur_learner_iter": self._train_iter(),
+        }
+
+    def deal_with_learner_learn(self, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One iteration on items given by metadata with ``data_id``; gives the learner's info."""
+        if self._learner is None:
+            raise CommError("there is no learner task to learn for")
+        inside = self._place.layout.inside
+        self._learner.train([self.load_data_fn(inside(m["data_id"]), m) for m in data])
+        return self._learner.learn_info
+
+    def deal_with_learner_close(self) -> None:
+        """End the present task."""
+        self._stop()
+
+    # ----------------------------------------------------------------------- what the learner calls
+
+    def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
+        """The next batch; None when the run ends."""
+        self.meter.mark("train")
+        if self._is_stopping:
+            return None
+        batch = self._the_feed().next(self._train_iter(), self._idle)
+        self.meter.mark("wait")
+        return batch
+
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publish a policy; its version is the present train iteration."""
+        self._outlet.publish(state_dict["model"], self._train_iter())
+
+    def wants_policy(self, train_iter: int) -> bool:
+        """Whether somebody waits for a policy that is newer than the last."""
+        return self._outlet.is_wanted(train_iter)
+
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Tell the coordinator."""
+        scalars = learn_info["scalars"]
+        self.pump.send(
+            _COORDINATOR,
+            LearnInfo(self._task.task_id, learn_info["learner_step"], scalars, self.meter.shares()),
+        )
+
+    @staticmethod
+    def load_data_fn(
+        path: str | Path, meta: Mapping[str, Any], decompressor: Callable[[Any], Any] | None = None
+    ) -> dict[str, Any]:
+        """Columns of a shard, with metadata beside them.
+
+        Args:
+            path: the shard.
+            meta: merged over the columns.
+            decompressor: applied to the columns first.
+
+        Raises:
+            ShardError: the shard is missing, torn, or not one of ours.
+        """
+        block, crc32 = open_block(path)
+        if checksum(block.datasets()) != crc32:
+            raise ShardError(path, "checksum differs from the one in it: the file is torn")
+        columns: Any = block.columns
+        return {**(decompressor(columns) if decompressor else columns), **meta}
+
+    @property
+    def hooks4call(self) -> list[LearnerHook]:
+        """Hooks that offer the policy and tell the coordinator."""
+        cfg = self._place.config.policy.learn.learner
+        freq = {"send_policy_freq": cfg.send_policy_freq}
+        shown = cfg.hook.get("log_show_after_iter", 0)
+        info = {"freq": shown if shown > 0 else _TELL_EVERY}
+        return [
+            SendPolicyHook(position="before_run", ext_args=freq),
+            SendPolicyHook(position="after_iter", ext_args=freq),
+            SendPolicyHook(position="after_run", ext_args=freq),
+            SendLearnInfoHook(position="after_iter", ext_args=info),
+        ]
+
+    # ----------------------------------------------------------------------------------- internals
+
+    def _train_iter(self) -> int:
+        return self._learner.train_iter if self._learner is not None else 0
+
+    def _open_feed(self, task: LearnTask) -> None:
+        """A task has come (on the communication thread): its blocks may follow at once."""
+        config = self._place.config
+        self._feed = DataFeed(
+            self._place.layout,
+            lambda message: self.pump.send(_COORDINATOR, message),
+            FeedOrder(
+                task.task_id, task.buffer_id, config.policy.learn.batch_size, config.system.prefetch
+            ),
+        )
+        self._tasks.put(task)
+
+    def _the_feed(self) -> DataFeed:
+        if self._feed is None:
+            raise CommError("rank 0 sent data before a learner task")
+        return self._feed
+
+    def _next_task(self) -> LearnTask | None:
+        while not self._is_stopping:
+            self.pump.check()
+            with contextlib.suppress(queue.Empty):
+                task = self._tasks.get(timeout=0.05)
+                self.meter.mark("wait")
+                return task
+        return None
+
+    def _idle(self) -> bool:
+        """While no batch is ready: look for errors, requests and the end."""
+        self.pump.check()
+        if self._learner is not None:
+            self._learner.offer_policy(force=False)
+        return not self._is_stopping
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+
+
+FlaskFileSystemLearner = MPIFileSystemLearner
+
+
+def _takes_columns(policy: Any) -> bool:
+    """Whether a learn mode takes tensors by column."""
+    try:
+        return bool(policy.get_attribute("columnar"))
+    except (NotImplementedError, AttributeError):
+        return False

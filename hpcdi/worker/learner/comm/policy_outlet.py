@@ -1,0 +1,98 @@
+"""A learner's policies on their way out: to collectors that ask, and to disk now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, pack, publish_policy
+
+
+class PolicyFile:
+    """The newest policy on disk, written now and then.
+
+    Args:
+        layout: the run folder.
+        every_s: seconds between two writes.
+    """
+
+    def __init__(self, layout: RunLayout, every_s: float) -> None:
+        self._path, self._every_s = layout.latest_policy, every_s
+        self._written = (-1, float("-inf"))  # version, and when
+
+    def is_due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self._written[1] >= self._every_s
+
+    def write(self, image: PolicyImage | None) -> None:
+        """Write a policy, unless this one is there already."""
+        if image is not None and image.version != self._written[0]:
+            publish_policy(self._path, image)
+            self._written = (image.version, time.monotonic())
+
+
+class PolicyOutlet:
+    """Answers requests; packs a policy only when somebody waits for it.
+
+    A collector has at most one request open, so a slow one skips versions and nobody waits for it.
+
+    Args:
+        send: sends an answer to a rank.
+        file: takes the newest policy now and then.
+    """
+
+    def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile) -> None:
+        self.published = 0
+        self._send, self._file = send, file
+        self._lock = threading.Lock()  # requests come on one thread, policies on another
+        self._image: PolicyImage | None = None
+        self._train_iter = 0
+        self._waiting: set[int] = set()
+
+    def request(self, rank: int, request: PolicyRequest) -> None:
+        """A collector asks (on the communication thread)."""
+        with self._lock:
+            image = self._image
+            if image is not None and image.version > request.have_version:
+                is_newest = image.version >= self._train_iter
+                if is_newest or not request.at_once:
+                    self._answer(rank, image)
+                    return
+            elif request.at_once and image is not None and image.version >= self._train_iter:
+                self._waiting.discard(rank)
+                self._send(rank, PolicyUpdate(image.version, np.zeros(0, dtype=np.uint8)))
+                return
+            self._waiting.add(rank)
+
+    def is_wanted(self, train_iter: int) -> bool:
+        """Whether the policy is newer than the last, and somebody waits for it or a file is due."""
+        self._train_iter = train_iter
+        is_newer = self._image is None or self._image.version < train_iter
+        return is_newer and (bool(self._waiting) or self._file.is_due())
+
+    def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
+        """Send a policy to those that wait; write it to disk if that is due."""
+        image = pack(state_dict, train_iter)
+        with self._lock:
+            self._image, self._train_iter = image, train_iter
+            waiting, self._waiting = self._waiting, set()
+            for rank in waiting:
+                self._answer(rank, image)
+        self.published += 1
+        if self._file.is_due():
+            self.write_file()
+
+    def write_file(self) -> None:
+        """Write the newest policy to disk."""
+        self._file.write(self._image)
+
+    def _answer(self, rank: int, image: PolicyImage) -> None:
+        self._waiting.discard(rank)
+        data = np.frombuffer(image.data, dtype=np.uint8)
+        self._send(rank, PolicyUpdate(image.version, data))

@@ -1,0 +1,171 @@
+"""Where a learner's batches come from: rows in RAM, drawn by rank 0, gathered ahead.
+
+Rank 0 orders in which rows a block goes and which rows make a batch. Both orders come on one link
+and are carried out as they come, on the communication thread: so a batch has been gathered before
+the order that overwrites its rows is even read. The computing thread takes gathered batches.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.errors import BufferContractError, StoreError
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.ring import RowRing
+from hpcdi.store.shards import read_shard
+from hpcdi.types import Array, Columns
+from hpcdi.utils.nested import split_columns
+
+_WAIT_S = 0.02
+
+
+@dataclass
+class Batch:
+    """One batch, as the policy takes it.
+
+    Attributes:
+        columns: name -> torch tensor [batch, ...], or a list of dicts for a policy without columns.
+        unique_ids: int64 [batch]; name the items.
+        env_steps: environment steps of the run when it was drawn.
+        feedback: takes the items' new priorities, float64 [batch].
+    """
+
+    columns: Any
+    unique_ids: Array
+    env_steps: int
+    feedback: Callable[[Array], None]
+
+
+@dataclass
+class _Feedback:
+    """Priorities that wait for the next request."""
+
+    ids: list[Array] = field(default_factory=list)
+    priorities: list[Array] = field(default_factory=list)
+
+    def take(self) -> tuple[Array, Array]:
+        ids, self.ids = self.ids, []
+        priorities, self.priorities = self.priorities, []
+        if not ids:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        return np.concatenate(ids), np.concatenate(priorities)
+
+
+@dataclass(frozen=True)
+class FeedOrder:
+    """What a feed asks for, from which buffer, and how many batches may be under way."""
+
+    task_id: str
+    buffer_id: str
+    batch_size: int
+    prefetch: int
+
+
+class DataFeed:
+    """Batches that wait ready.
+
+    Args:
+        layout: the run folder.
+        send: sends a message to rank 0.
+        order: what to ask for.
+
+    Attributes:
+        as_columns: give tensors; else a list of dicts.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        send: Callable[[Message], None],
+        order: FeedOrder,
+    ) -> None:
+        self.as_columns = True
+        self._layout, self._send, self._order = layout, send, order
+        self._ring: RowRing | None = None
+        self._ready: queue.SimpleQueue[tuple[Columns, Array, Array, int]] = queue.SimpleQueue()
+        self._under_way = 0  # asked for and not taken yet; known to the computing thread alone
+        self._feedback = _Feedback()
+
+    # ------------------------------------------------------------------ on the communication thread
+
+    def admit(self, _rank: int, order: AdmitBlock) -> None:
+        """Read a shard into its rows, and say so; one that cannot be read costs its rows only."""
+        error = ""
+        try:
+            columns = read_shard(self._layout, order.shard)
+            if self._ring is None:
+                self._ring = RowRing(order.ring_rows, columns, order.shard.views)
+            self._ring.write(order.first_row, columns)
+        except (StoreError, BufferContractError) as problem:
+            error = str(problem)
+        latency_s = max(0.0, time.time() - order.sealed_at)
+        self._send(BlockAdmitted(order.buffer_id, order.block_id, latency_s, error))
+
+    def fill(self, _rank: int, order: Batches) -> None:
+        """Gather the rows of some batches."""
+        if self._ring is None:
+            raise BufferContractError("rank 0 drew a batch before any block was admitted")
+        columns = self._ring.gather(order.rows.reshape(-1))
+        size = order.rows.shape[1]
+        for k in range(len(order.rows)):
+            part = {name: column[k * size : (k + 1) * size] for name, column in columns.items()}
+            self._ready.put((part, order.unique_ids[k], order.weights[k], order.env_steps))
+
+    # ---------------------------------------------------------------------- on the computing thread
+
+    def next(self, train_iter: int, idle: Callable[[], bool]) -> Batch | None:
+        """The next batch.
+
+        Args:
+            train_iter: iterations that are done.
+            idle: called now and then while there is nothing to do; false ends the waiting.
+
+        Returns:
+            The batch; None when `idle` said so.
+        """
+        self._ask(train_iter)
+        while True:
+            try:
+                columns, unique_ids, weights, env_steps = self._ready.get(timeout=_WAIT_S)
+            except queue.Empty:
+                if not idle():
+                    return None
+                continue
+            self._under_way -= 1
+            return self._batch(columns, unique_ids, weights, env_steps)
+
+    def _ask(self, train_iter: int) -> None:
+        """Ask for more as soon as a quarter of what may be under way has been taken."""
+        order = self._order
+        missing = order.prefetch - self._under_way
+        if missing < max(1, order.prefetch // 4):
+            return
+        self._under_way = order.prefetch
+        ids, priorities = self._feedback.take()
+        self._send(
+            DataDemand(
+                order.task_id, order.buffer_id, missing, order.batch_size, train_iter, ids,
+                priorities,
+            )
+        )  # fmt: skip
+
+    def _batch(self, columns: Columns, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
+        def feedback(priorities: Array) -> None:
+            self._feedback.ids.append(unique_ids)
+            self._feedback.priorities.append(priorities)
+
+        if not self.as_columns:
+            items = split_columns({**columns, "IS": weights})
+            return Batch(items, unique_ids, env_steps, feedback)
+        import torch
+
+        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        tensors["weight"] = torch.from_numpy(weights)
+        return Batch(tensors, unique_ids, env_steps, feedback)

@@ -1,0 +1,157 @@
+"""Hooks: what is called before and after a run, before and after each iteration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from hpcdi.errors import ConfigError, Problem
+
+POSITIONS = ("before_run", "after_run", "before_iter", "after_iter")
+Hooks = dict[str, list["LearnerHook"]]
+
+
+class Hook(ABC):
+    """Something with a name and a priority that is called with the engine it hooks into.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+    """
+
+    def __init__(self, name: str, priority: float, **_kwargs: Any) -> None:
+        self._name, self._priority = name, priority
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self._name
+
+    @property
+    def priority(self) -> float:
+        """The lower, the earlier."""
+        return self._priority
+
+    @abstractmethod
+    def __call__(self, engine: Any) -> None:
+        """Do it."""
+
+
+class LearnerHook(Hook):
+    """A hook of a learner.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+        position: one of `POSITIONS`.
+    """
+
+    positions: ClassVar[list[str]] = list(POSITIONS)
+
+    def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
+        super().__init__(name, priority, **kwargs)
+        if position not in POSITIONS:
+            raise ValueError(f"a hook's position is one of {POSITIONS}, not {position!r}")
+        self._position = position
+
+    @property
+    def position(self) -> str:
+        """Where it is called."""
+        return self._position
+
+
+hook_mapping: dict[str, type[LearnerHook]] = {}
+"""Hook types by name, for configurations."""
+
+simplified_hook_mapping: dict[str, Any] = {}
+"""Configuration key -> function that makes the hook of the key's value, or None for no hook."""
+
+
+def register_learner_hook(name: str, hook_type: type) -> None:
+    """Let configurations name a hook type.
+
+    Raises:
+        TypeError: it is not a `LearnerHook`.
+    """
+    if not issubclass(hook_type, LearnerHook):
+        raise TypeError(f"{hook_type!r} is not a subclass of LearnerHook")
+    hook_mapping[name] = hook_type
+
+
+def no_hooks() -> Hooks:
+    """Positions without hooks."""
+    return {position: [] for position in POSITIONS}
+
+
+def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
+    """Add a hook, after those of its position with the same or a lower priority value."""
+    there = hooks.setdefault(hook.position, [])
+    after = [k for k, other in enumerate(there) if other.priority > hook.priority]
+    there.insert(after[0] if after else len(there), hook)
+
+
+def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
+    """Hooks of both by priority; of equal priority, those of `hooks1` first."""
+    merged = no_hooks()
+    for position in POSITIONS:
+        both = [*hooks1.get(position, []), *hooks2.get(position, [])]
+        merged[position] = sorted(both, key=lambda hook: hook.priority)
+    return merged
+
+
+def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
+    """Hooks of a configuration.
+
+    Each entry is either a simplified key with its value, e.g. ``log_show_after_iter: 100``, or a
+    name of your choice with a whole hook: ``{name, type, priority, position, ext_args}``, whose
+    type was registered.
+
+    Raises:
+        ConfigError: a key is neither, a type is not registered, or a value is of the wrong kind;
+            all such problems at once.
+    """
+    hooks = no_hooks()
+    problems = []
+    for key, value in cfg.items():
+        try:
+            hook = _build(key, value)
+        except (TypeError, ValueError) as error:
+            problems.append(Problem(f"hook.{key}", str(error)))
+            continue
+        if hook is not None:
+            add_learner_hook(hooks, hook)
+    if problems:
+        raise ConfigError(problems)
+    return hooks
+
+
+def hook_problems(cfg: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """What is wrong with a configuration of hooks."""
+    try:
+        build_learner_hook_by_cfg(cfg)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def _build(key: str, value: Any) -> LearnerHook | None:
+    if key in simplified_hook_mapping:
+        hook: LearnerHook | None = simplified_hook_mapping[key](value)
+        return hook
+    if isinstance(value, Mapping) and value.get("type") in hook_mapping:
+        return hook_mapping[value["type"]](
+            value.get("name", key), value.get("priority", 100),
+            position=value.get("position", ""), ext_args=dict(value.get("ext_args", {})),
+        )  # fmt: skip
+    known = ", ".join(sorted(simplified_hook_mapping))
+    types = ", ".join(sorted(hook_mapping))
+    raise ValueError(f"is neither one of {known} nor a hook of type {types}")
+
+
+def show_hooks(hooks: Hooks) -> str:
+    """Hooks in the order of their calls, for people."""
+    return "\n".join(
+        f"{position}: " + ", ".join(f"{hook.name}({hook.priority:g})" for hook in hooks[position])
+        for position in POSITIONS
+    )

@@ -1,0 +1,80 @@
+"""Fixtures for all tests: every test leaves the process as it found it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# variables that libraries set when they are first imported, once and for all
+_SET_BY_LIBRARIES = (
+    "KMP_",
+    "TORCH",
+    "CUDA_",
+    "PYGAME_",
+    "OMPI_",
+    "PMIX_",
+    "PYTEST_",
+    "TF_",
+    "GRPC_",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_thread() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and _joined_in_vain(t)]
+    assert not left, f"threads are left over: {left}"
+
+
+def _joined_in_vain(thread: threading.Thread) -> bool:
+    thread.join(timeout=2.0)
+    return thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_process() -> Iterator[None]:
+    before = _children()
+    yield
+    left = _children() - before
+    assert not left, f"child processes are left over: {left}"
+
+
+def _children() -> set[int]:
+    listing = Path(f"/proc/self/task/{os.getpid()}/children")
+    return set(map(int, listing.read_text().split())) if listing.exists() else set()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_variable() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    changed = {
+        name
+        for name in os.environ.keys() | before.keys()
+        if os.environ.get(name) != before.get(name) and not name.startswith(_SET_BY_LIBRARIES)
+    }
+    assert not changed, f"environment variables were changed: {sorted(changed)}"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_group() -> Iterator[None]:
+    yield
+    dist = sys.modules.get("torch.distributed")
+    assert dist is None or not dist.is_initialized(), "the process group was not left"
+
+
+@pytest.fixture(autouse=True)
+def _no_open_hdf5_file() -> Iterator[None]:
+    yield
+    h5py = sys.modules.get("h5py")
+    if h5py is not None:
+        count = h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE)
+        assert count == 0, f"{count} HDF5 files are open"

@@ -1,0 +1,41 @@
+"""Starting jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from jobs import Running, processes_of
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts ``hpcdi train`` (or another command) with a run folder of its own."""
+    started: list[Running] = []
+
+    def begin(
+        config: str | Path,
+        *overrides: str,
+        command: list[str] | None = None,
+        variables: dict[str, str] | None = None,
+        run_dir: Path | None = None,
+    ) -> Running:
+        run_dir = run_dir or tmp_path / f"run{len(started)}"
+        line = [
+            *(command or [sys.executable, "-m", "hpcdi"]), "train", str(config), *overrides,
+            "--run-dir", str(run_dir),
+        ]  # fmt: skip
+        started.append(Running(line, run_dir, variables or {}))
+        return started[-1]
+
+    yield begin
+    for job in started:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+    for job in started:
+        assert not processes_of(job.run_dir), "processes are left over"

@@ -1,0 +1,72 @@
+"""The world of this process, and its few collective calls."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+
+import pytest
+from link_contract import RANKS, flush, take
+from mpi4py import MPI
+
+from hpcdi.comm.messages import LearnResult
+from hpcdi.comm.world import World, library_version, open_world
+
+pytestmark = pytest.mark.mpi(RANKS)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """The world, in which no message of ours is left when the test ends."""
+    world = open_world()
+    yield world
+    world.comm.Barrier()
+
+
+def test_everybody_knows_its_place(world: World) -> None:
+    assert (world.rank, world.size) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+    assert world.host == platform.node()
+    assert world.local_rank == world.rank  # the tests run on one host
+
+
+def test_opening_again_gives_the_same(world: World) -> None:
+    assert open_world() == world
+
+
+@pytest.mark.parametrize("root", [0, RANKS - 1])
+def test_share_gives_everybody_what_one_has(world: World, root: int) -> None:
+    value = {"from": root} if world.rank == root else None
+    assert world.share(value, root) == {"from": root}
+
+
+def test_collect_gives_everybody_what_all_have(world: World) -> None:
+    assert world.collect(world.rank**2) == [rank**2 for rank in range(world.size)]
+
+
+@pytest.mark.parametrize("members", [(), (1, 2), (3,), tuple(range(RANKS))])
+def test_a_subgroup_has_its_members_in_order(world: World, members: tuple[int, ...]) -> None:
+    group = world.subgroup(world.rank in members)
+    if world.rank not in members:
+        assert group is None
+        return
+    assert group is not None
+    assert group.Get_rank() == members.index(world.rank)
+    assert group.allgather(world.rank) == list(members)
+    group.Free()
+
+
+def test_each_link_hears_only_its_own(world: World) -> None:
+    first, second = world.open_link(), world.open_link()
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    first.send(after, LearnResult("first", world.rank))
+    second.send(after, LearnResult("second", world.rank))
+    assert take(second, 1) == [(before, LearnResult("second", before))]
+    assert take(first, 1) == [(before, LearnResult("first", before))]
+    for link in (first, second):
+        flush(link)
+
+
+def test_the_library_says_its_name_in_one_line() -> None:
+    name = library_version()
+    assert name.isprintable()
+    assert name.startswith(("Open MPI", "MPICH", "Intel", "MVAPICH", "CRAY"))

@@ -1,0 +1,55 @@
+"""Run pytest on every rank of an MPI job: ``python tests/run_mpi.py -n 4 -m mpi tests/mpi``.
+
+Rank 0 reports; the others report only what they have to say of failures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcdi.launch.entry import TERMINAL_VARIABLE
+from hpcdi.launch.local import mpirun_command, rank_environment
+
+LIMIT_S = 300
+
+
+def main() -> int:
+    """Start the job, or be one of its ranks."""
+    arguments = sys.argv[1:]
+    if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
+        return rank_main(arguments)
+    at = arguments.index("-n")
+    ranks = int(arguments.pop(at + 1))
+    arguments.pop(at)
+    command = [*mpirun_command(ranks), sys.executable, "-m", "mpi4py", __file__, *arguments]
+    try:
+        return subprocess.run(
+            command, env=rank_environment(os.environ), timeout=LIMIT_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"the collective tests did not end within {LIMIT_S} s\n")
+        return 1
+
+
+def rank_main(arguments: list[str]) -> int:
+    """Pytest on this rank."""
+    import pytest
+    from mpi4py import MPI
+
+    color = "yes" if os.environ.get(TERMINAL_VARIABLE) == "1" else "no"
+    arguments = ["--capture=sys", "-p", "no:cacheprovider", f"--color={color}", *arguments]
+    with contextlib.ExitStack() as stack:
+        if MPI.COMM_WORLD.rank:
+            nowhere = stack.enter_context(Path(os.devnull).open("w"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        code = int(pytest.main(arguments))
+    # the first rank to exit with an error ends them all: not before everything is reported
+    return max(MPI.COMM_WORLD.allgather(code))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

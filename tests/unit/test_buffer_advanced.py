@@ -1,0 +1,273 @@
+"""The prioritized buffer's own promises: marks, limits, ranges, priorities, annealing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from test_buffer_contract import advanced, uniform
+
+from hpcdi.errors import BufferContractError
+
+MARKS = {"replay_unique_id", "replay_buffer_idx", "priority", "staleness", "use", "IS"}
+
+
+def filled(count: int, size: int = 8, **settings: Any) -> Any:
+    """A buffer with items 0..count-1; each is called by its number."""
+    buffer = advanced(size, **settings)
+    buffer.push([{"n": n} for n in range(count)])
+    return buffer
+
+
+def numbers(drawn: list[dict[str, Any]] | None) -> list[int]:
+    assert drawn is not None
+    return [int(d["n"]) for d in drawn]
+
+
+def ids_of(buffer: Any) -> dict[int, dict[str, Any]]:
+    """What the buffer says of each of its items, without drawing by priority."""
+    return {int(d["n"]): d for d in buffer.sample(buffer.count(), 0, slice(None))}
+
+
+# ------------------------------------------------------------------------------------------- marks
+
+
+def test_marks_of_a_drawn_item() -> None:
+    buffer = advanced(4)
+    buffer.push([{"n": n, "collect_iter": 10 * n, "priority": 2.0} for n in range(6)])
+    drawn = {int(d["n"]): d for d in buffer.sample(4, 55, slice(None))}
+    assert drawn.keys() == {2, 3, 4, 5}
+    for n, d in drawn.items():
+        assert d.keys() == MARKS | {"n", "collect_iter"}
+        assert d["replay_unique_id"] == f"buffer_{n}"
+        assert d["replay_buffer_idx"] == n % 4
+        assert d["priority"] == pytest.approx(2.0)
+        assert d["staleness"] == 55 - 10 * n
+        assert (d["use"], d["IS"]) == (1, 1.0)
+
+
+def test_marks_are_plain_numbers() -> None:
+    drawn = filled(3).sample(1, 0)[0]
+    kinds = {key: type(drawn[key]) for key in MARKS}
+    assert kinds == {
+        "replay_unique_id": str, "replay_buffer_idx": int, "priority": float, "staleness": int,
+        "use": int, "IS": float,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "staleness"),
+    [
+        ({}, -1),
+        ({"collect_iter": 3}, 7),
+        ({"policy_iter": 4}, 6),
+        ({"collect_iter": 3, "policy_iter": 4}, 7),
+        ({"collect_iter": None, "policy_iter": 4, "text": ""}, 6),
+        ({"collect_iter": 12}, -2),
+    ],
+)
+def test_staleness_comes_from_either_key(said: dict[str, Any], staleness: int) -> None:
+    """The predecessor wrote ``policy_iter`` and read ``collect_iter``: never stale."""
+    buffer = advanced()
+    buffer.push({"n": 0, **said})
+    assert buffer.sample(1, 10)[0]["staleness"] == staleness
+
+
+def test_use_counts_every_draw() -> None:
+    buffer = filled(2)
+    used: Counter[int] = Counter()
+    for _ in range(20):
+        drawn = buffer.sample(2, 0)
+        used.update(numbers(drawn))
+        assert all(d["use"] == used[int(d["n"])] for d in drawn)
+
+
+# ------------------------------------------------------------------------------------------ ranges
+
+RANGES = [
+    slice(None), slice(-3, None), slice(None, 3), slice(2, 5), slice(1, -1), slice(None, None, 2),
+    slice(-1, None), slice(-100, 100), slice(None, None, -1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("among", RANGES, ids=str)
+@pytest.mark.parametrize("pushed", [1, 5, 8, 13, 16])
+def test_a_range_counts_from_the_oldest(pushed: int, among: slice) -> None:
+    """On partly filled, full and wrapped buffers, as on a list of the items."""
+    expected = list(range(max(0, pushed - 8), pushed))[among]
+    buffer = filled(pushed)
+    drawn = buffer.sample(max(1, len(expected)), 0, among) if expected else None
+    assert sorted(numbers(drawn) if drawn else []) == sorted(expected)
+    if len(expected) < buffer.count():
+        assert buffer.sample(len(expected) + 1, 0, among) is None
+
+
+def test_a_range_passes_over_what_has_gone() -> None:
+    buffer = filled(8, max_use=1)
+    assert numbers(buffer.sample(1, 0, slice(2, 3))) == [2]
+    assert numbers(buffer.sample(1, 0, slice(3, 4))) == [4]  # 0, 1, 3, 4, ... are left
+    assert sorted(numbers(buffer.sample(3, 0, slice(0, 3)))) == [0, 1, 3]
+
+
+def test_a_range_is_drawn_from_uniformly_and_weighs_one() -> None:
+    buffer = filled(4)
+    buffer.update_priorities(np.arange(4), np.array([1e-3, 1.0, 10.0, 1000.0]))
+    counts: Counter[int] = Counter()
+    for _ in range(2000):
+        drawn = buffer.sample(1, 0, slice(0, 2))
+        counts.update(numbers(drawn))
+        assert drawn[0]["IS"] == 1.0
+    assert counts.keys() == {0, 1}
+    assert abs(counts[0] - 1000) < 150  # 6.7 standard deviations
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+
+def test_min_fill() -> None:
+    buffer = filled(4, min_fill=5)
+    assert buffer.sample(1, 0) is None
+    assert buffer.sample(1, 0, slice(None)) is None
+    assert buffer.sample_batch(1, 0) is None
+    buffer.push({"n": 4})
+    assert len(buffer.sample(1, 0)) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_draw_of_nothing_is_an_error(size: int) -> None:
+    with pytest.raises(BufferContractError, match=f"default_experiment/buffer: cannot draw {size}"):
+        filled(3).sample(size, 0)
+    with pytest.raises(BufferContractError, match=f"cannot draw {size} items"):
+        filled(3).sample_batch(size, 0)
+
+
+def test_max_use() -> None:
+    buffer = filled(4, max_use=2)
+    used: Counter[int] = Counter()
+    while buffer.count():
+        used.update(numbers(buffer.sample(1, 0)))
+    assert used == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert buffer.sample(1, 0) is None
+    buffer.push({"n": 9})  # the place of a used item is used again, from zero
+    assert buffer.sample(1, 0)[0]["use"] == 1
+
+
+def test_max_use_within_one_draw() -> None:
+    """A draw may name an item more than once; it is gone afterwards all the same."""
+    buffer = filled(2, max_use=1)
+    buffer.update_priorities(np.array([0, 1]), np.array([1e6, 1e-6]))
+    assert numbers(buffer.sample(2, 0)) == [0, 0]
+    assert buffer.count() == 1
+    assert numbers(buffer.sample(1, 0)) == [1]
+
+
+def test_max_staleness() -> None:
+    buffer = advanced(max_staleness=5)
+    buffer.push([{"n": n, "collect_iter": n} for n in range(4)])
+    buffer.push([{"n": 4, "collect_iter": -1}])  # not known: never stale
+    assert len(buffer.sample(1, 5)) == 1
+    assert buffer.count() == 5
+    assert buffer.sample(4, 7) is None  # 0 and 1 are 7 and 6 iterations old
+    assert buffer.count() == 3
+    assert set(numbers(buffer.sample(3, 7, slice(None)))) == {2, 3, 4}
+    assert numbers(buffer.sample(1, 10_000)) == [4]
+
+
+def test_evict() -> None:
+    buffer = filled(6)
+    for before_id, left in [(0, 6), (-1, 6), (2, 4), (1, 4), (5, 1), (100, 0), (3, 0)]:
+        buffer.evict(before_id)
+        assert buffer.count() == left
+    buffer.push([{"n": 6}, {"n": 7}])
+    assert set(ids_of(buffer)) == {6, 7}
+
+
+# -------------------------------------------------------------------------------------- priorities
+
+
+def test_new_items_get_the_largest_priority_so_far() -> None:
+    buffer = filled(2)
+    buffer.update_priorities(np.array([0]), np.array([3.0]))
+    buffer.push([{"n": 2}, {"n": 3}])
+    assert {n: round(d["priority"], 6) for n, d in ids_of(buffer).items()} == {
+        0: 3.0, 1: 1.0, 2: 3.0, 3: 3.0,
+    }  # fmt: skip
+
+
+def test_priority_of_an_item_that_says_none() -> None:
+    buffer = advanced()
+    buffer.push([{"text": "", "n": 0, "priority": None}, {"text": "", "n": 1, "priority": 4.0}])
+    assert {n: round(d["priority"], 6) for n, d in ids_of(buffer).items()} == {0: 1.0, 1: 4.0}
+
+
+def test_update_by_the_seeds_form() -> None:
+    buffer = filled(3)
+    buffer.update(
+        {
+            "replay_unique_id": ["buffer_0", "buffer_2"],
+            "replay_buffer_idx": [0, 2],
+            "priority": [0.25, 7],
+        }
+    )
+    priorities = {n: round(d["priority"], 6) for n, d in ids_of(buffer).items()}
+    assert priorities == {0: 0.25, 1: 1.0, 2: 7.0}
+
+
+@pytest.mark.parametrize("name", ["buffer_0", "buffer_99", "other_11", "buffer_-1", "buffer", ""])
+def test_update_passes_over_ids_that_are_not_here(name: str) -> None:
+    """Evicted, never given out, of another buffer, or no id at all."""
+    buffer = filled(12)  # 4 to 11 are here; 0 lay where 8 lies now
+    buffer.update({"replay_unique_id": [name], "replay_buffer_idx": [0], "priority": [50.0]})
+    assert {round(d["priority"], 6) for d in ids_of(buffer).values()} == {1.0}
+    buffer.push({"n": 12})
+    assert ids_of(buffer)[12]["priority"] == pytest.approx(1.0)
+
+
+@pytest.mark.xfail(strict=True, reason="ids begin anew after clear(), so old ones name new items")
+def test_ids_of_before_a_clear_name_nothing() -> None:
+    buffer = filled(3)
+    buffer.clear()
+    buffer.push([{"n": n} for n in range(3)])
+    assert buffer.update_priorities(np.arange(3), np.full(3, 9.0)) == 0
+
+
+def test_update_says_how_many_were_here() -> None:
+    buffer = filled(12, max_use=1)
+    buffer.sample(1, 0, slice(0, 1))  # 4 is used up
+    told = buffer.update_priorities(np.array([3, 4, 5, 6, 12, -1]), np.full(6, 2.0))
+    assert told == 2
+    assert buffer.update_priorities(np.zeros(0, np.int64), np.zeros(0)) == 0
+
+
+def test_of_repeated_ids_the_last_counts() -> None:
+    buffer = filled(2)
+    buffer.update_priorities(np.array([1, 1]), np.array([5.0, 2.0]))
+    assert ids_of(buffer)[1]["priority"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("wrong", [[-0.1, 1.0], [float("nan"), 1.0], [float("inf"), 1.0], [1.0]])
+def test_bad_priorities_are_refused_whole(wrong: list[float]) -> None:
+    buffer = filled(2)
+    with pytest.raises(BufferContractError, match="priorit"):
+        buffer.update_priorities(np.arange(2), np.array(wrong))
+    assert {d["priority"] for d in ids_of(buffer).values()} == {1.0}
+
+
+def test_a_priority_of_zero_is_still_drawn() -> None:
+    buffer = filled(1)
+    buffer.update_priorities(np.array([0]), np.array([0.0]))
+    assert numbers(buffer.sample(1, 0)) == [0]
+
+
+# ----------------------------------------------------------------------------------------- batches
+
+
+def test_a_batch_and_a_list_are_the_same_draw() -> None:
+    by_list, by_batch = filled(8), filled(8)
+    drawn, batch = by_list.sample(5, 3), by_batch.sample_batch(5, 3)
+    assert batch.columns["n"].tolist() == numbers(drawn)
+    assert [f"buffer_{n}" for n in batch.drawn.unique_ids] == [d["replay_unique_id"] for d in drawn]
+    assert batch.drawn.weights.tolist() == pytest.approx([d["IS"] for d in drawn])
+    assert uniform().sample_batch(1, 0) is None

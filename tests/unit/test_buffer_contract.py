@@ -1,0 +1,258 @@
+"""What every replay buffer must do: one class of tests, run against each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from hpcdi.errors import BufferContractError, ConfigError, SnapshotError, UnknownTypeError
+from hpcdi.store.snapshots import save_state
+from hpcdi.worker.replay_buffer import (
+    AdvancedReplayBuffer,
+    IBuffer,
+    create_buffer,
+    get_buffer_cls,
+)
+
+Make: TypeAlias = Callable[..., Any]
+
+SIZE = 8
+
+
+def advanced(size: int = SIZE, *, prioritized: bool = True, **settings: Any) -> Any:
+    cfg = {"replay_buffer_size": size, **settings}
+    rng = np.random.default_rng(0)
+    return AdvancedReplayBuffer(cfg, rng=rng, prioritized=prioritized)
+
+
+def uniform(size: int = SIZE, **settings: Any) -> Any:
+    return advanced(size, prioritized=False, **settings)
+
+
+MAKERS: dict[str, Make] = {"advanced": advanced, "advanced, uniform": uniform}
+"""Each makes an empty, seeded buffer of a size; a new buffer joins the contract by a line here."""
+
+
+def item(n: int) -> dict[str, Any]:
+    """A transition that can be told from all others."""
+    return {"n": n, "obs": {"image": np.full((2, 3), n % 256, np.uint8), "speed": n / 2}}
+
+
+def items(start: int, stop: int) -> list[dict[str, Any]]:
+    return [item(n) for n in range(start, stop)]
+
+
+def number(drawn: dict[str, Any]) -> int:
+    """Which item this is; all of its leaves must say the same."""
+    n = int(drawn["n"])
+    assert drawn["obs"]["image"].tolist() == [[n % 256] * 3] * 2
+    assert drawn["obs"]["image"].dtype == np.uint8
+    assert drawn["obs"]["speed"] == n / 2
+    return n
+
+
+def seen(buffer: Any, draws: int = 60) -> set[int]:
+    """Numbers of the items that come up in many draws: of so few items, all of them."""
+    return {number(drawn) for _ in range(draws) for drawn in buffer.sample(1, 0)}
+
+
+def sequence(buffer: Any, draws: int = 5) -> list[list[int]]:
+    return [[number(drawn) for drawn in buffer.sample(3, 0)] for _ in range(draws)]
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+class TestBuffers:
+    """Items are dicts of numbers and arrays; see `test_buffer_items` for others."""
+
+    def test_is_a_buffer(self, make: Make) -> None:
+        assert isinstance(make(), IBuffer)
+        assert make().default_config()["type"] in ("advanced", "naive", "sequence", "episode")
+
+    def test_is_empty_at_first(self, make: Make) -> None:
+        buffer = make()
+        assert buffer.count() == buffer.push_count == 0
+        assert buffer.replay_buffer_size == SIZE
+        assert buffer.sample(1, 0) is None
+
+    def test_holds_what_is_pushed(self, make: Make) -> None:
+        buffer = make()
+        buffer.push(item(0), 0)
+        assert (buffer.count(), seen(buffer)) == (1, {0})
+        buffer.push(items(1, 4), 0)
+        buffer.push([], 0)
+        assert (buffer.count(), buffer.push_count) == (4, 4)
+        assert seen(buffer) == {0, 1, 2, 3}
+
+    @pytest.mark.parametrize("pushed", [SIZE - 1, SIZE, SIZE + 1, 2 * SIZE, 3 * SIZE + 3])
+    def test_the_oldest_give_way(self, make: Make, pushed: int) -> None:
+        one_by_one, at_once = make(), make()
+        for n in range(pushed):
+            one_by_one.push(item(n), 0)
+        at_once.push(items(0, pushed), 0)
+        for buffer in (one_by_one, at_once):
+            assert (buffer.count(), buffer.push_count) == (min(pushed, SIZE), pushed)
+            assert seen(buffer) == set(range(max(0, pushed - SIZE), pushed))
+
+    def test_a_buffer_of_one(self, make: Make) -> None:
+        buffer = make(1)
+        buffer.push(items(0, 3), 0)
+        assert seen(buffer, 5) == {2}
+        assert buffer.sample(2, 0) is None
+
+    def test_none_when_there_are_not_enough(self, make: Make) -> None:
+        buffer = make()
+        buffer.push(items(0, 3), 0)
+        assert buffer.sample(4, 0) is None
+        assert len(buffer.sample(3, 0)) == 3
+
+    def test_gives_items_that_are_the_callers_own(self, make: Make) -> None:
+        buffer, mine = make(2), items(0, 2)
+        buffer.push(mine, 0)
+        mine[0]["obs"]["image"][:] = 99  # what was pushed is the buffer's own too
+        for drawn in buffer.sample(2, 0):
+            drawn["obs"]["image"][:] = 77
+            drawn["n"] = -1
+        assert seen(buffer) == {0, 1}
+
+    def test_clear(self, make: Make) -> None:
+        buffer = make()
+        buffer.push(items(0, SIZE + 2), 0)
+        buffer.clear()
+        assert buffer.count() == buffer.push_count == 0
+        assert buffer.sample(1, 0) is None
+        buffer.push({"another": "form"}, 0)  # the next first item decides anew
+        assert buffer.count() == 1
+
+    def test_close_drops_everything_and_may_be_repeated(self, make: Make) -> None:
+        with make() as buffer:
+            buffer.start()
+            buffer.push(items(0, 3), 0)
+        assert buffer.count() == 0
+        buffer.close()
+
+    def test_draws_follow_the_generator(self, make: Make) -> None:
+        first, again = make(), make()
+        for buffer in (first, again):
+            buffer.push(items(0, 20), 0)
+        assert sequence(first) == sequence(again)
+        assert sequence(first) != sequence(first)
+
+    @pytest.mark.parametrize("pushed", [0, 3, SIZE, 2 * SIZE + 3])
+    def test_state_round_trip(self, make: Make, pushed: int, tmp_path: Path) -> None:
+        """Empty, partly filled, full, wrapped: the same draws follow, from memory and from file."""
+        buffer, from_memory, from_file = make(), make(), make()
+        buffer.push(items(0, pushed), 0)
+        buffer.sample(2, 0)
+        from_file.push(items(50, 55), 0)  # must be gone afterwards
+        from_file.sample(3, 0)
+        buffer.save_data(tmp_path / "buffer.h5")
+        from_memory.load_state_dict(buffer.state_dict())
+        from_file.load_data(tmp_path / "buffer.h5")
+        for other in (from_memory, from_file):
+            assert (other.count(), other.push_count) == (min(pushed, SIZE), pushed)
+        if pushed:
+            assert sequence(buffer) == sequence(from_memory) == sequence(from_file)
+        for other in (buffer, from_memory, from_file):
+            other.push(items(pushed, pushed + 2), 0)
+        if pushed:
+            assert sequence(buffer) == sequence(from_memory) == sequence(from_file)
+
+    def test_a_state_is_a_copy(self, make: Make) -> None:
+        buffer, before, after = make(), make(), make()
+        buffer.push(items(0, 4), 0)
+        state = buffer.state_dict()
+        buffer.push(items(4, 20), 0)
+        before.load_state_dict(state)
+        after.load_state_dict(state)
+        before.push(items(20, 30), 0)
+        assert (after.count(), seen(after)) == (4, {0, 1, 2, 3})
+
+    def test_a_state_of_another_size_is_refused(self, make: Make) -> None:
+        buffer = make(SIZE + 1)
+        buffer.push(items(0, 2), 0)
+        with pytest.raises(BufferContractError, match=f"holds {SIZE} items.* {SIZE + 1} "):
+            buffer.load_state_dict(make(SIZE).state_dict())
+        assert buffer.count() == 2
+
+    def test_a_bad_file_is_refused(self, make: Make, tmp_path: Path) -> None:
+        """Missing, torn, of something else: the error names the path; the buffer stays as it is."""
+        buffer, path = make(), tmp_path / "buffer.h5"
+        buffer.push(items(0, 2), 0)
+        with pytest.raises(SnapshotError, match=r"buffer\.h5"):
+            buffer.load_data(path)
+        buffer.save_data(path)
+        path.write_bytes(path.read_bytes()[:-200])
+        with pytest.raises(SnapshotError, match=r"buffer\.h5"):
+            buffer.load_data(path)
+        save_state(path, "coordinator", 1, {"n": 1})
+        with pytest.raises(SnapshotError, match="holds the state of 'coordinator'"):
+            buffer.load_data(path)
+        assert seen(buffer) == {0, 1}
+
+    def test_threads_may_share_it(self, make: Make) -> None:
+        """A smoke test: pushes are counted, no draw is of half an item."""
+        buffer, wrong = make(64), list[BaseException]()
+        rounds, workers = 60, 4
+
+        def use(worker: int) -> None:
+            try:
+                for k in range(rounds):
+                    start = 1000 * worker + 3 * k
+                    buffer.push(items(start, start + 3), 0)
+                    drawn = buffer.sample(3, k) or []
+                    assert {number(d) % 1000 < 3 * rounds for d in drawn} <= {True}
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=use, args=(n,)) for n in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert wrong == []
+        assert (buffer.count(), buffer.push_count) == (64, 3 * rounds * workers)
+
+
+class TestMakingOne:
+    """`create_buffer` and `get_buffer_cls`, from mappings and from frozen settings."""
+
+    def test_from_a_mapping(self) -> None:
+        buffer: Any = create_buffer(
+            {"type": "advanced", "replay_buffer_size": 5}, None, instance_name="mine"
+        )
+        assert isinstance(buffer, AdvancedReplayBuffer)
+        buffer.push(item(0))
+        assert buffer.sample(1, 0)[0]["replay_unique_id"] == "mine_0"
+
+    def test_from_frozen_settings(self) -> None:
+        settings = AdvancedReplayBuffer.Config(replay_buffer_size=5)
+        assert get_buffer_cls(settings) is AdvancedReplayBuffer
+        buffer: Any = create_buffer(settings)
+        assert buffer.replay_buffer_size == 5
+
+    def test_unknown_types_are_errors_of_both_kinds(self) -> None:
+        with pytest.raises(UnknownTypeError, match="did you mean 'advanced'"):
+            create_buffer({"type": "advnced"})
+        with pytest.raises(KeyError):
+            get_buffer_cls({"type": "no such"})
+        with pytest.raises(ConfigError, match="no_such_module"):
+            get_buffer_cls({"type": "advanced", "import_names": ["no_such_module"]})
+
+    def test_all_wrong_settings_are_told_at_once(self) -> None:
+        wrong = {"replay_buffer_size": 4, "min_fill": 5, "alpha": -1, "bta": 0.5}
+        with pytest.raises(ConfigError) as caught:
+            AdvancedReplayBuffer(wrong)
+        problems = {problem.path: problem.message for problem in caught.value.problems}
+        assert problems["alpha"] == "must be at least 0, not -1"
+        assert problems["bta"] == "unknown key; did you mean 'beta'?"
+        assert problems["min_fill"] == "is above replay_buffer_size (4)"
+
+    def test_default_config(self) -> None:
+        config = AdvancedReplayBuffer.default_config()
+        assert config.cfg_type == "AdvancedReplayBufferDict"
+        assert AdvancedReplayBuffer(config).replay_buffer_size == 4096

@@ -1,0 +1,234 @@
+"""What may be pushed: columns, objects, and what is refused without a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_buffer_contract import advanced, item, items, seen
+
+from hpcdi.errors import BufferContractError, SnapshotError
+from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
+
+
+def drawn_of(value: Any) -> Any:
+    """What comes back of an item whose key "a" holds `value`."""
+    buffer = advanced()
+    buffer.push({"a": value})
+    return buffer.sample(1, 0)[0]["a"]
+
+
+# ------------------------------------------------------------------------------------------- forms
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 2.5, True, 1 + 2j, np.float32(0.5), np.arange(6, dtype=np.int16).reshape(2, 3)],
+    ids=repr,
+)
+def test_numbers_and_arrays_keep_value_and_dtype(value: Any) -> None:
+    drawn = drawn_of(value)
+    assert np.asarray(drawn).dtype == np.asarray(value).dtype
+    assert np.array_equal(drawn, value)
+
+
+def test_a_list_of_numbers_is_an_array() -> None:
+    assert drawn_of([1.0, 2.0]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", None, {"k": "v"}, [[1], [2, 3]], {}, {1, 2}, [{"b": 1}], b"bytes"],
+    ids=repr,
+)
+def test_anything_else_comes_back_as_it_is(value: Any) -> None:
+    assert drawn_of(value) == value
+
+
+def test_an_item_without_keys_comes_back() -> None:
+    buffer = advanced()
+    buffer.push({})
+    drawn = buffer.sample(1, 0)
+    assert [d["replay_unique_id"] for d in drawn] == ["buffer_0"]
+
+
+def test_nested_keys_are_kept_apart() -> None:
+    """Names with the separators that storage uses inside are no trap."""
+    tree = {"a": {"b": 1, "c|d": 2}, "a|b": 3, "": 4}
+    buffer, copy = advanced(), advanced()
+    buffer.push(tree)
+    copy.load_state_dict(buffer.state_dict())
+    for drawn in (*buffer.sample(1, 0), *copy.sample(1, 0)):
+        assert {key: drawn[key] for key in tree} == tree
+
+
+def test_a_float_column_takes_integers_and_an_integer_column_no_floats() -> None:
+    buffer = advanced()
+    buffer.push({"x": 0.5, "n": 1})
+    buffer.push({"x": 2, "n": np.int8(3)})
+    assert {float(d["x"]) for d in buffer.sample(2, 0)} <= {0.5, 2.0}
+    with pytest.raises(BufferContractError, match=r"'n' is float64.*first items it was int64"):
+        buffer.push({"x": 2, "n": 2.5})
+
+
+def test_columns_and_items_are_the_same_data() -> None:
+    by_columns, by_items = advanced(), advanced()
+    images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    ids = by_columns.push_columns(
+        {"obs/image": images, "n": np.arange(4)}, made_at=np.arange(4), priority=np.arange(4) + 1.0
+    )
+    assert ids == range(4)
+    by_items.push(
+        [
+            {"obs": {"image": images[n]}, "n": n, "collect_iter": n, "priority": n + 1.0}
+            for n in range(4)
+        ]
+    )
+    left, right = by_columns.sample(4, 9), by_items.sample(4, 9)
+    for a, b in zip(left, right, strict=True):
+        assert a["n"] == b["n"]
+        assert np.array_equal(a["obs"]["image"], b["obs"]["image"])
+        for key in ("replay_unique_id", "replay_buffer_idx", "priority", "staleness", "use", "IS"):
+            assert a[key] == b[key]
+
+
+def test_no_columns_of_no_items() -> None:
+    buffer = advanced()
+    assert buffer.push_columns({"row": np.zeros(0, np.int64)}, made_at=-1) == range(0)
+    assert buffer.count() == 0
+    assert buffer.push_columns({"row": np.arange(3)}, made_at=-1) == range(3)
+
+
+# ----------------------------------------------------------------------------------------- objects
+
+
+def test_object_items_are_evicted_and_drawn_like_others() -> None:
+    buffer = advanced(3)
+    buffer.push([{"text": str(n)} for n in range(5)])
+    assert {d["text"] for _ in range(40) for d in buffer.sample(1, 0)} == {"2", "3", "4"}
+    assert buffer.sample_batch(1, 0) is None  # they are not columns
+    buffer.push({"other": "keys"})
+    assert buffer.count() == 3
+
+
+def test_a_draw_of_objects_as_columns_draws_nothing() -> None:
+    buffer = advanced(max_use=1)
+    buffer.push({"text": "a"})
+    assert buffer.sample_batch(1, 0) is None
+    assert buffer.sample(1, 0)[0]["use"] == 1
+
+
+def test_a_state_of_objects_shares_nothing() -> None:
+    buffer, copy = advanced(), advanced()
+    buffer.push({"text": "a", "tags": ["old"]})
+    state = buffer.state_dict()
+    copy.load_state_dict(state)
+    for drawn in (*copy.sample(1, 0), state["data"]["items"][0]):
+        drawn["tags"].append("new")
+    assert buffer.sample(1, 0)[0]["tags"] == ["old"]
+
+
+def test_plain_objects_can_be_saved_others_are_refused(tmp_path: Path) -> None:
+    buffer, copy = advanced(), advanced()
+    buffer.push({"text": "a", "parts": [1, None, {"b": True}]})
+    buffer.save_data(tmp_path / "plain.h5")
+    copy.load_data(tmp_path / "plain.h5")
+    assert copy.sample(1, 0)[0]["parts"] == [1, None, {"b": True}]
+    buffer.push({"text": "a", "parts": {1, 2}})
+    with pytest.raises(SnapshotError, match=r"other\.h5.*cannot be stored"):
+        buffer.save_data(tmp_path / "other.h5")
+    assert not (tmp_path / "other.h5").exists()
+
+
+# --------------------------------------------------------------------------------- refused pushes
+
+
+def full(n: int, /, **changed: Any) -> dict[str, Any]:
+    return {**item(n), "priority": 1.0, **changed}
+
+
+REFUSED_ALWAYS: dict[str, Any] = {
+    "no dict": [full(9), 3],
+    "another key": [full(9), full(9, new=1)],
+    "another shape": [full(9), full(9, obs={"image": np.zeros((3, 2)), "speed": 1.0})],
+    "a text among numbers": [full(9), full(9, n="nine")],
+    "a key with a slash": {**full(9), "a/b": 1},
+    "a negative priority": [full(9), full(9, priority=-1.0)],
+    "a priority that is no number": full(9, priority=float("nan")),
+    "an infinite priority": full(9, priority=float("inf")),
+    "a wrong one after many": [*map(full, range(9, 30)), {"n": 30}],
+}
+REFUSED_LATER: dict[str, Any] = {
+    "a key less": {"n": 9},
+    "another dtype": full(9, n=2.5),
+    "nothing among numbers": full(9, n=None),
+}
+CASES = [(0, name) for name in REFUSED_ALWAYS]
+CASES += [(n, name) for n in (3, 20) for name in REFUSED_ALWAYS | REFUSED_LATER]
+
+
+@pytest.mark.parametrize(("before", "name"), CASES)
+def test_a_refused_push_changes_nothing(before: int, name: str) -> None:
+    """Not the items, not the counters, and not what the next push may be."""
+    buffer, untouched = advanced(), advanced()
+    for both in (buffer, untouched):
+        both.push([full(n) for n in range(before)])
+    with pytest.raises(BufferContractError):
+        buffer.push((REFUSED_ALWAYS | REFUSED_LATER)[name])
+    assert (buffer.count(), buffer.push_count) == (untouched.count(), untouched.push_count)
+    for both in (buffer, untouched):
+        both.push([full(n) for n in range(before, before + 4)])
+    assert [d["n"] for d in buffer.sample(4, 0)] == [d["n"] for d in untouched.sample(4, 0)]
+
+
+COLUMNS = {"n": np.arange(4)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "made_at", "priority", "words"),
+    [
+        ({}, 0, None, "of one length"),
+        ({"n": np.arange(4), "m": np.arange(3)}, 0, None, "of one length"),
+        ({"n": np.arange(9)}, 0, None, "9 items at once do not fit into 8"),
+        ({"n": np.array(["a", "b"])}, 0, None, "'n' is <U1, a column holds numbers"),
+        ({"n": np.array([None, 1])}, 0, None, "'n' is object"),
+        (COLUMNS, np.arange(3), None, r"ages of shape \(3,\) for 4 items"),
+        (COLUMNS, 0, np.ones(3), r"priorities of shape \(3,\) for 4 items"),
+        (COLUMNS, 0, np.array([1, 1, 1, -1.0]), "negative, infinite or not a number"),
+        (COLUMNS, 0, np.array([1, 1, 1, np.nan]), "negative, infinite or not a number"),
+        ({"n": np.zeros((4, 2), np.int64)}, 0, None, r"'n' is int64\(2,\).*it was int64\(\)"),
+        ({"m": np.arange(4)}, 0, None, r"differ from the first ones in the keys \['m', 'n'\]"),
+    ],
+)
+def test_refused_columns_change_nothing(
+    columns: Any, made_at: Any, priority: Any, words: str
+) -> None:
+    buffer = advanced()
+    buffer.push_columns(COLUMNS, 0)
+    with pytest.raises(BufferContractError, match=words):
+        buffer.push_columns(columns, made_at, priority)
+    assert (buffer.count(), buffer.push_count) == (4, 4)
+    assert buffer.push_columns(COLUMNS, 0) == range(4, 8)
+    assert {int(d["n"]) for _ in range(30) for d in buffer.sample(4, 0)} == {0, 1, 2, 3}
+
+
+def test_columns_into_a_buffer_of_objects_are_refused() -> None:
+    buffer = advanced()
+    buffer.push({"text": "a"})
+    with pytest.raises(BufferContractError, match="holds objects, not columns"):
+        buffer.push_columns(COLUMNS, 0)
+    assert buffer.count() == 1
+
+
+def test_errors_name_the_experiment_and_the_buffer() -> None:
+    buffer = AdvancedReplayBuffer(None, None, "cartpole", "rank1")
+    with pytest.raises(BufferContractError, match="cartpole/rank1: items must be dicts"):
+        buffer.push([1, 2])
+
+
+def test_more_at_once_than_fit() -> None:
+    buffer = advanced(4)
+    buffer.push(items(0, 11))
+    assert (buffer.count(), buffer.push_count, seen(buffer)) == (4, 11, {7, 8, 9, 10})

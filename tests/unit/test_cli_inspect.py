@@ -1,0 +1,93 @@
+"""`hpcdi inspect`: exit code 0 where everything is right, 1 where anything is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcdi import cli
+from hpcdi.launch import run_folder
+from hpcdi.store.block import Block, encode
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import ITEM_DTYPE
+
+
+def write_shard(path: Path, *, damaged: bool = False) -> Path:
+    """A shard of five transitions; a damaged one has another byte among its rewards."""
+    items = np.zeros(1, dtype=ITEM_DTYPE)
+    items["item_len"] = 5
+    block = Block({"reward": np.arange(5, dtype=np.float32)}, items)
+    image, ref = encode(block, path.name)
+    data = bytearray(image)
+    data[ref.columns[0].offset] ^= damaged
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> RunLayout:
+    """A run with two shards."""
+    layout = run_folder.claim(tmp_path / "run", {"exp_name": "mine"}, [], mpi="")
+    for number in (1, 2):
+        write_shard(layout.root / layout.shard_path(2, number))
+    return layout
+
+
+def test_a_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_shard(tmp_path / "a.h5")
+    assert cli.main(["inspect", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert "5 transitions in 1 items" in captured.out
+    assert "reward" in captured.out
+    assert captured.err == ""
+
+
+def test_a_run(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(layout.root)]) == 0
+    out = capsys.readouterr().out
+    assert "run of 'mine', state 'running'" in out
+    assert "2 shards, 10 transitions" in out
+
+
+def test_damage_is_named(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = write_shard(layout.root / layout.shard_path(2, 3), damaged=True)
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    captured = capsys.readouterr()
+    assert "2 shards, 10 transitions" in captured.out
+    assert captured.err.startswith(f"hpcdi inspect: {bad}: ")
+
+
+def test_one_that_is_damaged_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [write_shard(tmp_path / name) for name in ("a.h5", "c.h5")]
+    bad = write_shard(tmp_path / "b.h5", damaged=True)
+    assert cli.main(["inspect", str(good[0]), str(bad), str(good[1])]) == 1
+    captured = capsys.readouterr()
+    assert all(f"{path}: shard" in captured.out for path in good)
+    assert f"{bad}: shard" not in captured.out
+    assert captured.err.count("hpcdi inspect: ") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not HDF5 at all"])
+def test_what_is_no_file_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    path = tmp_path / "x.h5"
+    if content is not None:
+        path.write_bytes(content)
+    assert cli.main(["inspect", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"hpcdi inspect: {path}: ")
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_folder_that_holds_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    if content is not None:
+        RunLayout(tmp_path).run_file.write_text(content)
+    assert cli.main(["inspect", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"hpcdi inspect: {tmp_path}")

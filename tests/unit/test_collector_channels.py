@@ -1,0 +1,284 @@
+"""What flows through a collector's message side: blocks out, policies in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_world import experiment
+
+from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
+from hpcdi.errors import BufferContractError, CommError, ShardError
+from hpcdi.store.block import open_block
+from hpcdi.store.builder import Segment
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import read_shard
+from hpcdi.types import ITEM_DTYPE, RowView
+from hpcdi.worker.collector.comm import channels
+from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
+
+FOREVER_S = 3600.0
+AT_ONCE_S = 1e-9
+
+
+# -------------------------------------------------------------------------------------- DataOutlet
+
+
+class Counter:
+    """Makes segments of items of 3 transitions and a bootstrap row, counting all transitions."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def segment(self, items: int) -> Segment:
+        table = np.zeros(items, dtype=ITEM_DTYPE)
+        table["item_start"] = 4 * np.arange(items)
+        table["item_len"] = 3
+        value = np.full((items, 4), -1, dtype=np.int64)
+        value[:, :3] = self.made + np.arange(3 * items).reshape(items, 3)
+        self.made += 3 * items
+        columns = {"value": value.reshape(-1), "frame": np.zeros((4 * items, 5), dtype=np.uint8)}
+        return Segment(columns, table, (RowView("next", "value", "offset"),), tail_rows=1)
+
+
+def outlet(
+    root: Path, announced: list[BlockReady], seal_seconds: float = FOREVER_S, rank: int = 3
+) -> DataOutlet:
+    """Blocks hold 100 rows (a quarter of the buffer): 25 items of `Counter`."""
+    storage = {"seal_seconds": seal_seconds, "fsync": False}
+    made = DataOutlet(
+        experiment(system={"storage": storage}), RunLayout(root), rank, announced.append
+    )
+    made.begin("task", "buffer")
+    return made
+
+
+def values_of(root: Path, announced: list[BlockReady]) -> list[int]:
+    """The transitions of all announced blocks, in order."""
+    values: list[int] = []
+    for ready in announced:
+        column = read_shard(RunLayout(root), ready.shard)["value"]
+        for item in ready.items:
+            values += column[item["item_start"] :][: item["item_len"]].tolist()
+    return values
+
+
+def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    announced: list[BlockReady] = []
+    counter = Counter()
+    with outlet(tmp_path, announced) as made:
+        for _ in range(9):
+            made.put(counter.segment(7))
+        assert made.report()["blocks"] == 2
+    assert [len(ready.items) for ready in announced] == [25, 25, 13]
+    assert [ready.shard.rows for ready in announced] == [100, 100, 52]
+    assert values_of(tmp_path, announced) == list(range(counter.made))
+    assert made.report() == {"blocks": 3, "waited_for_disk_s": made._writer.waited_s}
+
+
+def test_what_is_announced_of_a_block_stands_in_its_file(tmp_path: Path) -> None:
+    announced: list[BlockReady] = []
+    with outlet(tmp_path, announced) as made:
+        made.put(Counter().segment(2))
+    (ready,) = announced
+    assert (ready.task_id, ready.buffer_id, ready.tail_rows) == ("task", "buffer", 1)
+    block, _ = open_block(RunLayout(tmp_path).inside(ready.shard.path))
+    facts = {"collector_rank": 3, "seed": 0, "task_id": "task", "buffer_id": "buffer"}
+    assert {name: block.facts[name] for name in facts} == facts
+    assert (block.facts["block_id"], block.facts["sealed_at"]) == (ready.block_id, ready.sealed_at)
+    assert block.items.tolist() == ready.items.tolist()
+    assert block.views == ready.shard.views == (RowView("next", "value", "offset"),)
+    assert ready.shard.path.startswith("data/rank00003/")
+
+
+def test_ids_are_unique_over_blocks_and_collectors(tmp_path: Path) -> None:
+    blocks: list[int] = []
+    items: list[int] = []
+    for rank in (2, 3):
+        announced: list[BlockReady] = []
+        with outlet(tmp_path, announced, rank=rank) as made:
+            for _ in range(3):
+                made.put(Counter().segment(20))
+        blocks += [ready.block_id for ready in announced]
+        items += [item for ready in announced for item in ready.items["item_id"].tolist()]
+    assert len(set(blocks)) == len(blocks) == 6
+    assert len(set(items)) == len(items) == 120
+
+
+def test_blocks_are_sealed_by_age(tmp_path: Path) -> None:
+    """The first row of a block is younger than any age; with the next segment it is old enough."""
+    announced: list[BlockReady] = []
+    with outlet(tmp_path, announced, AT_ONCE_S) as made:
+        counter = Counter()
+        for _ in range(4):
+            made.put(counter.segment(2))
+    assert [len(ready.items) for ready in announced] == [4, 4]
+
+
+class Clock:
+    """Stands where it is put."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_the_rest_of_a_segment_that_filled_a_block_is_as_young_as_the_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(channels, "time", clock)
+    announced: list[BlockReady] = []
+    with outlet(tmp_path, announced, seal_seconds=10.0) as made:
+        counter = Counter()
+        for now, items in ((0.0, 20), (8.0, 7), (17.0, 1), (18.0, 1)):
+            clock.now = now
+            made.put(counter.segment(items))
+    assert [len(ready.items) for ready in announced] == [25, 4]
+    assert [ready.sealed_at for ready in announced] == [8.0, 18.0]
+
+
+def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> None:
+    announced: list[BlockReady] = []
+    with outlet(tmp_path, announced) as made:
+        counter = Counter()
+        made.put(counter.segment(2))
+        made.begin("evaluation", "none")
+        made.begin("task 2", "buffer 2")
+        made.put(counter.segment(1))
+    assert [(ready.task_id, ready.buffer_id, len(ready.items)) for ready in announced] == [
+        ("task", "buffer", 2), ("task 2", "buffer 2", 1)
+    ]  # fmt: skip
+    assert values_of(tmp_path, announced) == list(range(9))
+
+
+def test_nothing_put_is_nothing_published(tmp_path: Path) -> None:
+    announced: list[BlockReady] = []
+    made = outlet(tmp_path, announced)
+    made.seal()
+    made.close()
+    made.close()
+    assert announced == []
+    assert made.report()["blocks"] == 0
+
+
+def test_an_item_that_is_larger_than_a_block_is_refused(tmp_path: Path) -> None:
+    table = np.zeros(1, dtype=ITEM_DTYPE)
+    table["item_len"] = 101
+    with (
+        outlet(tmp_path, []) as made,
+        pytest.raises(BufferContractError, match="an item of 101 rows does not fit"),
+    ):
+        made.put(Segment({"value": np.zeros(101)}, table))
+
+
+def test_a_file_system_that_refuses_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way")
+    announced: list[BlockReady] = []
+    made = outlet(tmp_path, announced)
+    made.put(Counter().segment(1))
+    with pytest.raises(ShardError, match=r"data/rank00003/.*h5: cannot be written"):
+        made.close()
+    assert announced == []
+    made.close()
+
+
+# ------------------------------------------------------------------------------------- PolicyInlet
+
+
+def update(version: int, size: int = 3) -> PolicyUpdate:
+    return PolicyUpdate(version, np.full(size, version, dtype=np.uint8))
+
+
+def never() -> bool:
+    return False
+
+
+class Learner:
+    """Takes requests; answers when told to, or each at once."""
+
+    def __init__(self, every_s: float = 0.0) -> None:
+        self.requests: list[PolicyRequest] = []
+        self.on_request: Callable[[PolicyRequest], None] = lambda _request: None
+        self.inlet = PolicyInlet(self._ask, every_s)
+
+    def _ask(self, request: PolicyRequest) -> None:
+        self.requests.append(request)
+        self.on_request(request)
+
+
+def test_one_request_at_a_time() -> None:
+    learner = Learner()
+    for _ in range(3):
+        assert learner.inlet.newer_than(-1) is None
+    assert learner.requests == [PolicyRequest(-1)]
+    learner.inlet.take(update(4))
+    image = learner.inlet.newer_than(-1)
+    assert image is not None
+    assert (image.version, image.data) == (4, b"\4\4\4")
+    assert learner.inlet.newer_than(4) is None
+    assert learner.requests == [PolicyRequest(-1), PolicyRequest(4)]
+
+
+def test_the_next_request_waits_for_its_time() -> None:
+    learner = Learner(every_s=FOREVER_S)
+    learner.inlet.newer_than(-1)
+    learner.inlet.take(update(4))
+    assert learner.inlet.newer_than(-1) is not None
+    assert learner.inlet.newer_than(4) is None
+    assert len(learner.requests) == 1
+
+
+def test_newest_asks_at_once_even_while_another_request_waits() -> None:
+    learner = Learner(every_s=FOREVER_S)
+    learner.inlet.newer_than(-1)
+    learner.on_request = lambda _request: learner.inlet.take(update(7))
+    image = learner.inlet.newest(never)
+    assert image is not None
+    assert image.version == 7
+    assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1, at_once=True)]
+    assert learner.inlet.evaluated is image
+
+
+def test_newest_where_the_learner_has_nothing_newer() -> None:
+    """The answer is empty then, and the policy that is here is the newest."""
+    learner = Learner()
+    learner.on_request = lambda request: learner.inlet.take(
+        update(7, size=0 if request.have_version == 7 else 3)
+    )
+    first, again = learner.inlet.newest(never), learner.inlet.newest(never)
+    assert first is not None
+    assert again is first
+    assert learner.requests[-1] == PolicyRequest(7, at_once=True)
+
+
+def test_newest_can_be_given_up() -> None:
+    learner = Learner()
+    assert learner.inlet.newest(lambda: True) is None
+    assert learner.inlet.evaluated is None
+
+
+def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_NEWEST_PATIENCE_S", 0.0)
+    with pytest.raises(CommError, match="the learner has not sent its policy within 0 s"):
+        Learner().inlet.newest(never)
+
+
+def test_what_was_evaluated_stays_while_newer_policies_come() -> None:
+    learner = Learner()
+    answers: list[Any] = [update(7)]
+    learner.on_request = lambda _request: learner.inlet.take(answers.pop(0))
+    learner.inlet.newest(never)
+    answers.append(update(8))
+    learner.inlet.newer_than(7)
+    assert learner.inlet.evaluated is not None
+    assert learner.inlet.evaluated.version == 7
+    assert learner.inlet.image is not None
+    assert learner.inlet.image.version == 8

@@ -1,0 +1,230 @@
+"""A collector rank in a world of threads: tasks in, shards, progress and results out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from worker_world import COLLECTOR, LEARNER, LENGTH, Script, experiment
+
+from hpcdi.comm.messages import (
+    BlockReady,
+    CloseTask,
+    CollectProgress,
+    CollectResult,
+    CollectSetting,
+    CollectTask,
+    Goodbye,
+    Leave,
+    PolicyRequest,
+    Stop,
+    WorkerReady,
+)
+from hpcdi.errors import CommError, UnknownTypeError
+from hpcdi.policy.create import create_policy
+from hpcdi.store.policies import read_policy
+from hpcdi.store.shards import read_shard
+from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
+from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class CollectorScript(Script):
+    """The coordinator is the test; the learner has a policy and answers requests for it."""
+
+    def __init__(self, root: Path, version: int = 3, **sections: Any) -> None:
+        config = experiment(**sections)
+        super().__init__(root, config, COLLECTOR)
+        link = self.world.link(LEARNER)
+        self.outlet = PolicyOutlet(link.send, PolicyFile(self.layout, 3600.0))
+        self.model = create_policy(config.policy, ["learn"]).learn_mode.state_dict()["model"]
+        if version >= 0:
+            self.outlet.publish(self.model, version)
+        self.answer = self._answer_requests
+
+    def _answer_requests(self) -> None:
+        for sender, message in self.world.link(LEARNER).receive(0.0):
+            assert isinstance(message, PolicyRequest)
+            self.outlet.request(sender, message)
+
+
+def collect(task_id: str = "task", **kwargs: Any) -> CollectTask:
+    given = {"eval_flag": False, "setting": {"eps": 0.5}, **kwargs}
+    return CollectTask(task_id, "buffer", "policy", **given)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> CollectorScript:
+    return CollectorScript(tmp_path)
+
+
+def test_a_run_from_the_first_word_to_the_last(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        ready = script.hear(WorkerReady, thread)
+        assert (ready.role, ready.gpus) == ("collector", 0)
+        assert ready.cpus >= 1
+        script.tell(collect())
+        script.hear(CollectProgress, thread)
+        task = worker._collectors[False].task
+        script.tell(CollectSetting("task", {"eps": 0.25}))
+        script.until(lambda: task.setting == {"eps": 0.25}, thread)
+        script.tell(CloseTask("task"))
+        result = script.hear(CollectResult, thread)
+        script.tell(Stop("enough"))
+        goodbye = script.hear(Goodbye, thread)
+        script.tell(Leave(7))
+        thread.join()
+    assert {progress.policy_version for progress in script.all_of(CollectProgress)} == {3}
+    assert (result.task_id, result.eval_flag, result.policy_version) == ("task", False, 3)
+    assert set(result.episode_lengths.tolist()) == {LENGTH}
+    assert (goodbye.report["role"], goodbye.report["waited_for_disk_s"] >= 0) == ("collector", True)
+    assert goodbye.report["blocks"] == len(script.all_of(BlockReady)) > 0
+    assert {"env", "policy", "record", "wait"} <= goodbye.report["shares"].keys()
+    assert worker.exit_code == 7
+
+
+def test_every_step_lies_in_an_announced_shard(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        script.tell(collect("first"))
+        script.hear(CollectProgress, thread)
+        script.tell(CloseTask("first"))
+        script.hear(CollectResult, thread)
+        script.tell(collect("second"))
+        script.until(lambda: "second" in {r.task_id for r in script.all_of(BlockReady)}, thread)
+        script.tell(Stop("enough"))
+        script.hear(Goodbye, thread)
+    steps = sum(result.env_steps for result in script.all_of(CollectResult))
+    blocks = script.all_of(BlockReady)
+    transitions = 0
+    for ready in blocks:
+        columns = read_shard(script.layout, ready.shard)
+        assert {"observation", "action", "n_step_return", "bootstrap_offset"} <= columns.keys()
+        for item in ready.items:
+            observed = columns["observation"][item["item_start"] :][: item["item_len"] + 1]
+            assert (np.diff(observed[:, 0]) == 1).all(), "one step after the other"
+            assert len(set(observed[:, 1])) == 1, "of one episode"
+        transitions += int(ready.items["item_len"].sum())
+    assert transitions == steps > 0
+    assert {ready.task_id for ready in blocks} == {"first", "second"}
+    assert {ready.buffer_id for ready in blocks} == {"buffer"}
+
+
+def test_an_evaluation_uses_the_present_policy_and_publishes_the_best(tmp_path: Path) -> None:
+    script = CollectorScript(tmp_path, env={"evaluator_episode_num": 2})
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        results = []
+        for version, publish_above in ((3, 100.0), (5, 14.0), (8, 15.0)):
+            script.outlet.publish(script.model, version)
+            script.tell(
+                collect(f"e{version}", eval_flag=True, setting={}, publish_above=publish_above)
+            )
+            results.append(script.hear(CollectResult, thread))
+    assert script.all_of(BlockReady) == script.all_of(CollectProgress) == []
+    assert [result.policy_version for result in results] == [3, 5, 8]
+    assert all(result.eval_flag for result in results)
+    assert all(result.episode_returns.tolist() == [15.0] * 6 for result in results)
+    best = read_policy(script.layout.best_policy)
+    assert best.version == 5, "15 is better than 14, and not better than 15 or 100"
+    for name, tensor in best.state_dict().items():
+        assert torch.equal(tensor, script.model[name])
+
+
+def test_a_task_that_was_closed_before_it_began(script: CollectorScript) -> None:
+    """Both words can arrive while another task runs."""
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        script.tell(CloseTask("early"))
+        script.tell(collect("early"))
+        result = script.hear(CollectResult, thread)
+    assert (result.task_id, result.env_steps) == ("early", 0)
+
+
+def test_a_setting_for_another_task_is_not_taken(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        script.tell(collect())
+        script.hear(CollectProgress, thread)
+        script.tell(CollectSetting("another", {"eps": 0.0}))
+        script.tell(CloseTask("task"))  # is read after it
+        script.hear(CollectResult, thread)
+        assert worker._collectors[False].task.setting == {"eps": 0.5}
+
+
+@pytest.mark.parametrize("eval_flag", [False, True])
+def test_stop_while_it_waits_for_a_policy(tmp_path: Path, eval_flag: bool) -> None:
+    script = CollectorScript(tmp_path, version=-1)
+    script.answer = lambda: None  # nobody asks the learner; its requests stay unread
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        script.tell(collect(eval_flag=eval_flag))
+        while not script.world.link(LEARNER).receive(0.01):
+            thread.check()
+        script.tell(Stop("enough"))
+        result = script.hear(CollectResult, thread)
+        script.hear(Goodbye, thread)
+    assert (result.env_steps, result.policy_version) == (0, -1)
+
+
+def test_stop_before_any_task(script: CollectorScript) -> None:
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        script.hear(WorkerReady, thread)
+        script.tell(Stop("enough"))
+        assert script.hear(Goodbye, thread).report["blocks"] == 0
+
+
+def test_an_error_of_the_environment_ends_the_role_with_it(tmp_path: Path) -> None:
+    script = CollectorScript(tmp_path, env={"kwargs": {"fail_at": 4}})
+    worker = MPIFileSystemCollector({}, script.context)
+    thread = BackgroundThread(worker.run, "worker")
+    script.tell(collect())
+    while thread.is_alive:
+        script.look()
+    with pytest.raises(RuntimeError, match="planted failure at step 4"):
+        thread.check()
+    worker._outlet.close()
+    worker._collectors[False].close()
+    worker.pump.close()
+
+
+def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    answering = BackgroundThread(lambda: answer_until_closed(script, worker), "learner")
+    assert worker.deal_with_resource().keys() == {"gpu", "cpu"}
+    assert worker.deal_with_collector_data() == {}
+    worker.deal_with_collector_start(
+        {
+            "task_id": "task", "buffer_id": "buffer",
+            "collector_cfg": {"eval_flag": True, "collect_setting": {}},
+        }
+    )  # fmt: skip
+    info = worker.deal_with_collector_close()
+    assert (info["task_id"], info["real_episode_count"], info["reward_mean"]) == ("task", 3, 15.0)
+    worker._outlet.close()
+    worker._collectors[True].close()
+    worker.pump.close()
+    answering.join()
+    answering.check()
+
+
+def answer_until_closed(script: CollectorScript, worker: Any) -> None:
+    while worker.pump.is_alive:
+        script.look()
+
+
+def test_what_cannot_be_built_says_so() -> None:
+    with pytest.raises(CommError, match=r"needs its place in a run \(context=\)"):
+        create_comm_collector({"type": "mpi_fs"})
+    with pytest.raises(UnknownTypeError, match=r"no comm collector of type 'mpi'.*did you mean"):
+        create_comm_collector({"type": "mpi"})

@@ -1,0 +1,234 @@
+"""Recording transition by transition: for policies that know no columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_collector_columns import Script, manager, scripts
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.dqn import _columns_of
+from hpcdi.store.ring import RowRing
+from hpcdi.types import Columns, Transition
+from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
+from hpcdi.worker.collector.trajectory import TransitionRecorder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def recorder(env_num: int, length: int) -> TransitionRecorder:
+    """Samples are the transitions, which are plain numbers; each is told its piece's length."""
+    return TransitionRecorder(
+        env_num,
+        length,
+        lambda obs, output, timestep: {"obs": obs, "action": output["action"]},
+        lambda piece: [{**transition, "piece": len(piece)} for transition in piece],
+    )
+
+
+def step(done: bool = False, **info: Any) -> BaseEnvTimestep:
+    return BaseEnvTimestep(0.0, 1.0, done, info)
+
+
+def record(taken: TransitionRecorder, env: int, obs: int, **kwargs: Any) -> None:
+    taken.record(env, obs, {"action": obs}, step(**kwargs))
+
+
+def items_of(
+    taken: TransitionRecorder, policy_version: int = 0
+) -> list[tuple[int, int, list[int]]]:
+    """Environment, episode and observations of each item."""
+    segment = taken.cut(policy_version)
+    assert segment is not None
+    assert segment.tail_rows == 0
+    assert (segment.items["policy_version"] == policy_version).all()
+    obs = segment.columns["obs"]
+    items = []
+    for item in segment.items:
+        rows = slice(item["item_start"], item["item_start"] + item["item_len"])
+        assert (segment.columns["piece"][rows] == item["item_len"]).all()
+        items.append((int(item["env_id"]), int(item["episode_id"]), obs[rows].tolist()))
+    return items
+
+
+def test_pieces_end_with_the_episode_and_at_the_length() -> None:
+    taken = recorder(env_num=2, length=3)
+    for obs in range(4):
+        record(taken, 0, obs, done=obs == 0)
+        record(taken, 1, 10 + obs)
+    assert items_of(taken, 7) == [
+        (0, 0, [0]),
+        (1, 1, [10, 11, 12]),
+        (0, 2, [1, 2, 3]),
+        (1, 1, [13]),
+    ]
+
+
+def test_pieces_of_one_episode_share_its_number_over_cuts() -> None:
+    taken = recorder(env_num=2, length=5)
+    record(taken, 1, 0)
+    assert items_of(taken) == [(1, 1, [0])]
+    record(taken, 1, 1, done=True)
+    assert items_of(taken) == [(1, 1, [1])]
+    record(taken, 1, 2)
+    assert items_of(taken) == [(1, 3, [2])]
+
+
+def test_it_is_full_after_so_many_steps_of_all_environments() -> None:
+    """Not at the first episode's end: that would cut the pieces of all others short."""
+    taken = recorder(env_num=2, length=2)
+    for obs, done in ((0, True), (1, False), (2, False)):
+        assert not taken.is_full
+        record(taken, 0, obs, done=done)
+    assert not taken.is_full
+    record(taken, 1, 3)
+    assert taken.is_full
+    assert len(items_of(taken)) == 3
+    assert not taken.is_full
+
+
+def test_an_abnormal_step_drops_the_open_piece() -> None:
+    taken = recorder(env_num=2, length=2)
+    for obs in range(3):
+        record(taken, 0, obs)
+        record(taken, 1, 10 + obs)
+    record(taken, 0, 3, done=True, abnormal=True)
+    record(taken, 0, 4)
+    assert items_of(taken) == [(0, 0, [0, 1]), (1, 1, [10, 11]), (0, 2, [4]), (1, 1, [12])]
+
+
+def test_nothing_recorded_is_nothing_cut() -> None:
+    taken = recorder(env_num=1, length=2)
+    assert taken.is_empty
+    assert taken.cut(0) is None
+    record(taken, 0, 0)
+    assert not taken.is_empty
+    record(taken, 0, 1, abnormal=True)
+    assert taken.is_empty
+    assert not taken.is_full
+
+
+def test_pieces_without_samples_are_left_out() -> None:
+    """A policy may need more than a piece holds."""
+    taken = TransitionRecorder(
+        1, 2, lambda obs, *_: {"obs": obs}, lambda piece: piece if len(piece) == 2 else []
+    )
+    record(taken, 0, 0, done=True)
+    assert taken.cut(0) is None
+    for obs in range(3):
+        record(taken, 0, obs)
+    segment = taken.cut(0)
+    assert segment is not None
+    assert segment.columns["obs"].tolist() == [0, 1]
+
+
+# ---------------------------------------------------------- equal to the columns, for one policy
+
+
+def dqn(n: int) -> Any:
+    cfg = {
+        "type": "dqn",
+        "model": {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [4]},
+        "nstep": n,
+        "discount_factor": 0.5,
+    }
+    return create_policy(cfg, ["collect"], seed=np.random.SeedSequence(0))
+
+
+def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, ...]]:
+    """What the learner gets, by observation (each occurs once)."""
+    names = ("next_observation", "action", "n_step_return", "bootstrap_discount")
+    keys = map(tuple, columns["observation"].tolist())
+    values = zip(*(columns[name].tolist() for name in names), strict=True)
+    return dict(zip(keys, values, strict=True))
+
+
+def run(form: Any, steps: int) -> Any:
+    for _ in range(steps):
+        observation = form.observe()
+        outputs = form.act(observation, {"eps": 0.0})
+        form.record(observation, outputs, form.step(outputs))
+    return form.cut(0)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@settings(max_examples=20, deadline=None)
+@given(scripts, st.integers(1, 15), st.integers(1, 4))
+def test_dqn_learns_from_the_same_transitions_in_both_forms(
+    mode: AutoresetMode, scripts: list[Script], steps: int, n: int
+) -> None:
+    policy = dqn(n)
+    with manager(scripts, mode) as envs:
+        envs.launch()
+        columnar = run(ColumnarForm(envs, policy, 100), steps)
+    ring = RowRing(len(columnar.columns["reward"]), columnar.columns, columnar.views)
+    ring.write(0, columnar.columns)
+    rows = np.concatenate(
+        [item["item_start"] + np.arange(item["item_len"]) for item in columnar.items]
+    )
+    with manager(scripts, mode) as envs:
+        envs.launch()
+        segment = run(TransitionForm(envs, policy.collect_mode, 100), steps)
+    samples: list[Transition] = [
+        {name: column[row] for name, column in segment.columns.items()}
+        for row in range(len(segment.columns["obs"]))
+    ]
+    by_transition = rows_by_transition(_columns_of(samples, 0.0))
+    assert by_transition == rows_by_transition(ring.gather(rows))
+    assert len(by_transition) == len(rows) == len(samples)
+
+
+# ---------------------------------------------------------------------------- the form's own duties
+
+
+class ForgetfulPolicy:
+    """Remembers which environments it was told to forget."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[list[int]] = []
+
+    def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        assert data, "forward is not called for nobody"
+        assert kwargs in ({}, {"eps": 0.0})
+        return {env: {"action": np.int64(0)} for env in data}
+
+    def reset(self, data_id: list[int]) -> None:
+        self.forgotten.append(data_id)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_policy_is_reset_at_each_episodes_end(mode: AutoresetMode) -> None:
+    policy = ForgetfulPolicy()
+    with manager([[(2, True, False)], [(3, False, True)]], mode, quota=1) as envs:
+        envs.launch()
+        form = TransitionForm(envs, policy, None)
+        assert run(form, 5) is None
+        assert envs.done
+    assert policy.forgotten == [[0], [1]]
+
+
+def test_steps_are_counted_without_dummies() -> None:
+    with manager([[(1, True, False)]] * 2, AutoresetMode.NEXT_STEP) as envs:
+        envs.launch()
+        form = TransitionForm(envs, ForgetfulPolicy(), None)
+        counts = []
+        for _ in range(4):
+            observation = form.observe()
+            outputs = form.act(observation, {})
+            counts.append(form.record(observation, outputs, form.step(outputs)))
+    assert counts == [2, 0, 2, 0]

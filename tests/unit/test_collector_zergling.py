@@ -1,0 +1,198 @@
+"""The zergling collector over a port that checks what it is given, in both forms of stepping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from collector_probe import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
+
+from hpcdi.errors import CommError
+from hpcdi.worker.collector import zergling_parallel_collector as zergling
+from hpcdi.worker.collector.base_parallel_collector import CollectorTask
+
+FORMS = pytest.mark.parametrize("policy", ["test_columnar", "test_foreign"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _probes() -> Iterator[None]:
+    with registered_probes():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine must not make cuts of its own."""
+    monkeypatch.setattr(zergling, "PROGRESS_S", float("inf"))
+
+
+@FORMS
+def test_every_transition_is_delivered_once_in_order_and_counted(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=15) as made:
+        result = do(made, port, "task")
+    steps = 15 * LENGTH
+    counted = [[step % LENGTH, step // LENGTH] for step in range(steps)]
+    for env in range(ENVS):
+        assert column_of(port, env, "observation") == counted
+        assert column_of(port, env, "reward") == [step % LENGTH + 1.0 for step in range(steps)]
+    assert result.env_steps == ENVS * steps == sum(told.env_steps for told in port.progress)
+    assert result.episode_returns.tolist() == [15.0] * 15 * ENVS
+    assert result.episode_lengths.tolist() == [LENGTH] * 15 * ENVS
+    told = np.concatenate([told.episode_returns for told in port.progress])
+    assert told.tolist() == result.episode_returns.tolist()
+    assert (result.task_id, result.eval_flag, result.policy_version) == ("task", False, 0)
+    assert len(port.segments) > 1
+
+
+@FORMS
+def test_the_policy_changes_only_between_cuts_and_its_version_is_stated(policy: str) -> None:
+    port = Port(versions=[3, 4, None, 9])
+    with collector(policy, port, collector_episode_num=40) as made:
+        result = do(made, port, "task")
+    for segment in port.segments:
+        for item in segment.items:
+            rows = slice(item["item_start"], item["item_start"] + item["item_len"])
+            assert set(segment.columns["acted_by"][rows]) == {item["policy_version"]}
+    versions = [segment.items["policy_version"][0] for segment in port.segments]
+    assert versions[:4] == [3, 4, 4, 9]
+    assert set(versions[4:]) == {9}
+    assert result.policy_version == 9
+    assert not any(port.asked_newest), "collecting does not wait for the newest policy"
+
+
+@FORMS
+def test_settings_change_while_a_task_runs(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=40) as made:
+
+        def change() -> None:
+            made.task.setting = {"eps": 0.5}
+
+        port.after_segment = change
+        do(made, port, "task", eps=0.75)
+    eps = column_of(port, 0, "eps")
+    changed = eps.index(0.5)
+    assert changed > 0
+    assert set(eps[:changed]) == {0.75}
+    assert set(eps[changed:]) == {0.5}
+
+
+@FORMS
+def test_episodes_go_on_in_the_next_task(policy: str) -> None:
+    port = Port()
+    with collector(policy, port) as made:
+        port.after_segment = made.stop
+        results = [do(made, port, f"task {k}") for k in range(3)]
+    rows = column_of(port, 1, "observation")
+    assert rows == [[step % LENGTH, step // LENGTH] for step in range(len(rows))]
+    assert sum(result.env_steps for result in results) == ENVS * len(rows)
+    assert [result.task_id for result in results] == ["task 0", "task 1", "task 2"]
+    assert all(result.env_steps > 0 for result in results)
+    ids = np.concatenate([s.items["episode_id"] for s in port.segments])
+    envs = np.concatenate([s.items["env_id"] for s in port.segments])
+    episodes = [item[1] for item in column_heads(port)]
+    assert (ids // ENVS).tolist() == episodes, "one number for one episode, over all cuts"
+    assert (ids % ENVS).tolist() == envs.tolist()
+
+
+def column_heads(port: Port) -> list[list[float]]:
+    """First observation of each item."""
+    return [
+        segment.columns["observation"][item["item_start"]].tolist()
+        for segment in port.segments
+        for item in segment.items
+    ]
+
+
+@FORMS
+def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=2) as made:
+        counts = [do(made, port, f"task {k}").env_steps for k in range(3)]
+    assert counts == [ENVS * 2 * LENGTH] * 3
+
+
+@FORMS
+def test_each_task_does_its_number_of_episodes_also_after_one_that_was_closed(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=10) as made:
+        port.after_segment = made.stop
+        closed = do(made, port, "closed")
+        assert 0 < len(closed.episode_returns) < 10 * ENVS
+        port.after_segment = lambda: None
+        assert len(do(made, port, "whole").episode_returns) == 10 * ENVS
+
+
+@FORMS
+def test_an_evaluation_keeps_nothing_and_does_exactly_its_episodes(policy: str) -> None:
+    port = Port(versions=[4, 6, None])
+    with collector(policy, port, evaluate=True, evaluator_episode_num=3) as made:
+        results = [do(made, port, f"task {k}") for k in range(3)]
+        assert made.policy.reset.__self__.resets == 3, "nothing is remembered from before"
+    for result, version in zip(results, [4, 6, 6], strict=True):
+        assert result.episode_returns.tolist() == [15.0] * 6
+        assert result.episode_lengths.tolist() == [LENGTH] * 6
+        assert result.env_steps == 6 * LENGTH
+        assert (result.eval_flag, result.policy_version) == (True, version)
+    assert port.segments == []
+    assert port.progress == []
+    assert port.asked_newest == [True] * 3, "the newest policy, once, before the first step"
+
+
+@FORMS
+def test_a_stopped_evaluation_is_followed_by_fresh_episodes(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, evaluate=True) as made:
+        made.begin(CollectorTask("task"))
+        made.env_manager.step_all(np.zeros(2, dtype=np.int64))  # an episode is under way
+        made.stop()
+        made.start()
+        assert made.result().env_steps == 0
+        assert do(made, port, "task").episode_lengths.tolist() == [LENGTH] * 2
+
+
+def test_without_a_policy_it_waits_until_one_comes() -> None:
+    port = Port(versions=[None, None, 5])
+    with collector("test_columnar", port, collector_episode_num=1) as made:
+        do(made, port, "task")
+    assert set(column_of(port, 0, "acted_by")) == {5}
+
+
+def test_stop_ends_the_wait_for_the_first_policy() -> None:
+    class LatePort(Port):
+        def get_policy_update_info(self, *args: Any, **kwargs: Any) -> None:
+            super().get_policy_update_info(*args, **kwargs)
+            if len(self.asked_newest) == 3:
+                made.stop()
+
+    port = LatePort(versions=[])
+    with collector("test_columnar", port) as made:
+        assert do(made, port, "task").env_steps == 0
+    assert port.segments == []
+
+
+def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zergling, "_POLICY_PATIENCE_S", 0.0)
+    port = Port(versions=[])
+    with (
+        collector("test_columnar", port) as made,
+        pytest.raises(CommError, match="no policy has come from the learner within 0 s"),
+    ):
+        do(made, port, "task")
+
+
+@FORMS
+def test_slow_environments_do_not_hold_data_back(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After PROGRESS_S, whatever there is goes out and is counted."""
+    monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
+    port = Port()
+    with collector(policy, port, collector_episode_num=1) as made:
+        do(made, port, "task")
+    assert [len(segment.items) for segment in port.segments] == [ENVS] * LENGTH
+    assert [told.env_steps for told in port.progress] == [ENVS] * LENGTH + [0]
+    assert [len(told.episode_returns) for told in port.progress] == [0] * 4 + [ENVS, 0]

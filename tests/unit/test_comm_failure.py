@@ -1,0 +1,90 @@
+"""Errors that cross ranks, and the end of a job."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdi.comm.failure import describe, headline
+from hpcdi.comm.messages import WorkerFailed
+from hpcdi.errors import ConfigError, EnvError, Problem, StoppedError
+
+
+@pytest.mark.parametrize(
+    ("error", "summary", "exit_code"),
+    [
+        (ValueError("out of range"), "ValueError: out of range", 1),
+        (KeyboardInterrupt(), "KeyboardInterrupt", 1),
+        (EnvError("it hangs"), "EnvError: it hangs", 1),
+        (ConfigError([Problem("a.b", "wrong")], "f"), None, 2),
+        (StoppedError("SIGTERM", 143), "StoppedError: SIGTERM", 143),
+    ],
+)
+def test_a_report_says_what_and_how_to_exit(
+    error: BaseException, summary: str | None, exit_code: int
+) -> None:
+    failure = describe(error, "learner")
+    assert failure.role == "learner"
+    assert failure.host == platform.node()
+    assert failure.error == (summary or f"ConfigError: {error}")
+    assert failure.exit_code == exit_code
+
+
+def test_a_report_holds_the_whole_traceback_and_its_causes() -> None:
+    def planted() -> None:
+        try:
+            Path("/nowhere/frame").read_bytes()
+        except OSError as error:
+            raise EnvError("no frame") from error
+
+    with pytest.raises(EnvError) as caught:
+        planted()
+    traceback = describe(caught.value, "collector").traceback
+    assert "in planted" in traceback
+    assert "FileNotFoundError: " in traceback
+    assert "direct cause" in traceback
+    assert traceback.endswith("EnvError: no frame")
+
+
+def test_the_headline_names_rank_role_and_host_first() -> None:
+    failure = WorkerFailed("learner", "node7", "ValueError: x", "Traceback...\nValueError: x")
+    assert headline(failure, 3) == (
+        "hpcdi: rank 3 (learner, host node7) failed\nTraceback...\nValueError: x"
+    )
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process whose output is buffered, as it is without a terminal."""
+    line = [sys.executable, "-c", f"from hpcdi.comm.failure import abort_job\n{code}"]
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    return subprocess.run(line, env=variables, capture_output=True, text=True, timeout=60)
+
+
+def test_abort_ends_the_process_at_once_with_its_words() -> None:
+    """Also from another thread, and where ordinary threads would keep the interpreter alive."""
+    ended = run(
+        "import sys, threading\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "print('said', end=''); print('warned', end='', file=sys.stderr)\n"
+        "threading.Thread(target=abort_job, args=(7,)).start()\n"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "said", "warned")
+
+
+def test_abort_needs_no_reader() -> None:
+    """Whoever read our output may be gone before us; the job must end all the same."""
+    code = (
+        "import os\n"
+        "reading, writing = os.pipe()\n"
+        "os.close(reading)\n"
+        "os.dup2(writing, 1)\n"
+        "print('nobody reads this')\n"
+        "abort_job(7)\n"
+    )
+    ended = run(code)
+    assert ended.returncode == 7, ended.stderr

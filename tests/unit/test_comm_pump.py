@@ -1,0 +1,248 @@
+"""The communication thread, over a link between threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hpcdi.comm import pump as pump_module
+from hpcdi.comm.link import Link
+from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.messages import (
+    CloseTask,
+    Goodbye,
+    LearnResult,
+    Leave,
+    Message,
+    Stop,
+    StopRequest,
+    WorkerFailed,
+)
+from hpcdi.comm.pump import LinkPump
+from hpcdi.errors import CommError
+
+LIMIT_S = 30.0
+FAILED = WorkerFailed("collector", "host", "ValueError", "Traceback", 1)
+
+
+@pytest.fixture
+def world() -> LocalWorld:
+    return LocalWorld(2)
+
+
+@pytest.fixture
+def start(world: LocalWorld) -> Iterator[Callable[..., LinkPump]]:
+    """Starts rank 1's pump, and ends it after the test."""
+    pumps: list[LinkPump] = []
+
+    def begin(*args: Any, **kwargs: Any) -> LinkPump:
+        pumps.append(LinkPump(world.link(1), *args, **kwargs))
+        return pumps[-1]
+
+    yield begin
+    for pump in pumps:
+        pump.close()
+
+
+def take(link: Link, count: int) -> list[Message]:
+    """The next `count` messages of a link."""
+    deadline = time.monotonic() + LIMIT_S
+    taken: list[Message] = []
+    while len(taken) < count:
+        assert time.monotonic() < deadline, f"{len(taken)} of {count} messages came"
+        taken += [message for _, message in link.receive(0.5)]
+    return taken
+
+
+def results(count: int) -> list[Message]:
+    return [LearnResult("t", number) for number in range(count)]
+
+
+# ----------------------------------------------------------------------------------------- arriving
+
+
+def test_handlers_run_on_the_pump_s_thread_in_the_order_of_arrival(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    seen: list[tuple[str, int, Message]] = []
+    all_seen = threading.Event()
+
+    def handle(sender: int, message: Message) -> None:
+        seen.append((threading.current_thread().name, sender, message))
+        if isinstance(message, CloseTask):
+            all_seen.set()
+
+    start({LearnResult: handle, CloseTask: handle})
+    messages = [*results(100), CloseTask("t")]
+    for message in messages:
+        world.link(0).send(1, message)
+    assert all_seen.wait(LIMIT_S)
+    assert seen == [("link-pump", 0, message) for message in messages]
+
+
+def test_messages_without_a_handler_wait_for_receive_in_order(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    handled: list[Message] = []
+    pump = start({LearnResult: lambda _rank, message: handled.append(message)})
+    for number in range(5):
+        world.link(0).send(1, CloseTask(f"task {number}"))
+        world.link(0).send(1, LearnResult("t", number))
+    received: list[tuple[int, Message]] = []
+    while len(received) < 5:
+        arrived = pump.receive(LIMIT_S)
+        assert arrived
+        received += arrived
+    assert received == [(0, CloseTask(f"task {number}")) for number in range(5)]
+    world.link(0).send(1, Stop("so that the last result was handled before it"))
+    assert pump.receive(LIMIT_S)
+    assert handled == results(5)
+
+
+def test_a_handler_is_for_its_very_class(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+    pump = start({Message: lambda _rank, _message: pytest.fail("not for subclasses")})
+    world.link(0).send(1, Stop("end"))
+    assert pump.receive(LIMIT_S) == [(0, Stop("end"))]
+
+
+def test_receive_gives_up_after_its_time(start: Callable[..., LinkPump]) -> None:
+    pump = start()
+    began = time.monotonic()
+    assert pump.receive(0.02) == []
+    assert time.monotonic() - began >= 0.02
+
+
+def test_wait_for_drops_what_comes_before(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    pump = start()
+    for message in (Stop("end"), CloseTask("t"), Leave(3)):
+        world.link(0).send(1, message)
+    assert pump.wait_for(Leave, LIMIT_S) == Leave(3)
+    assert pump.wait_for(Leave, 0.02) is None
+
+
+# ------------------------------------------------------------------------------------------ sending
+
+
+def test_messages_of_several_threads_each_keep_their_order(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    pump = start()
+    threads = [
+        threading.Thread(
+            target=lambda name=name: [  # type: ignore[misc]
+                pump.send(0, LearnResult(name, number)) for number in range(200)
+            ]
+        )
+        for name in "abcd"
+    ]
+    for thread in threads:
+        thread.start()
+    messages = take(world.link(0), 800)
+    for thread in threads:
+        thread.join()
+    for name in "abcd":
+        own = [m.train_iter for m in messages if isinstance(m, LearnResult) and m.task_id == name]
+        assert own == list(range(200))
+
+
+def test_a_posted_message_and_the_end_do_not_wait_for_the_turn(
+    monkeypatch: pytest.MonkeyPatch, world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    """The thread waits for messages, for ever if need be; posting one wakes it."""
+    monkeypatch.setattr(pump_module, "_TURN_S", 3600.0)
+    pump = start()
+    for number in range(20):
+        pump.send(0, LearnResult("t", number))
+        assert take(world.link(0), 1) == [LearnResult("t", number)]
+    pump.close()
+    assert not pump.is_alive
+
+
+def test_flush_waits_until_everything_has_left(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    pump = start()
+    pump.flush(LIMIT_S)
+    for message in results(50):
+        pump.send(0, message)
+    pump.flush(LIMIT_S)
+    assert world.link(0).receive(0.0) == [(1, message) for message in results(50)]
+
+
+class DeafLink:
+    """A link whose messages never leave; fails where two threads use it."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+        self.sent: list[tuple[int, Message]] = []
+        self._user: threading.Thread | None = None
+
+    def send(self, rank: int, message: Message) -> None:
+        self._check_user()
+        assert 0 <= rank < self.size
+        self.sent.append((rank, message))
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
+        self._check_user()
+        self.wake.wait(timeout_s)
+        self.wake.clear()
+        return []
+
+    def unsent(self) -> list[int]:
+        self._check_user()
+        return sorted({rank for rank, _ in self.sent})
+
+    def _check_user(self) -> None:
+        self._user = self._user or threading.current_thread()
+        assert self._user is threading.current_thread(), "two threads use one link"
+
+
+def test_flush_says_that_a_message_does_not_leave() -> None:
+    link = DeafLink()
+    with LinkPump(link) as pump:
+        pump.flush(LIMIT_S)
+        pump.send(1, Stop("end"))
+        with pytest.raises(CommError, match=r"ranks \[1\] could not be delivered within 0 s"):
+            pump.flush(0.05)
+    assert link.sent == [(1, Stop("end"))]
+
+
+# ------------------------------------------------------------------------------- asking, reporting
+
+
+def test_what_ask_gives_goes_to_rank_0(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+    """It is asked at every turn, and need not answer."""
+    answers: list[Message | None] = [None, None, StopRequest("received SIGTERM", 143)]
+    pump = start(None, lambda: answers.pop(0) if answers else None)
+    assert take(world.link(0), 1) == [StopRequest("received SIGTERM", 143)]
+    pump.send(0, Goodbye())
+    assert take(world.link(0), 1) == [Goodbye()]
+
+
+def test_a_failure_is_reported_and_answered(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    pump = start()
+    with ThreadPoolExecutor(1) as pool:
+        leave = pool.submit(pump.report_failure, FAILED, LIMIT_S)
+        assert take(world.link(0), 1) == [FAILED]
+        for answer in (Stop("a rank has failed"), Leave(1)):
+            world.link(0).send(1, answer)
+        assert leave.result() == Leave(1)
+    assert not pump.is_alive
+
+
+def test_a_failure_that_nobody_answers(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
+    pump = start()
+    assert pump.report_failure(FAILED, 0.05) is None
+    assert world.link(0).receive(0.0) == [(1, FAILED)]
+    assert not pump.is_alive

@@ -1,0 +1,199 @@
+"""The attribute-access mapping, default_config() and parse_config()."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcdi.worker  # noqa: F401  (registers the built-in components)
+from hpcdi.config.compat import ConfigDict, Configurable
+from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.utils.registry import (
+    BUFFER_REGISTRY,
+    COMM_COLLECTOR_REGISTRY,
+    COMM_LEARNER_REGISTRY,
+    ENV_MANAGER_REGISTRY,
+    ENV_REGISTRY,
+    LEARNER_REGISTRY,
+    PARALLEL_COLLECTOR_REGISTRY,
+    PARALLEL_COMMANDER_REGISTRY,
+    POLICY_REGISTRY,
+    Registry,
+)
+
+REGISTRIES = [
+    BUFFER_REGISTRY, COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, ENV_MANAGER_REGISTRY,
+    ENV_REGISTRY, LEARNER_REGISTRY, PARALLEL_COLLECTOR_REGISTRY, PARALLEL_COMMANDER_REGISTRY,
+    POLICY_REGISTRY,
+]  # fmt: skip
+plain = st.recursive(
+    st.one_of(st.integers(), st.text(max_size=3), st.none(), st.booleans()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+    return ConfigDict(a=1, b={"c": {"d": 2}}, e=[{"f": 3}], g=({"h": 4},))
+
+
+def test_keys_are_attributes_at_every_depth(config: ConfigDict) -> None:
+    assert config.b.c.d == config["b"]["c"]["d"] == 2
+    assert config.e[0].f == 3
+    assert config.g[0].h == 4
+
+
+def test_setting_either_way_sets_both(config: ConfigDict) -> None:
+    config.x = {"y": 1}
+    config["z"] = {"y": 2}
+    assert (config["x"].y, config.z.y) == (1, 2)
+    config.b.c.d = 5
+    assert config["b"]["c"]["d"] == 5
+
+
+def test_a_missing_key_names_those_there_are(config: ConfigDict) -> None:
+    with pytest.raises(AttributeError, match=r"no key 'nope' \(there are: a, b, e, g\)"):
+        _ = config.nope
+    with pytest.raises(KeyError):
+        config["nope"]
+    assert not hasattr(config, "nope")
+    assert getattr(config, "nope", 7) == 7
+
+
+def test_deleting(config: ConfigDict) -> None:
+    del config.a
+    assert "a" not in config
+    with pytest.raises(AttributeError, match="a"):
+        del config.a
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.text("abc", max_size=2), plain, max_size=4))
+def test_it_compares_and_prints_as_a_dict(mapping: dict[str, object]) -> None:
+    config = ConfigDict(mapping)
+    assert config == mapping
+    assert repr(config) == repr(mapping)
+    assert json.loads(json.dumps(config)) == mapping
+    assert list(config.items()) == list(mapping.items())
+
+
+def test_a_copy_is_shallow_and_keeps_its_kind(config: ConfigDict) -> None:
+    for twin in (config.copy(), copy.copy(config)):
+        assert isinstance(twin, ConfigDict)
+        assert twin == config
+        assert twin.b is config.b
+        twin.a = 9
+    assert config.a == 1
+
+
+def test_a_deep_copy_shares_nothing(config: ConfigDict) -> None:
+    twin = copy.deepcopy(config)
+    assert isinstance(twin, ConfigDict)
+    assert isinstance(twin.b.c, ConfigDict)
+    twin.b.c.d = 9
+    twin.e[0].f = 9
+    assert (config.b.c.d, config.e[0].f) == (2, 3)
+
+
+def test_merging_keeps_the_kind_of_new_values(config: ConfigDict) -> None:
+    merged = config | {"x": {"y": 1}}
+    assert isinstance(merged, ConfigDict)
+    assert merged.x.y == 1
+    assert "x" not in config
+    config |= {"x": {"y": 2}}
+    assert config.x.y == 2
+    config.update({"x": {"y": 3}}, z={"w": 4})
+    assert (config.x.y, config.z.w) == (3, 4)
+    config.update([("q", {"r": 5})])
+    assert config.q.r == 5
+
+
+def test_setdefault_sets_only_what_is_missing(config: ConfigDict) -> None:
+    assert config.setdefault("a", 5) == 1
+    assert config.setdefault("new", {"x": 6}).x == 6
+    assert config.new.x == 6
+
+
+def test_a_config_dict_inside_stays_the_same_object() -> None:
+    inner = ConfigDict(x=1)
+    assert ConfigDict(inner=inner).inner is inner
+
+
+# -------------------------------------------------------------------------------- default_config()
+
+
+class Motor(Configurable):
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        type: str = "motor"
+        speed: float = setting(1.0, "how fast", minimum=0)
+        gears: tuple[int, ...] = setting((1, 2), "which gears")
+
+        def problems(self) -> Iterator[Problem]:
+            if self.speed > 10 and len(self.gears) < 3:
+                yield Problem("gears", "too few for that speed")
+
+
+def test_default_config_is_a_fresh_mapping_with_its_mark() -> None:
+    config = Motor.default_config()
+    assert config == {
+        "type": "motor",
+        "import_names": [],
+        "speed": 1.0,
+        "gears": [1, 2],
+        "cfg_type": "MotorDict",
+    }
+    config.gears.append(3)
+    assert Motor.default_config().gears == [1, 2]
+
+
+def test_default_config_parses_to_the_defaults() -> None:
+    assert Motor.parse_config(Motor.default_config()) == Motor.Config()
+
+
+@pytest.mark.parametrize("cfg", [None, {}, ConfigDict(), {"cfg_type": "MotorDict"}])
+def test_nothing_given_means_all_defaults(cfg: object) -> None:
+    assert Motor.parse_config(cfg) == Motor.Config()
+
+
+def test_an_instance_passes_as_it_is() -> None:
+    config = Motor.Config(speed=3.0)
+    assert Motor.parse_config(config) is config
+
+
+def test_a_mapping_is_checked_whole() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Motor.parse_config({"speeed": 1, "speed": -1, "gears": 5})
+    assert str(caught.value).startswith("the configuration of Motor has 3 problems\n")
+    assert {p.path for p in caught.value.problems} == {"speeed", "speed", "gears"}
+
+
+def test_rules_hold_for_a_component_alone() -> None:
+    with pytest.raises(ConfigError, match="gears: too few for that speed"):
+        Motor.parse_config({"speed": 11})
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_every_component_has_a_default_config(registry: Registry) -> None:
+    """Of the types that come with hpcdi: it prints, and gives the defaults back."""
+    for name in registry:
+        cls = registry.get(name)
+        if not cls.__module__.startswith("hpcdi."):
+            continue  # another test's
+        config = cls.default_config()
+        assert config.cfg_type == f"{cls.__name__}Dict"
+        assert config.type in registry
+        assert "cfg_type" in repr(config)
+        assert copy.deepcopy(config) == config
+        if not list(cls.Config().problems()):
+            assert cls.parse_config(config) == cls.Config()

@@ -1,0 +1,240 @@
+"""Experiments from YAML files and overrides: what is read, what is refused, and how it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcdi.worker  # noqa: F401  (registers the built-in components)
+from hpcdi.config.load import Compiled, compile_config, dump, load, read_mapping
+from hpcdi.errors import EXIT_USAGE, ConfigError
+
+ENV = "env: {env_id: CartPole-v1}\n"
+Load = Callable[..., Compiled]
+
+
+@pytest.fixture
+def load_text(tmp_path: Path) -> Load:
+    """Loads an experiment from YAML text and overrides."""
+
+    def load_it(text: str, *overrides: str) -> Compiled:
+        path = tmp_path / "x.yaml"
+        path.write_text(text)
+        return load(path, overrides)
+
+    return load_it
+
+
+def problems_of(caught: pytest.ExceptionInfo[ConfigError]) -> dict[str, str]:
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def test_the_file_is_the_experiment(load_text: Load) -> None:
+    config = load_text(ENV + "exp_name: mine\npolicy: {learn: {batch_size: 32}}").config
+    assert (config.exp_name, config.seed) == ("mine", 0)
+    assert config.policy.learn.batch_size == 32
+    assert config.env.env_id == "CartPole-v1"
+
+
+def test_numbers_may_be_written_as_people_write_them(load_text: Load) -> None:
+    config = load_text(
+        ENV + "policy: {learn: {learning_rate: 1e-3}, other: {replay_buffer: "
+        "{replay_buffer_size: 1e6}, commander: {max_env_step: .inf}}}"
+    ).config
+    assert config.policy.learn.learning_rate == 0.001
+    assert config.policy.other.replay_buffer.replay_buffer_size == 1_000_000
+    assert config.policy.other.commander.max_env_step == math.inf
+
+
+def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "cartpole.yaml").write_text(ENV)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "cartpol.yaml")
+    text = str(caught.value)
+    assert f"there is no file '{tmp_path / 'cartpol.yaml'}'" in text
+    assert "there are cartpole.yaml" in text
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_a_missing_folder_is_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no file"):
+        load(tmp_path / "no" / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[1, 2]", "the file must hold a mapping of settings"),
+        (b"42", "int"),
+        (b"a: [1", "did not find expected"),
+        (b"seed: 1\nseed: 2", "duplicate key seed"),
+        (b"\xff\xfe\x00", "the file is not text"),
+        (b"seed: ${nope}", "Interpolation key 'nope' not found"),
+        (b"seed: ${unclosed", "seed"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path} has 1 problem\n")
+    assert message in str(caught.value)
+    assert "\n" not in caught.value.problems[0].message
+
+
+def test_an_empty_file_says_what_is_required(load_text: Load) -> None:
+    """Rules hold for parts that are left out, too."""
+    with pytest.raises(ConfigError) as caught:
+        load_text("")
+    assert problems_of(caught) == {"env.env_id": "is required: the id of a gymnasium environment"}
+
+
+def test_values_may_refer_to_others(load_text: Load) -> None:
+    text = ENV + "seed: 16\npolicy: {learn: {batch_size: '${seed}'}}\nexp_name: run_${seed}"
+    config = load_text(text, "seed=24").config
+    assert config.policy.learn.batch_size == 24
+    assert config.exp_name == "run_24"
+
+
+def test_reading_does_not_check(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("anything: {goes: 1e-3}")
+    assert read_mapping(tmp_path / "x.yaml", ["more=[1, 2]"]) == {
+        "anything": {"goes": 0.001},
+        "more": [1, 2],
+    }
+
+
+# -------------------------------------------------------------------------------------- overrides
+
+
+def override(load_text: Load, text: str, path: str) -> Any:
+    value: Any = load_text(ENV, text).config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("seed=3", "seed", 3),
+        ("seed=1e2", "seed", 100),
+        ("exp_name=a=b", "exp_name", "a=b"),
+        ("exp_name='12'", "exp_name", "12"),
+        ("env.stop_value=.inf", "env.stop_value", math.inf),
+        ("policy.learn.learning_rate=1e-3", "policy.learn.learning_rate", 0.001),
+        ("policy.model.encoder_hidden_size_list=[8,9]", "policy.model.encoder_hidden_size_list",
+         (8, 9)),
+        ("policy.model.dueling=true", "policy.model.dueling", True),
+        ("env.collector_episode_num=null", "env.collector_episode_num", None),
+        ("env.collector_episode_num=", "env.collector_episode_num", None),
+        ("env.kwargs.render_mode=rgb_array", "env.kwargs", {"render_mode": "rgb_array"}),
+        ("policy.other.eps={type: linear}", "policy.other.eps.type", "linear"),
+        ("env[env_id]=Acrobot-v1", "env.env_id", "Acrobot-v1"),
+    ],
+)  # fmt: skip
+def test_overrides_are_yaml(load_text: Load, text: str, path: str, value: Any) -> None:
+    got = override(load_text, text, path)
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_the_last_override_counts(load_text: Load) -> None:
+    assert load_text(ENV + "seed: 1", "seed=2", "seed=3").config.seed == 3
+
+
+def test_an_override_of_one_key_leaves_its_neighbours(load_text: Load) -> None:
+    text = ENV + "policy: {other: {eps: {start: 0.5, end: 0.2}}}"
+    eps = load_text(text, "policy.other.eps.end=0.1").config.policy.other.eps
+    assert (eps.start, eps.end) == (0.5, 0.1)
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", "", "seed: 3", ".seed=1", "seed.=1", "env..x=1"])
+def test_malformed_overrides_are_named(load_text: Load, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(ENV, "seed=1", text)
+    assert str(caught.value) == (
+        f"the command line has 1 problem\n  - override {text!r} is not of the form key=value"
+    )
+
+
+def test_all_malformed_overrides_are_told_at_once(load_text: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(ENV, "seed", "a=[1,2", "b")
+    messages = [problem.message for problem in caught.value.problems]
+    assert len(messages) == 3
+    assert messages[1].startswith("the value of override 'a=[1,2' is not YAML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        ("seed=true", "seed", "must be an integer, not True (true or false)"),
+        ("seed=", "seed", "must be an integer, not empty"),
+        ("seed=-1", "seed", "must be at least 0, not -1"),
+        ("seed.x=1", "seed", "must be an integer, not a mapping"),
+        ("sed=3", "sed", "unknown key; did you mean 'seed'?"),
+        ("policy=", "policy", "must be a mapping of settings, not empty"),
+        ("exp_name=12", "exp_name", "must be a text, not 12 (an integer)"),
+        ("system.storage.seal_seconds=1" + "0" * 400, "system.storage.seal_seconds",
+         "int too large to convert to float"),
+    ],
+)  # fmt: skip
+def test_overrides_are_checked_like_the_file(
+    load_text: Load, text: str, path: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(ENV, text)
+    assert problems_of(caught) == {path: message}
+
+
+# ------------------------------------------------------------------------------------- round trip
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("policy.model.obs_shape=[4,84,84]", "policy.model.action_shape=6", "exp_name='1e6'"),
+        ("env.kwargs={a: null, b: [1, {c: 'yes'}]}", "env.stop_value=-.inf", "exp_name='null'"),
+        ("policy.learn.learning_rate=1e-300", "policy.other.commander.type=naive"),
+    ],
+)
+def test_a_compiled_experiment_loads_to_itself(
+    tmp_path: Path, load_text: Load, overrides: tuple[str, ...]
+) -> None:
+    compiled = load_text(ENV, *overrides)
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(compiled.to_mapping()))
+    assert load(path).config == compiled.config
+    assert compile_config(compiled.to_mapping()).config == compiled.config
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.floats(0, 1e300, exclude_min=True),
+    st.text(st.characters(exclude_categories=["C"], exclude_characters="/$\\"), min_size=1),
+)
+def test_any_number_and_any_name_survive(
+    tmp_path_factory: pytest.TempPathFactory, rate: float, name: str
+) -> None:
+    compiled = compile_config(
+        {
+            "exp_name": f"x{name}",
+            "env": {"env_id": name},
+            "policy": {"learn": {"learning_rate": rate}},
+        }
+    )
+    path = tmp_path_factory.mktemp("any") / "config.yaml"
+    path.write_text(dump(compiled.to_mapping()))
+    assert load(path).config == compiled.config

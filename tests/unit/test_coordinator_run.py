@@ -1,0 +1,296 @@
+"""The coordinator's loop over a local world: simulated workers that speak real messages."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_coordinator_scheduler import STOP_VALUE
+from test_coordinator_simulation import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
+
+import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
+from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
+from hpcdi.config.load import compile_config
+from hpcdi.errors import WorkerSilentError
+from hpcdi.store.layout import RunLayout
+from hpcdi.worker.coordinator import Coordinator
+from hpcdi.worker.coordinator.lifecycle import Outcome
+
+LIMIT_S = 30.0  # nothing here takes long
+
+
+def experiment(*, patience_s: float = LIMIT_S, keep_data: bool = True, **commander: Any) -> Any:
+    return compile_config(
+        {
+            "env": {"env_id": "CartPole-v1", "stop_value": STOP_VALUE},
+            "policy": {
+                "other": {
+                    "commander": {"eval_interval": 0.02, **commander},
+                    "replay_buffer": {"replay_buffer_size": 136},
+                }
+            },
+            "system": {
+                "coordinator": {"start_timeout_s": patience_s, "stop_timeout_s": patience_s},
+                "storage": {"keep_data": keep_data},
+            },
+        }
+    ).config
+
+
+class Cluster:
+    """All ranks but 0: each worker's inbox and words, carried by its own link."""
+
+    def __init__(self) -> None:
+        self.world = LocalWorld(1 + len(RANKS))
+        self.workers: dict[int, Any] = {
+            rank: SimulatedLearner(rank) if rank == LEARNER else SimulatedCollector(rank)
+            for rank in RANKS
+        }
+        self.rng = np.random.default_rng(0)
+
+    def go_on(self, *, evaluations: bool = True) -> None:
+        """Each worker hears what came and does one thing; without `evaluations` none ends."""
+        for rank, worker in self.workers.items():
+            link = self.world.link(rank)
+            worker.inbox.extend(message for _, message in link.receive(0.0))
+            while worker.inbox:
+                worker.step(9)
+            is_evaluating = rank != LEARNER and worker.task is not None and worker.task.eval_flag
+            worker.step(9 if is_evaluating and not evaluations else int(self.rng.integers(0, 10)))
+            while worker.said:
+                link.send(0, worker.said.popleft())
+
+    def play(self, running: Future[Any], **how: Any) -> Any:
+        """Go on until rank 0's loop has ended; gives what it returned."""
+        deadline = time.monotonic() + LIMIT_S
+        while not running.done():
+            assert time.monotonic() < deadline, "the run does not end"
+            self.go_on(**how)
+            while self.world._inboxes[0] and not running.done():
+                time.sleep(1e-4)  # workers that run ahead of rank 0 prove nothing
+        for worker in self.workers.values():
+            worker.inbox.extend(m for _, m in self.world.link(worker.rank).receive(0.0))
+        return running.result()
+
+    def left(self) -> list[int]:
+        """How often each has been told to leave."""
+        return [
+            worker.heard[Leave] + sum(isinstance(m, Leave) for m in worker.inbox)
+            for worker in self.workers.values()
+        ]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def aside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_a_run_from_its_start_to_its_goal(
+    cluster: Cluster, aside: ThreadPoolExecutor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = RunLayout(tmp_path)
+    cluster.workers[LEARNER].goal = 10**9
+    with Coordinator(experiment(), cluster.world.link(0), layout) as coordinator:
+        outcome = cluster.play(aside.submit(coordinator.run))
+        assert outcome == Outcome("done", "stop value reached: mean return 200.0", 0)
+        assert coordinator.system_shutdown_flag
+        assert coordinator.silent == []
+        figures, summary = coordinator.figures(), coordinator.summary()
+        coordinator.save_snapshot(layout)
+    assert cluster.left() == [1, 1, 1, 1]
+    check_figures(figures, cluster)
+    assert any(line.startswith("  best evaluation: mean return 200.0") for line in summary)
+    assert [line.split()[:2] for line in summary[-5:]] == [["rank", str(r)] for r in range(5)]
+    assert "mean return 200.0 ± 0.0 (200 to 200, 1 episodes)" in capsys.readouterr().out
+    check_curves(layout, figures)
+    assert layout.coordinator_snapshot.exists()
+
+
+def check_figures(figures: dict[str, Any], cluster: Cluster) -> None:
+    """They are plain data, also for strict readers of JSON, and they are true."""
+    assert json.loads(json.dumps(figures, allow_nan=False)) == json.loads(json.dumps(figures))
+    collectors = [w for rank, w in cluster.workers.items() if rank != LEARNER]
+    assert figures["blocks"] == sum(collector.blocks for collector in collectors)
+    assert figures["env_steps"] == 7 * sum(collector.steps for collector in collectors)
+    assert figures["train_iter"] == cluster.workers[LEARNER].iterations
+    assert figures["samples_drawn"] >= 4 * figures["train_iter"]
+    assert figures["items_admitted"] <= 7 * figures["blocks"]
+    assert figures["evaluations"][-1]["mean"] == 200.0
+    assert figures["ranks"].keys() == {"0", "1", "2", "3", "4"}
+    assert figures["block_latency_p50_s"] == 0.0
+
+
+def check_curves(layout: RunLayout, figures: dict[str, Any]) -> None:
+    """TensorBoard's own reader finds the predecessor's tags."""
+    events = EventAccumulator(str(layout.tensorboard_dir))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    names = ("reward_mean", "reward_std", "reward_max", "reward_min", "episode_count")
+    assert {f"evaluator_{axis}/{name}" for axis in ("iter", "step") for name in names} <= tags
+    assert {"learner_iter/loss", "learner_step/loss"} <= tags
+    means = [event.value for event in events.Scalars("evaluator_step/reward_mean")]
+    assert means == [evaluation["mean"] for evaluation in figures["evaluations"]]
+    steps = [event.step for event in events.Scalars("evaluator_step/reward_mean")]
+    assert steps == [evaluation["env_steps"] for evaluation in figures["evaluations"]]
+    losses = events.Scalars("learner_iter/loss")
+    assert {event.value for event in losses} == {1.0}
+    assert losses[-1].step == figures["train_iter"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_env_step": 70}, "max_env_step reached: 70 of 70"),
+        ({"max_train_iter": 3}, "max_train_iter reached"),
+        ({}, "the learner has done its iterations"),
+    ],
+)
+def test_other_goals(
+    cluster: Cluster, aside: ThreadPoolExecutor, settings: dict[str, int], reason: str
+) -> None:
+    with Coordinator(experiment(**settings), cluster.world.link(0)) as coordinator:
+        outcome = cluster.play(aside.submit(coordinator.run), evaluations=False)
+    assert (outcome.state, outcome.exit_code) == ("done", 0)
+    assert outcome.reason.startswith(reason)
+    assert cluster.left() == [1, 1, 1, 1]
+
+
+def test_a_signal_is_asked_for_in_every_turn(cluster: Cluster, aside: ThreadPoolExecutor) -> None:
+    asked = iter([None, None, StopRequest("SIGINT", 130)])
+    with Coordinator(
+        experiment(), cluster.world.link(0), stop_request=lambda: next(asked, None)
+    ) as coordinator:
+        outcome = cluster.play(aside.submit(coordinator.run))
+    assert outcome == Outcome("stopped", "SIGINT", 130)
+    assert cluster.left() == [1, 1, 1, 1]
+
+
+def test_a_failure_is_shown_at_once(
+    cluster: Cluster, aside: ThreadPoolExecutor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Coordinator(experiment(), cluster.world.link(0), RunLayout(tmp_path)) as coordinator:
+        running = aside.submit(coordinator.run)
+        cluster.go_on()
+        cluster.workers[3].fail()
+        outcome = cluster.play(running)
+    rank, failure = outcome.failure
+    assert outcome == Outcome("failed", "ValueError: planted", 1, (rank, failure))
+    assert (rank, type(failure)) == (3, WorkerFailed)
+    told = capsys.readouterr().err
+    assert told.count("hpcdi: rank 3 (some role, host host) failed\nTraceback") == 1
+    assert cluster.left() == [1, 1, 1, 1]
+
+
+def test_who_says_nothing_at_the_end_is_named(cluster: Cluster, aside: ThreadPoolExecutor) -> None:
+    config = experiment(patience_s=0.3, max_env_step=500)
+    with Coordinator(config, cluster.world.link(0)) as coordinator:
+        cluster.go_on()  # all say that they are ready
+        del cluster.workers[4]
+        assert cluster.play(aside.submit(coordinator.run), evaluations=False).state == "done"
+        assert coordinator.silent == [4]
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+
+
+def test_who_does_not_come_is_an_error_of_the_run() -> None:
+    world = LocalWorld(3)
+    with (
+        Coordinator(experiment(patience_s=0.2), world.link(0)) as coordinator,
+        pytest.raises(WorkerSilentError, match="rank 1 has been silent"),
+    ):
+        coordinator.run()
+
+
+def test_only_some_ranks_take_part(aside: ThreadPoolExecutor) -> None:
+    world = LocalWorld(3)
+    with Coordinator(experiment(), world.link(0), workers=[]) as coordinator:
+        running = aside.submit(coordinator.run)
+        coordinator.close()
+        assert running.result(LIMIT_S) == Outcome("stopped", "closed", 0)
+    assert world.link(1).receive(0.0) == world.link(2).receive(0.0) == []
+
+
+def test_start_and_close(cluster: Cluster) -> None:
+    cluster.go_on()  # all say that they are ready
+    coordinator = Coordinator(experiment(patience_s=0.3), cluster.world.link(0))
+    coordinator.start()
+    coordinator.start()  # again: nothing
+    until(lambda: cluster.go_on(evaluations=False) or coordinator.figures()["env_steps"] > 0)
+    coordinator.close()  # the workers do not answer any more
+    coordinator.close()
+    assert coordinator.system_shutdown_flag
+    for worker in cluster.workers.values():
+        messages = [m for _, m in cluster.world.link(worker.rank).receive(0.0)]
+        assert isinstance(messages[-1], Leave)
+
+
+def test_an_error_of_the_loop_is_raised_by_close(tmp_path: Path) -> None:
+    """And what is open is closed all the same."""
+    config = experiment(patience_s=0.2)
+    coordinator = Coordinator(config, LocalWorld(2).link(0), RunLayout(tmp_path))
+    coordinator.start()
+    thread: Any = coordinator._thread
+    until(lambda: not thread.is_alive)
+    with pytest.raises(WorkerSilentError):
+        coordinator.close()
+    assert coordinator._view._writer is None
+    coordinator.close()
+
+
+def test_callbacks_while_it_runs() -> None:
+    """Other threads may call them; the loop sees what came of it."""
+    with Coordinator(experiment()) as coordinator:
+        coordinator.start()
+        for n in range(50):
+            coordinator.deal_with_collector_send_data("c", "mine", f"d{n}", {"policy_iter": n})
+        assert len(coordinator.deal_with_learner_get_data("l", "mine", 50, 60) or []) == 50
+        coordinator.deal_with_collector_finish_task(
+            "e", {"eval_flag": True, "reward_raw": [STOP_VALUE]}
+        )
+        thread: Any = coordinator._thread
+        until(lambda: not thread.is_alive)
+        assert coordinator.system_shutdown_flag
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+def test_shards_that_nobody_needs(
+    cluster: Cluster, aside: ThreadPoolExecutor, tmp_path: Path, keep_data: bool
+) -> None:
+    """They are removed unless they are to be kept, and only they."""
+    for rank in (2, 3, 4):
+        for number in range(1, 200):
+            path = tmp_path / "data" / f"{1000 * rank + number}.h5"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    config = experiment(keep_data=keep_data, max_env_step=7 * 300)
+    cluster.workers[LEARNER].goal = 10**9
+    with Coordinator(config, cluster.world.link(0), RunLayout(tmp_path)) as coordinator:
+        cluster.play(aside.submit(coordinator.run), evaluations=False)
+        needed = {
+            held["path"]
+            for part in coordinator.state_dict()["replay"].values()
+            for held in part["blocks"]
+        }
+        published = coordinator.figures()["blocks"]
+    left = {f"data/{path.name}" for path in (tmp_path / "data").iterdir()}
+    assert needed <= left
+    assert 0 < len(needed) < published
+    assert len(left) == (597 if keep_data else 597 - published + len(needed))

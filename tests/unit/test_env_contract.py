@@ -1,0 +1,274 @@
+"""The manager's contract beside stepping: seeds, the per-environment form, misuse, foreign envs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+from test_env_manager import MODES, by_id, count, launched, live_rows, steps_of
+
+from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.env.create import create_env_manager
+from hpcdi.env.gym_manager import GymManager
+from hpcdi.errors import ConfigError, EnvError, UnknownTypeError
+from hpcdi.types import Array
+
+EVERY_FORM = [*MODES, "vector_entry_point"]
+
+
+# ------------------------------------------------------------------------------------------- seeds
+
+
+def first_observations(form: str, seed: int, resets: int = 0) -> list[list[float]]:
+    with launched(by_id("CartPole-v1", form), seed=seed) as manager:
+        for _ in range(resets):
+            manager.reset()
+        observations: list[list[float]] = manager.observation.tolist()
+    return observations
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+def test_seeds(form: str) -> None:
+    """Same seed, same data; other seeds, environments and resets: other data."""
+    first = first_observations(form, 0)
+    assert first_observations(form, 0) == first
+    assert first_observations(form, 0, resets=1) == first_observations(form, 0, resets=1)
+    others = [*first_observations(form, 1), *first_observations(form, 0, resets=1)]
+    assert len({tuple(observation) for observation in [*first, *others]}) == 6
+
+
+def test_seed_takes_effect_at_the_next_reset() -> None:
+    with launched(by_id("CartPole-v1", "same_step"), seed=0) as manager:
+        manager.seed(5)
+        manager.reset()
+        again = manager.observation.tolist()
+    with launched(by_id("CartPole-v1", "same_step"), seed=5) as manager:
+        assert manager.observation.tolist() == again
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+def test_the_same_seed_gives_the_same_episodes_over_resets_of_the_environment(form: str) -> None:
+    def observations_and_ends() -> list[Any]:
+        with launched(by_id("CartPole-v1", form), seed=3) as manager:
+            return [(o.tolist(), s.terminated.tolist()) for o, s in steps_of(manager, 40)]
+
+    assert observations_and_ends() == observations_and_ends()
+
+
+# --------------------------------------------------------------------------- per-environment form
+
+
+def actions_at(step: int, env_num: int) -> Array:
+    """Actions that any order of calls gives alike."""
+    return np.random.default_rng(step).integers(0, 2, env_num)
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+@pytest.mark.parametrize("episode_num", [None, 2])
+def test_the_per_environment_form_equals_the_array_form(form: str, episode_num: int | None) -> None:
+    make = by_id("CartPole-v1", form, max_episode_steps=12)
+    with launched(make, 3, episode_num) as manager:
+        taken = [
+            (manager.observation.copy(), manager.step_all(actions_at(t, 3))) for t in range(60)
+        ]
+        returns, lengths = manager.take_episodes()
+    rows: list[list[Any]] = [[], [], []]
+    told: list[float] = []
+    with launched(make, 3, episode_num) as manager:
+        for t in range(60):
+            ready = manager.ready_obs
+            steps = manager.step({env: actions_at(t, 3)[env] for env in ready})
+            assert steps.keys() == ready.keys()
+            for env, timestep in steps.items():
+                rows[env].append(row_of(ready[env], timestep))
+                told += [timestep.info["eval_episode_return"]] if timestep.done else []
+        again = manager.take_episodes()
+    assert rows == [live_rows(taken, env) for env in range(3)]
+    assert told == returns.tolist()
+    assert again[1].tolist() == lengths.tolist()
+
+
+def row_of(observation: Array, timestep: BaseEnvTimestep) -> Any:
+    info = timestep.info
+    assert timestep.done == (info["terminated"] or info["truncated"])
+    assert timestep.done == ("eval_episode_return" in info)
+    return (
+        observation.tolist(), timestep.reward, info["terminated"], info["truncated"],
+        timestep.obs.tolist(),
+    )  # fmt: skip
+
+
+def test_environments_that_are_done_are_not_ready() -> None:
+    with launched(count("disabled"), episode_num=1) as manager:
+        for _ in range(3):
+            manager.step({0: 0, 1: 1})
+        assert manager.done
+        assert manager.ready_obs == {}
+        assert manager.step({}) == {}
+
+
+def test_every_waiting_environment_needs_an_action() -> None:
+    with launched(count("same_step"), env_num=3) as manager:
+        with pytest.raises(EnvError, match=r"\[0, 2\] wait for an action"):
+            manager.step({1: 0})
+        assert manager.observation.tolist() == [[0, 0]] * 3, "nothing may have been stepped"
+
+
+@pytest.mark.parametrize("stranger", [-1, 2])
+def test_an_action_for_an_environment_that_there_is_not(stranger: int) -> None:
+    with (
+        launched(count("same_step")) as manager,
+        pytest.raises(EnvError, match=rf"no environments \[{stranger}\], only 2"),
+    ):
+        manager.step({0: 0, 1: 0, stranger: 1})
+
+
+# ------------------------------------------------------------------------------------------ misuse
+
+
+def count_manager() -> GymManager:
+    return create_env_manager(
+        {
+            "type": "gymnasium",
+            "import_names": ["hpcdi.env.toy"],
+            "env_id": "hpcdi/Count-v0",
+            "collector_env_num": 3,
+            "collector_episode_num": 4,
+            "evaluator_env_num": 2,
+        },
+        evaluate=False,
+        seed=np.random.SeedSequence(0),
+    )
+
+
+def test_launch_is_refused_while_running_and_works_again_after_close() -> None:
+    manager = count_manager()
+    manager.launch()
+    with pytest.raises(EnvError, match=r"close\(\) them before launch"):
+        manager.launch()
+    manager.close()
+    manager.close()
+    manager.launch()
+    assert manager.ready_obs.keys() == {0, 1, 2}
+    manager.close()
+
+
+def test_nothing_can_be_stepped_before_launch_or_after_close() -> None:
+    manager = count_manager()
+    for _ in range(2):
+        for call in (
+            lambda: manager.step_all(np.zeros(3)), lambda: manager.step({0: 0, 1: 0, 2: 0}),
+            lambda: manager.ready_obs, manager.reset,
+        ):  # fmt: skip
+            with pytest.raises(EnvError, match=r"launch\(\) them first"):
+                call()
+        manager.launch()
+        manager.close()
+
+
+def test_options_of_single_environments_are_refused() -> None:
+    with pytest.raises(EnvError, match="reset_param"):
+        count_manager().launch({0: {"low": 1}})
+
+
+def test_an_error_of_the_environment_is_not_hidden() -> None:
+    with (
+        launched(by_id("hpcdi/Count-v0", "next_step", fail_at=2)) as manager,
+        pytest.raises(RuntimeError, match="planted failure at step 2"),
+    ):
+        steps_of(manager, 2)
+
+
+# ------------------------------------------------------------------------------- by configuration
+
+
+def test_managers_are_built_of_mappings_for_collecting_and_evaluating() -> None:
+    assert count_manager().env_num == 3
+    cfg = {
+        "type": "gym", "import_names": ["hpcdi.env.toy"], "env_id": "hpcdi/Count-v0",
+        "kwargs": {"length": 2}, "evaluator_env_num": 2, "evaluator_episode_num": 3,
+    }  # fmt: skip
+    with create_env_manager(cfg, evaluate=True, seed=np.random.SeedSequence(0)) as manager:
+        manager.launch()
+        steps_of(manager, 20)
+        assert manager.done
+        assert manager.take_episodes()[1].tolist() == [2] * 6
+
+
+def test_what_cannot_be_built_says_so() -> None:
+    seed = np.random.SeedSequence(0)
+    with pytest.raises(UnknownTypeError, match="did you mean 'gymnasium'"):
+        create_env_manager({"type": "gymnasum"}, evaluate=False, seed=seed)
+    with pytest.raises(ConfigError, match=r"env_nun: unknown key; did you mean"):
+        create_env_manager(
+            {"type": "gym", "env_id": "CartPole-v1", "evaluator_env_nun": 2},
+            evaluate=False, seed=seed,
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"manager.type: no environment manager of type 'bas'"):
+        create_env_manager(
+            {"type": "gym", "env_id": "CartPole-v1", "manager": {"type": "bas"}},
+            evaluate=False, seed=seed,
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------- vector environments of others
+
+
+class InPlaceEnv(VectorEnv[Array, Array, Array]):
+    """Writes each observation over the one before, as its own state; never ends."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, env_num: int) -> None:
+        self.num_envs = env_num
+        self.single_observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+        self._state = np.zeros((env_num, 1), dtype=np.float32)
+
+    def reset(self, **_kwargs: Any) -> tuple[Array, dict[str, Any]]:
+        self._state[:] = 0
+        return self._state, {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        self._state += 1
+        no = np.zeros(self.num_envs, dtype=bool)
+        return self._state, np.ones(self.num_envs), no, no, {}
+
+
+def test_what_was_observed_stays_when_the_environment_writes_over_it() -> None:
+    """A collector records an observation after the step that follows it."""
+    with launched(InPlaceEnv) as manager:
+        before = manager.observation
+        step = manager.step_all(np.zeros(2))
+        steps_of(manager, 1)
+    assert before.tolist() == [[0.0]] * 2
+    assert step.successor.tolist() == [[1.0]] * 2
+
+
+@pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "NextStep"}])
+def test_an_environment_must_say_how_it_resets(metadata: dict[str, Any]) -> None:
+    class SilentEnv(InPlaceEnv):
+        pass
+
+    SilentEnv.metadata = metadata
+    manager = GymManager(lambda: SilentEnv(2), 2, seed=np.random.SeedSequence(0))
+    with pytest.raises(EnvError, match="does not say how it resets"):
+        manager.launch()
+
+
+def test_same_step_needs_the_last_observation_in_info() -> None:
+    class LostEnv(InPlaceEnv):
+        metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+        def step(self, actions: Array) -> Any:
+            observation, reward, no, _, info = super().step(actions)
+            return observation, reward, ~no, no, info
+
+    with (
+        launched(LostEnv) as manager,
+        pytest.raises(EnvError, match="its info has no 'final_obs'"),
+    ):
+        steps_of(manager, 1)

@@ -1,0 +1,204 @@
+"""Gymnasium's environments by their id: spaces, settings, and what cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.env.gymnasium_env import GymnasiumEnv, stored_dtype
+from hpcdi.errors import ConfigError
+from hpcdi.types import Array, Spaces
+
+
+def config(**settings: Any) -> Any:
+    return GymnasiumEnv.parse_config(settings)
+
+
+class SpacesEnv(gymnasium.Env[Any, Any]):
+    """An environment of given spaces that is never stepped."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[..., None]]:
+    """Registers an environment for the length of a test."""
+    names: list[str] = []
+
+    def add(name: str, observation_space: Any, action_space: Any, **kwargs: Any) -> None:
+        gymnasium.register(
+            name, entry_point=lambda: SpacesEnv(observation_space, action_space), **kwargs
+        )
+        names.append(name)
+
+    yield add
+    for name in names:
+        gymnasium.registry.pop(name)
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def test_spaces_of_known_environments() -> None:
+    assert get_spaces(config(env_id="CartPole-v1")) == Spaces((4,), "float32", 2, ())
+    assert get_spaces(config(env_id="Pendulum-v1")) == Spaces((3,), "float32", None, (1,))
+    counts = config(env_id="hpcdi/Count-v0", import_names=["hpcdi.env.toy"])
+    assert get_spaces(counts) == Spaces((2,), "float32", 2, ())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [("float64", "float32"), ("float32", "float32"), ("uint8", "uint8"), ("int64", "int64")],
+)
+def test_float64_is_stored_as_float32_and_others_as_they_are(dtype: str, stored: str) -> None:
+    assert stored_dtype(np.dtype(dtype)) == stored
+    assert stored_dtype(dtype) == stored
+
+
+def test_bytes_of_a_stored_observation() -> None:
+    assert Spaces((4, 84, 84), "uint8", 6, ()).observation_bytes == 4 * 84 * 84
+    assert Spaces((), "float32", 2, ()).observation_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "reason"),
+    [
+        (spaces.Dict({"a": BOX}), spaces.Discrete(2), r"observations are Dict.*needs a Box"),
+        (spaces.Discrete(3), spaces.Discrete(2), r"observations are Discrete\(3\).*needs a Box"),
+        (BOX, spaces.Discrete(3, start=1), r"actions start at 1, not at 0"),
+        (BOX, spaces.MultiDiscrete([2, 2]), r"actions are MultiDiscrete.*need Discrete or Box"),
+    ],
+)
+def test_other_kinds_of_spaces_are_refused(
+    register: Callable[..., None], observation: Any, action: Any, reason: str
+) -> None:
+    register("test/Odd-v0", observation, action)
+    with pytest.raises(ConfigError, match=rf"env.env_id: test/Odd-v0: {reason}") as caught:
+        get_spaces(config(env_id="test/Odd-v0"))
+    assert caught.value.exit_code == 2
+
+
+def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
+    register("test/Box-v0", BOX, spaces.Box(-1, 1, (2, 3)), max_episode_steps=7)
+    assert get_spaces(config(env_id="test/Box-v0")) == Spaces((2,), "float32", None, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "reason"),
+    [
+        ("CartPole-v9", "version `v9` .* doesn't exist"),
+        ("Whale-v0", r"`Whale` doesn't exist\. Did you mean: `Walker2d`\?$"),  # without a hint
+        ("ALE/Pong-v5", r"Namespace ALE not found.*pip install 'hpcdi\[atari\]'"),
+        ("LunarLander-v3", r"Box2D is not installed.*pip install.*gymnasium\[box2d\]"),
+        ("no_such_module:Env-v0", "there is no module 'no_such_module'; install it"),
+    ],
+)
+def test_what_cannot_be_made_says_why_and_what_to_do(env_id: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"env.env_id: '{env_id}' cannot be made: .*{reason}"):
+        get_spaces(config(env_id=env_id))
+
+
+def test_a_module_that_the_environment_needs_is_named(register: Callable[..., None]) -> None:
+    gymnasium.register("test/Needs-v0", entry_point="no_such_package.envs:Env")
+    try:
+        with pytest.raises(ConfigError, match=r"'no_such_package' \(needed by 'test/Needs-v0'\)"):
+            get_spaces(config(env_id="test/Needs-v0"))
+    finally:
+        gymnasium.registry.pop("test/Needs-v0")
+
+
+def test_a_module_of_import_names_that_is_missing() -> None:
+    with pytest.raises(ConfigError, match=r"import_names: there is no module 'no_such_module'"):
+        get_env_cls(config(env_id="CartPole-v1", import_names=["no_such_module"]))
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_wrong_keyword_arguments_are_named(vectorization: str) -> None:
+    with pytest.raises(ConfigError, match=r"env.kwargs: .*'colour'"):
+        get_spaces(config(env_id="CartPole-v1", vectorization=vectorization, kwargs={"colour": 1}))
+
+
+def test_keyword_arguments_reach_the_environment() -> None:
+    cfg = config(env_id="CartPole-v1", kwargs={"max_episode_steps": 5}, evaluator_env_num=2)
+    with create_env_manager(cfg, evaluate=True, seed=np.random.SeedSequence(0)) as made:
+        made.launch()
+        while not made.done:
+            made.step_all(np.zeros(2, dtype=np.int64))
+        assert made.take_episodes()[1].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "env_id: is required"),
+        ({"env_id": "a", "autoreset": "disabled"}, "autoreset: can be chosen only with"),
+        (
+            {"env_id": "a", "vectorization": "sync", "autoreset": "never"},
+            "autoreset: must be one of None, 'next_step', 'same_step', 'disabled', not 'never'",
+        ),
+        ({"env_id": "a", "vectorization": "async"}, "vectorization: must be one of"),
+        ({"env_id": "a", "evaluator_env_num": 0}, "evaluator_env_num: must be at least 1"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        config(**settings)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(autoreset="same_step", stop_value="high", collector_env_num=0)
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"env_id", "autoreset", "stop_value", "collector_env_num"}
+
+
+def test_default_config_is_the_seeds_mapping() -> None:
+    cfg = GymnasiumEnv.default_config()
+    assert cfg.cfg_type == "GymnasiumEnvDict"
+    assert cfg.manager.type == "base"
+    assert cfg.evaluator_episode_num == 1
+    assert GymnasiumEnv.parse_config({**cfg, "env_id": "CartPole-v1"}) == config(
+        env_id="CartPole-v1"
+    )
+
+
+class TestCountEnv:
+    """The toy whose data other tests foretell."""
+
+    def walk(self, steps: int, **kwargs: Any) -> list[tuple[list[float], float, bool, bool]]:
+        import hpcdi.env.toy
+
+        env = hpcdi.env.toy.CountEnv(**kwargs)
+        env.reset(seed=0)
+        taken = []
+        for _ in range(steps):
+            observation, reward, terminated, truncated, _ = env.step(np.int64(0))
+            taken.append((self.plain(observation), reward, terminated, truncated))
+            if terminated or truncated:
+                env.reset()
+        return taken
+
+    @staticmethod
+    def plain(observation: Array) -> list[float]:
+        values: list[float] = observation.tolist()
+        return values
+
+    def test_even_episodes_terminate_and_odd_ones_are_cut(self) -> None:
+        assert self.walk(4, length=2) == [
+            ([1, 0], 1.0, False, False),
+            ([2, 0], 2.0, True, False),
+            ([1, 1], 1.0, False, False),
+            ([2, 1], 2.0, False, True),
+        ]
+
+    def test_it_fails_where_it_was_told_to(self) -> None:
+        assert len(self.walk(2, fail_at=3)) == 2
+        with pytest.raises(RuntimeError, match="planted failure at step 3"):
+            self.walk(3, fail_at=3)

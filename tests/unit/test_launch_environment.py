@@ -1,0 +1,138 @@
+"""What launchers say to the processes that they start.
+
+The tables hold the variables of real launches: Slurm 22.05, Open MPI 4 and 5, MPICH's hydra.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch.environment import LaunchEnvironment, check_world_size, detect
+
+NONE = LaunchEnvironment("none", 1)
+
+SHELL = {"HOME": "/root", "PATH": "/usr/bin", "RANK": "3", "WORLD_SIZE": "4"}
+
+ALLOCATION = {  # of 2 nodes x 2 tasks
+    "SLURM_JOB_ID": "71",
+    "SLURM_NTASKS": "4",
+    "SLURM_NPROCS": "4",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+BATCH = {**ALLOCATION, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_TASK_PID": "4242"}
+STEP = {
+    **BATCH,
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEPID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "2",
+}
+PMIX_4 = {
+    "PMIX_RANK": "2",
+    "PMIX_NAMESPACE": "slurm.pmix.71.0",
+    "PMIX_SERVER_URI41": "slurm;tcp4://127.0.0.1:1",
+    "PMIX_SERVER_URI21": "slurm;tcp4://127.0.0.1:1",
+}
+PMI_2 = {"PMI_FD": "12", "PMI_JOBID": "71.0", "PMI_RANK": "2", "PMI_SIZE": "4"}
+
+# mpirun starts a daemon on each other node by srun: ranks below it see that step of 2 tasks
+DAEMON_STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_NTASKS": "2"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "PMIX_RANK": "2",
+}
+OPEN_MPI_5 = {**OPEN_MPI, "PMIX_SERVER_URI41": "prterun-vm-1@0.0;tcp4://127.0.0.1:2"}
+OPEN_MPI_4 = {**OPEN_MPI, "PMIX_SERVER_URI3": "1;tcp4://127.0.0.1:2"}
+HYDRA = {
+    "PMI_FD": "9",
+    "PMI_RANK": "2",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "0",
+    "MPI_LOCALNRANKS": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        pytest.param({}, NONE, id="nothing"),
+        pytest.param(SHELL, NONE, id="plain shell"),
+        pytest.param(ALLOCATION, NONE, id="salloc shell"),
+        pytest.param(BATCH, NONE, id="batch script"),
+        pytest.param({**BATCH, "SLURM_STEP_ID": "4294967291"}, NONE, id="batch step"),
+        pytest.param({**BATCH, "SLURM_STEPID": "4294967290"}, NONE, id="interactive step"),
+        pytest.param({**STEP, **PMIX_4}, LaunchEnvironment("srun", 4), id="srun --mpi=pmix"),
+        pytest.param({**STEP, **PMI_2}, LaunchEnvironment("srun", 4), id="srun --mpi=pmi2"),
+        pytest.param(STEP, LaunchEnvironment("srun", 4), id="srun with no plugin"),
+        pytest.param({"SLURM_STEPID": "3"}, LaunchEnvironment("none", 1), id="step says nothing"),
+        pytest.param(
+            {**STEP, "SLURM_NTASKS": "1"}, LaunchEnvironment("none", 1), id="srun --pty bash"
+        ),
+        pytest.param(OPEN_MPI_5, LaunchEnvironment("mpirun", 4), id="mpirun of Open MPI 5"),
+        pytest.param(OPEN_MPI_4, LaunchEnvironment("mpirun", 4), id="mpirun of Open MPI 4"),
+        pytest.param(HYDRA, LaunchEnvironment("mpirun", 4), id="mpiexec of MPICH"),
+        pytest.param(
+            {**BATCH, **OPEN_MPI_5}, LaunchEnvironment("mpirun", 4), id="mpirun in a batch script"
+        ),
+        pytest.param(
+            {**DAEMON_STEP, **OPEN_MPI_5}, LaunchEnvironment("mpirun", 4), id="and on other nodes"
+        ),
+        pytest.param(
+            {**DAEMON_STEP, **OPEN_MPI_4}, LaunchEnvironment("mpirun", 4), id="of Open MPI 4 there"
+        ),
+        pytest.param({**DAEMON_STEP, **HYDRA}, LaunchEnvironment("mpirun", 4), id="of MPICH there"),
+        pytest.param({"PMIX_RANK": "0"}, LaunchEnvironment("mpirun", 1), id="size unknown"),
+        pytest.param({"PALS_RANKID": "1"}, LaunchEnvironment("mpirun", 1), id="Cray PALS"),
+        pytest.param(
+            {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "6"},
+            LaunchEnvironment("mpirun", 6),
+            id="MVAPICH",
+        ),
+    ],
+)
+def test_what_started_this_process(variables: dict[str, str], expected: LaunchEnvironment) -> None:
+    assert detect(variables) == expected
+    assert expected.is_world == (expected.launcher != "none")
+
+
+@pytest.mark.parametrize(
+    ("environment", "world_size"),
+    [
+        (NONE, 1),
+        (LaunchEnvironment("srun", 4), 4),
+        (LaunchEnvironment("srun", 1), 1),
+        (LaunchEnvironment("mpirun", 4), 4),
+        (LaunchEnvironment("mpirun", 1), 4),  # it did not say how many
+    ],
+)
+def test_a_world_that_has_found_itself(environment: LaunchEnvironment, world_size: int) -> None:
+    check_world_size(environment, world_size)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "commands"),
+    [
+        (
+            "srun",
+            [
+                "srun --mpi=pmix python -m hpcdi train CONFIG",
+                "srun --mpi=pmi2 python -m hpcdi train CONFIG",
+                "srun --mpi=list",
+            ],
+        ),
+        ("mpirun", ["hpcdi train"]),
+    ],
+)
+def test_processes_that_do_not_find_each_other_are_told_the_command(
+    launcher: str, commands: list[str]
+) -> None:
+    with pytest.raises(LaunchError) as caught:
+        check_world_size(LaunchEnvironment(launcher, 4), 1)
+    message = str(caught.value)
+    assert message.startswith("4 processes were started, but each is rank 0 of a world of 1")
+    assert all(command in message for command in commands)
+    assert caught.value.exit_code == EXIT_USAGE

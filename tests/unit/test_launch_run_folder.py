@@ -1,0 +1,278 @@
+"""The run folder: one run's own, and never another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdi
+from hpcdi.config.load import load
+from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.store.layout import RunLayout
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
+PLACEMENT = [{"rank": 0, "role": "coordinator", "host": "node1", "pid": 11, "cores": [0, 1]}]
+
+
+def claim(path: Path, config: dict[str, Any] | None = None) -> RunLayout:
+    config = config if config is not None else {"exp_name": "x", "seed": 3}
+    return run_folder.claim(path, config, PLACEMENT, mpi="Open MPI v5.0.11")
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its bytes; folders have none."""
+    paths = sorted(folder.rglob("*"))
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in paths}
+
+
+# ---------------------------------------------------------------------------------------- choosing
+
+
+def test_a_folder_that_is_named_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_folder.choose("x", "some/where") == tmp_path / "some" / "where"
+    assert tree(tmp_path) == {}
+    (tmp_path / "empty").mkdir()
+    assert run_folder.choose("x", "empty") == tmp_path / "empty"
+
+
+def test_a_folder_is_named_by_experiment_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = run_folder.choose("cartpole", None)
+    assert path.parent == tmp_path / "runs" / "cartpole"
+    assert abs(time.time() - time.mktime(time.strptime(path.name, "%Y%m%d-%H%M%S"))) < 60
+
+
+def test_a_second_run_of_the_same_second_gets_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = time.time()
+    for second in range(20):
+        name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now + second))
+        (tmp_path / "runs" / "x" / name).mkdir(parents=True)
+        (tmp_path / "runs" / "x" / f"{name}-2").mkdir()
+    path = run_folder.choose("x", None)
+    assert path.name.endswith("-3")
+    assert list(path.iterdir()) == []
+
+
+def test_runs_that_start_together_get_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = [run_folder.choose("x", None) for _ in range(50)]
+    assert len(set(chosen)) == len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: claim(path), r"holds another run \(state 'running'\).*--run-dir"),
+        (lambda path: path.write_text("mine"), r"Not a directory.*--run-dir"),
+        (lambda path: (path.mkdir(), (path / ".hidden").touch()), r"is not empty.*--run-dir"),
+        (
+            lambda path: (path.mkdir(), (path / "run.json").write_text("{")),
+            r"holds another run \(state 'unknown'\)",
+        ),
+    ],
+    ids=["a run", "a file", "not empty", "a torn run"],
+)
+def test_a_folder_that_is_taken_is_left_as_it_is(tmp_path: Path, make: Any, message: str) -> None:
+    path = tmp_path / "taken"
+    make(path)
+    before = tree(tmp_path)
+    with pytest.raises(LaunchError, match=message) as caught:
+        run_folder.choose("x", str(path))
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == EXIT_USAGE
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["file/run", "x" * 300])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(LaunchError, match="--run-dir"):
+        run_folder.choose("x", str(tmp_path / name))
+    with pytest.raises(LaunchError, match="cannot be written"):
+        claim(tmp_path / name)
+    assert tree(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(LaunchError, match="Permission denied"):
+            claim(tmp_path / "run")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+# ---------------------------------------------------------------------------------------- claiming
+
+
+def test_a_claim_writes_what_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hpcdi", "train", "c.yaml"])
+    monkeypatch.setenv("SLURM_JOB_ID", "71")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    layout = claim(tmp_path / "deep" / "run")
+    assert sorted(path.name for path in layout.root.iterdir()) == ["config.yaml", "run.json"]
+    facts = json.loads(layout.run_file.read_text())
+    started = time.mktime(time.strptime(facts.pop("started")[:19], "%Y-%m-%dT%H:%M:%S"))
+    assert abs(time.time() - started) < 60
+    versions = facts.pop("versions")
+    assert versions == {**run_folder.versions(), "mpi": "Open MPI v5.0.11"}
+    assert facts == {
+        "exp_name": "x",
+        "state": "running",
+        "command": ["hpcdi", "train", "c.yaml"],
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "launcher": "",
+        "python": platform.python_version(),
+        "git_commit": run_folder.git_commit(ROOT),
+        "slurm": {"SLURM_JOB_ID": "71"},
+        "placement": PLACEMENT,
+    }
+
+
+def test_the_config_that_is_kept_gives_the_same_run_again(tmp_path: Path) -> None:
+    compiled, _ = load_experiment(CONFIG, ["env.stop_value=.inf", "seed=7"])
+    layout = claim(tmp_path / "run", compiled.to_mapping())
+    assert load(layout.config_file).config == compiled.config
+
+
+def test_versions_of_what_results_depend_on() -> None:
+    versions = run_folder.versions()
+    assert versions["hpcdi"] == hpcdi.__version__
+    assert versions["torch"].startswith("2.")
+    assert "not installed" not in versions.values()
+
+
+def test_a_claim_of_a_claimed_folder_changes_nothing(tmp_path: Path) -> None:
+    claim(tmp_path / "run")
+    before = tree(tmp_path)
+    with pytest.raises(LaunchError, match="has just been taken by another run") as caught:
+        claim(tmp_path / "run", {"exp_name": "y"})
+    assert caught.value.exit_code == EXIT_USAGE
+    assert tree(tmp_path) == before
+
+
+RACER = """
+import sys
+from pathlib import Path
+from hpcdi.errors import LaunchError
+from hpcdi.launch import run_folder
+
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[2])):
+    try:
+        run_folder.claim(
+            Path(sys.argv[1]) / "runs" / "x" / str(number), {"exp_name": sys.argv[3]}, [], mpi=""
+        )
+        print(number)
+    except LaunchError as error:
+        assert "has just been taken" in str(error)
+"""
+
+
+def test_of_two_processes_that_want_a_folder_exactly_one_gets_it(tmp_path: Path) -> None:
+    rounds = 30
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path), str(rounds), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name in ("a", "b")
+    ]  # fmt: skip
+    assert [racer.stdout.readline() for racer in racers if racer.stdout] == ["ready\n"] * 2
+    for racer in racers:
+        assert racer.stdin
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [list(map(int, racer.communicate(timeout=60)[0].split())) for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0]
+    assert sorted(won[0] + won[1]) == list(range(rounds))
+    for name, numbers in zip("ab", won, strict=True):
+        for number in numbers:
+            folder = tmp_path / "runs" / "x" / str(number)
+            assert run_folder.read(folder)["exp_name"] == name
+            assert load_name(folder) == name
+
+
+def load_name(folder: Path) -> str:
+    """Name in the kept configuration."""
+    [line] = RunLayout(folder).config_file.read_text().splitlines()
+    return line.removeprefix("exp_name: ")
+
+
+# ------------------------------------------------------------------------------------ latest, state
+
+
+def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        path = tmp_path / "runs" / "x" / name
+        claim(path)
+        latest = path.parent / "latest"
+        assert latest.readlink() == Path(name)
+        assert latest.resolve() == path
+    assert not list(path.parent.glob(".latest*"))
+
+
+def test_a_folder_elsewhere_gets_no_link(tmp_path: Path) -> None:
+    claim(tmp_path / "elsewhere" / "x" / "one")
+    assert [path.name for path in (tmp_path / "elsewhere" / "x").iterdir()] == ["one"]
+
+
+def test_a_link_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
+    """A copy of runs/ may hold a real folder of that name."""
+    latest = tmp_path / "runs" / "x" / "latest"
+    latest.mkdir(parents=True)
+    (latest / "run.json").write_text("{}")
+    claim(tmp_path / "runs" / "x" / "one")
+    assert sorted(tree(tmp_path / "runs" / "x")) == [
+        "latest", "latest/run.json", "one", "one/config.yaml", "one/run.json",
+    ]  # fmt: skip
+
+
+def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
+    layout = claim(tmp_path)
+    before = run_folder.read(tmp_path)
+    run_folder.end(layout, "stopped", "received SIGTERM", 143, {"env_steps": 7})
+    facts = run_folder.read(tmp_path)
+    assert time.strptime(facts.pop("ended")[:19], "%Y-%m-%dT%H:%M:%S")
+    assert facts == {
+        **before,
+        "state": "stopped",
+        "reason": "received SIGTERM",
+        "exit_code": 143,
+        "figures": {"env_steps": 7},
+    }
+    assert run_folder.read_state(tmp_path) == "stopped"
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"exp_name": "x"}'])
+def test_where_nothing_can_be_read_the_state_is_unknown(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        RunLayout(tmp_path).run_file.write_text(content)
+    assert run_folder.read_state(tmp_path) == "unknown"
+    assert "state" not in run_folder.read(tmp_path)

@@ -1,0 +1,161 @@
+"""Who plays which role, and with how many threads: pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch.entry import _threads
+from hpcdi.launch.topology import (
+    check_world,
+    default_world_size,
+    learner_count,
+    learner_of,
+    role_of,
+    thread_variables,
+    threads_of,
+)
+from hpcdi.policy import create as _policies  # noqa: F401  (registers)
+
+SHORT = {"coordinator": "C", "learner": "L", "collector": "c"}
+
+
+def experiment(learners: int, collectors: int = 2) -> Any:
+    """An experiment that asks for so many ranks."""
+    config = ExperimentConfig()
+    learn, collect = config.policy.learn, config.policy.collect
+    learn = replace(learn, learner=replace(learn.learner, learner_num=learners))
+    collect = replace(collect, collector=replace(collect.collector, collector_num=collectors))
+    return replace(config, policy=replace(config.policy, learn=learn, collect=collect))
+
+
+@pytest.mark.parametrize(
+    ("world", "learners", "roles"),
+    [
+        (3, 1, "CLc"),
+        (4, 1, "CLcc"),
+        (8, 1, "CLcccccc"),
+        (4, 2, "CLLc"),
+        (7, 3, "CLLLccc"),
+        (6, 4, "CLLLLc"),
+    ],
+)
+def test_roles_by_rank(world: int, learners: int, roles: str) -> None:
+    config = experiment(learners)
+    assert "".join(SHORT[role_of(rank, world, config)] for rank in range(world)) == roles
+    check_world(world, config)
+
+
+@pytest.mark.parametrize(
+    ("world", "learners", "missing", "needed"),
+    [(2, 1, 1, 3), (1, 1, 2, 3), (0, 1, 3, 3), (-4, 1, 7, 3), (3, 2, 1, 4), (1, 3, 4, 5)],
+)
+def test_a_world_too_small_says_what_is_missing(
+    world: int, learners: int, missing: int, needed: int
+) -> None:
+    config = experiment(learners, collectors=6)
+    with pytest.raises(LaunchError) as caught:
+        check_world(world, config)
+    message = str(caught.value)
+    assert f"a world of {world} rank{'s' if world != 1 else ''} is too small" in message
+    assert f"{missing} missing" in message
+    assert f"start it with -n {needed} or more (it asks for {1 + learners + 6})" in message
+    assert caught.value.exit_code == EXIT_USAGE
+    if world > 0:
+        with pytest.raises(LaunchError):
+            role_of(0, world, config)
+
+
+@pytest.mark.parametrize("rank", [-1, 4, 100])
+def test_there_are_no_other_ranks(rank: int) -> None:
+    with pytest.raises(ValueError, match=f"no rank {rank} in a world of 4"):
+        role_of(rank, 4, experiment(1))
+
+
+@pytest.mark.parametrize(
+    ("learners", "collectors", "size"), [(1, 1, 3), (1, 2, 4), (2, 6, 9), (4, 64, 69)]
+)
+def test_an_experiment_asks_for_a_rank_each(learners: int, collectors: int, size: int) -> None:
+    config = experiment(learners, collectors)
+    assert default_world_size(config) == size
+    assert learner_count(config) == learners
+
+
+@pytest.mark.parametrize(
+    ("learners", "expected"),
+    [(1, [1, 1, 1, 1, 1, 1]), (2, [1, 2, 1, 2, 1, 2]), (3, [1, 2, 3, 1, 2, 3])],
+)
+def test_collectors_belong_to_the_learners_in_turn(learners: int, expected: list[int]) -> None:
+    config = experiment(learners)
+    assert [learner_of(rank, config) for rank in range(1, 7)] == expected
+
+
+@given(learners=st.integers(1, 8), collectors=st.integers(1, 100))
+def test_no_learner_has_more_than_its_share(learners: int, collectors: int) -> None:
+    config = experiment(learners)
+    world = 1 + learners + collectors
+    served = [learner_of(rank, config) for rank in range(1 + learners, world)]
+    assert all(role_of(rank, world, config) == "learner" for rank in served)
+    counts = [served.count(rank) for rank in range(1, learners + 1)]
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(
+    ("role", "cores", "others", "learners", "is_bound", "threads"),
+    [
+        ("learner", 16, 3, 1, False, 13),  # 3 cores for the 3 others
+        ("learner", 16, 3, 1, True, 16),
+        ("learner", 16, 4, 3, False, 4),  # three learners divide what is left
+        ("learner", 4, 0, 1, False, 4),
+        ("learner", 4, 3, 1, False, 1),
+        ("learner", 2, 8, 1, False, 1),
+        ("learner", 1, 0, 1, True, 1),
+        ("coordinator", 16, 3, 1, True, 1),
+        ("collector", 16, 3, 1, False, 1),
+    ],
+)
+def test_threads(
+    role: str, cores: int, others: int, learners: int, is_bound: bool, threads: int
+) -> None:
+    assert threads_of(role, cores, others, learners, is_bound=is_bound) == threads
+
+
+def test_threads_are_told_to_every_library() -> None:
+    assert thread_variables(3) == {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "NUMEXPR_NUM_THREADS": "3",
+    }
+
+
+def place(role: str, host: str, *cores: int) -> dict[str, Any]:
+    return {"role": role, "host": host, "cores": list(cores)}
+
+
+@pytest.mark.parametrize(
+    ("placement", "threads"),
+    [
+        # all share the cores of one host: the learner takes what the others leave
+        ([("coordinator", "a", *range(8)), ("learner", "a", *range(8))], 7),
+        # each bound to cores of its own
+        ([("coordinator", "a", 0), ("learner", "a", 1, 2, 3), ("collector", "a", 4)], 3),
+        # one neighbour overlaps: the cores are not the learner's alone
+        ([("coordinator", "a", 0, 1), ("learner", "a", 1, 2, 3), ("collector", "a", 4)], 1),
+        # the others are on another host: same numbers, other cores
+        ([("coordinator", "a", 0, 1), ("learner", "b", 0, 1), ("collector", "a", 0, 1)], 2),
+    ],
+)
+def test_a_learner_computes_with_the_cores_that_are_left(
+    placement: list[tuple[Any, ...]], threads: int
+) -> None:
+    places = [place(*who) for who in placement]
+    assert [_threads(p, places) for p in places if p["role"] == "learner"] == [threads]
+    assert all(_threads(p, places) == 1 for p in places if p["role"] != "learner")

@@ -1,0 +1,258 @@
+"""Where batches come from: blocks in, batches out, in one thread against real shards."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.errors import BufferContractError
+from hpcdi.store import shards
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.types import ITEM_DTYPE, Columns, RowView
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+
+RING_ROWS = 16
+
+
+class World:
+    """A feed, and the rank 0 that it talks to."""
+
+    def __init__(self, root: Path, prefetch: int = 4, batch_size: int = 2) -> None:
+        self.layout = RunLayout(root)
+        self.sent: list[Message] = []
+        self.blocks = 0
+        order = FeedOrder("task", "buffer", batch_size, prefetch)
+        self.feed = DataFeed(self.layout, self.sent.append, order)
+
+    def block(self, columns: Columns, first_row: int) -> AdmitBlock:
+        """Publish rows that shall go to `first_row`."""
+        self.blocks += 1
+        items = np.zeros(1, dtype=ITEM_DTYPE)
+        items["item_len"] = len(next(iter(columns.values())))
+        views = (RowView("next_obs", "obs", "ahead"),) if "ahead" in columns else ()
+        path = f"data/{self.blocks}.h5"
+        ref = write_shard(self.layout, path, Block(columns, items, views=views), fsync=False)
+        return AdmitBlock("buffer", self.blocks, first_row, RING_ROWS, ref, time.time() - 5.0)
+
+    def rows(self, first_row: int, count: int) -> Columns:
+        """Columns whose values tell their row; `ahead` looks at the next one."""
+        number = np.arange(first_row, first_row + count)
+        return {
+            "obs": np.stack([number, 100 + number], axis=1).astype(np.float32),
+            "done": number % 2 == 0,
+            "ahead": np.ones(count, dtype=np.uint16),
+        }
+
+    def admit(self, first_row: int, count: int) -> BlockAdmitted:
+        return self.give(self.block(self.rows(first_row, count), first_row))
+
+    def give(self, order: AdmitBlock) -> BlockAdmitted:
+        self.feed.admit(0, order)
+        told = self.sent[-1]
+        assert isinstance(told, BlockAdmitted)
+        return told
+
+    def fill(self, rows: list[list[int]], ids: list[list[int]] | None = None) -> None:
+        shape = np.array(rows)
+        weights = np.full(shape.shape, 0.5, dtype=np.float32)
+        self.feed.fill(0, Batches("buffer", shape, np.array(ids or rows), weights, env_steps=70))
+
+    def demands(self) -> list[DataDemand]:
+        return [message for message in self.sent if isinstance(message, DataDemand)]
+
+    def next(self, idle: Callable[[], bool] = lambda: False, train_iter: int = 0) -> Batch:
+        batch = self.feed.next(train_iter, idle)
+        assert batch is not None
+        return batch
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+# -------------------------------------------------------------------------------- blocks and rows
+
+
+def test_a_block_is_read_and_told(world: World) -> None:
+    told = world.admit(0, 4)
+    assert (told.buffer_id, told.block_id, told.error) == ("buffer", 1, "")
+    assert 5.0 <= told.latency_s < 60.0
+
+
+def test_batches_are_tensors_of_the_rows_that_were_drawn(world: World) -> None:
+    world.admit(0, 4)
+    world.admit(8, 4)
+    world.fill([[1, 8], [2, 2]], ids=[[5, 6], [7, 7]])
+    first, second = world.next(), world.next()
+    assert first.columns["obs"].tolist() == [[1, 101], [8, 108]]
+    assert first.columns["next_obs"].tolist() == [[2, 102], [9, 109]]
+    assert first.columns["done"].tolist() == [False, True]
+    assert first.columns["weight"].tolist() == [0.5, 0.5]
+    dtypes = {name: tensor.dtype for name, tensor in first.columns.items()}
+    assert dtypes == {
+        "obs": torch.float32, "next_obs": torch.float32, "done": torch.bool,
+        "ahead": torch.uint16, "weight": torch.float32,
+    }  # fmt: skip
+    assert (first.unique_ids.tolist(), first.env_steps) == ([5, 6], 70)
+    assert second.columns["obs"].tolist() == [[2, 102]] * 2
+
+
+def test_batches_are_lists_of_dicts_for_a_policy_without_columns(world: World) -> None:
+    world.feed.as_columns = False
+    world.admit(0, 4)
+    world.fill([[1, 2]])
+    batch = world.next()
+    assert [sample["obs"].tolist() for sample in batch.columns] == [[1, 101], [2, 102]]
+    assert [sample["IS"] for sample in batch.columns] == [0.5, 0.5]
+    assert batch.columns[0].keys() == {"obs", "next_obs", "done", "ahead", "IS"}
+
+
+def test_rows_are_gathered_before_they_are_overwritten(world: World) -> None:
+    """Orders come in this order on one link, and are carried out as they come."""
+    world.admit(0, 4)
+    world.fill([[0, 1]])
+    world.give(world.block(world.rows(50, 4), first_row=0))
+    world.fill([[0, 1]])
+    assert world.next().columns["obs"].tolist() == [[0, 100], [1, 101]]
+    assert world.next().columns["obs"].tolist() == [[50, 150], [51, 151]]
+
+
+def test_a_batch_before_any_block(world: World) -> None:
+    with pytest.raises(BufferContractError, match="before any block was admitted"):
+        world.fill([[0, 1]])
+
+
+# ------------------------------------------------------------------------ blocks that fail
+
+
+def test_a_torn_block_costs_its_rows_only(world: World) -> None:
+    world.admit(0, 4)
+    order = world.block(world.rows(4, 4), 4)
+    path = world.layout.inside(order.shard.path)
+    image = bytearray(path.read_bytes())
+    image[order.shard.columns[0].offset] ^= 1
+    path.write_bytes(image)
+    told = world.give(order)
+    assert told.block_id == order.block_id
+    assert told.error.startswith(f"{path}: checksum differs")
+    world.admit(8, 4)
+    world.fill([[0, 8]])
+    assert world.next().columns["obs"].tolist() == [[0, 100], [8, 108]]
+
+
+def test_a_block_that_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_READ_ATTEMPTS", 1)
+    order = world.block(world.rows(0, 4), 0)
+    path = world.layout.inside(order.shard.path)
+    path.unlink()
+    assert world.give(order).error.startswith(f"{path}: ")
+    assert world.admit(0, 4).error == "", "the first block that can be read makes the ring"
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ({"obs": np.zeros((2, 2), dtype=np.float32)}, r"only one of them has \['ahead', 'done'\]"),
+        (
+            {
+                "obs": np.zeros((2, 3), dtype=np.float32),
+                "done": np.zeros(2, dtype=bool),
+                "ahead": np.zeros(2, dtype=np.uint16),
+            },
+            r"column 'obs' is float32\(3,\), not float32\(2,\)",
+        ),
+    ],
+)
+def test_a_block_of_another_shape(world: World, columns: Columns, error: str) -> None:
+    world.admit(0, 4)
+    assert re.search(error, world.give(world.block(columns, 4)).error)
+
+
+def test_a_block_that_points_out_of_the_run(world: World, tmp_path: Path) -> None:
+    order = world.block(world.rows(0, 2), 0)
+    foreign = type(order.shard)(**{**vars(order.shard), "path": "../../etc/passwd"})
+    told = world.give(type(order)(**{**vars(order), "shard": foreign}))
+    assert "leads out of the run folder" in told.error
+
+
+# ------------------------------------------------------------------------------------- demands
+
+
+def serve(world: World, served: list[int]) -> bool:
+    """Rank 0: give every batch that was asked for and not given yet."""
+    asked = sum(demand.batches for demand in world.demands())
+    missing = asked - sum(served)
+    if missing == 0:
+        return False
+    world.fill([[0, 1]] * missing)
+    served.append(missing)
+    return True
+
+
+def test_it_asks_for_all_first_and_again_when_a_quarter_is_taken(tmp_path: Path) -> None:
+    world, served = World(tmp_path, prefetch=8), []
+    world.admit(0, 4)
+    for train_iter in range(12):
+        world.next(lambda: serve(world, served), train_iter)
+    assert [demand.batches for demand in world.demands()] == [8, 2, 2, 2, 2, 2]
+    assert [demand.train_iter for demand in world.demands()] == [0, 2, 4, 6, 8, 10]
+    first = world.demands()[0]
+    assert (first.task_id, first.buffer_id, first.batch_size) == ("task", "buffer", 2)
+
+
+@given(st.integers(1, 40), st.integers(1, 60))
+def test_never_more_than_prefetch_under_way(prefetch: int, batches: int) -> None:
+    """And never so few that the computing thread must wait for a whole round trip."""
+    sent: list[Message] = []
+    feed = DataFeed(RunLayout(Path("unused")), sent.append, FeedOrder("t", "b", 1, prefetch))
+    for taken in range(batches):
+        feed._ask(train_iter=taken)
+        asked = sum(demand.batches for demand in sent)
+        assert 0 < asked - taken <= prefetch
+        assert asked - taken > prefetch - max(1, prefetch // 4)
+        feed._under_way -= 1  # as `next` does when it takes a batch
+
+
+def test_feedback_goes_with_the_next_demand(tmp_path: Path) -> None:
+    world, served = World(tmp_path, prefetch=2), []
+    world.admit(0, 4)
+
+    def idle() -> bool:
+        return serve(world, served)
+
+    world.next(idle).feedback(np.array([0.5, 1.5]))
+    second = world.next(idle)
+    second.feedback(np.array([2.5, 3.5]))
+    second.feedback(np.array([4.5, 5.5]))  # a second epoch over the same batch
+    world.next(idle)
+    world.next(idle)
+    first, *others = world.demands()
+    assert (first.unique_ids.size, first.unique_ids.dtype) == (0, np.int64)
+    assert [demand.priorities.tolist() for demand in others] == [
+        [0.5, 1.5], [2.5, 3.5, 4.5, 5.5], []
+    ]  # fmt: skip
+    assert [demand.unique_ids.tolist() for demand in others] == [[0, 1], [0, 1, 0, 1], []]
+
+
+def test_waiting_calls_idle_until_it_says_no(world: World) -> None:
+    answers: list[Any] = [True, True, False]
+    assert world.feed.next(0, lambda: answers.pop(0)) is None
+    assert answers == []
+    assert len(world.demands()) == 1
+    world.admit(0, 4)
+    world.fill([[0, 1]])
+    assert world.next().columns["obs"].shape == (2, 2)
+    assert len(world.demands()) == 1, "what was asked for before counts"

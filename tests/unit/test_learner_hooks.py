@@ -1,0 +1,234 @@
+"""Hooks of a learner: their order, how configurations name them, and the built-in ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from hpcdi.errors import ConfigError
+from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.worker.learner import (
+    BaseLearner,
+    LearnerHook,
+    add_learner_hook,
+    build_learner_hook_by_cfg,
+    merge_hooks,
+    register_learner_hook,
+)
+from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.learner_hook import POSITIONS, hook_mapping, no_hooks, show_hooks
+
+
+class NoteHook(LearnerHook):
+    """Notes that it was called."""
+
+    def __init__(self, name: str, priority: float = 100, **kwargs: Any) -> None:
+        super().__init__(name, priority, position=kwargs["position"])
+        self.ext_args = kwargs.get("ext_args", {})
+        self.calls = 0
+
+    def __call__(self, engine: Any) -> None:
+        self.calls += 1
+
+
+@pytest.fixture
+def _note() -> Iterator[None]:
+    register_learner_hook("test_note", NoteHook)
+    yield
+    del hook_mapping["test_note"]
+
+
+def hook(name: str, priority: float = 100, position: str = "after_iter") -> NoteHook:
+    return NoteHook(name, priority, position=position)
+
+
+def names(hooks: dict[str, list[LearnerHook]], position: str = "after_iter") -> list[str]:
+    return [added.name for added in hooks[position]]
+
+
+def test_positions_are_the_seeds() -> None:
+    expected = ["before_run", "after_run", "before_iter", "after_iter"]
+    assert LearnerHook.positions == expected == list(POSITIONS)
+    made = hook("a", 3, "before_run")
+    assert (made.name, made.priority, made.position) == ("a", 3, "before_run")
+    with pytest.raises(ValueError, match=r"one of \('before_run'.*not 'during_run'"):
+        hook("a", position="during_run")
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_hooks_stand_by_priority_and_among_equals_in_the_order_of_coming(
+    priorities: list[int],
+) -> None:
+    hooks = no_hooks()
+    for number, priority in enumerate(priorities):
+        add_learner_hook(hooks, hook(str(number), priority))
+    expected = sorted(range(len(priorities)), key=lambda number: priorities[number])
+    assert names(hooks) == [str(number) for number in expected]
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_merging_keeps_the_order_and_puts_the_first_ones_first(
+    first: list[int], second: list[int]
+) -> None:
+    parts = [no_hooks(), no_hooks()]
+    for number, (part, priority) in enumerate(
+        [*((0, p) for p in first), *((1, p) for p in second)]
+    ):
+        add_learner_hook(parts[part], hook(str(number), priority))
+    both = [*first, *second]
+    merged = merge_hooks(*parts)
+    assert names(merged) == [str(n) for n in sorted(range(len(both)), key=lambda n: both[n])]
+    assert names(parts[0]) == [str(n) for n in sorted(range(len(first)), key=lambda n: first[n])]
+
+
+def test_only_hooks_of_learners_can_be_registered() -> None:
+    with pytest.raises(TypeError, match="not a subclass of LearnerHook"):
+        register_learner_hook("odd", int)
+    assert "odd" not in hook_mapping
+
+
+def test_show_hooks() -> None:
+    hooks = no_hooks()
+    for made in (hook("late", 100), hook("early", 2.5), hook("first", position="before_run")):
+        add_learner_hook(hooks, made)
+    assert show_hooks(hooks).splitlines() == [
+        "before_run: first(100)",
+        "after_run: ",
+        "before_iter: ",
+        "after_iter: early(2.5), late(100)",
+    ]
+
+
+# ------------------------------------------------------------------------------- by configuration
+
+
+def test_simplified_keys() -> None:
+    hooks = build_learner_hook_by_cfg({"log_show_after_iter": 5})
+    (made,) = hooks["after_iter"]
+    assert isinstance(made, LogShowHook)
+    assert made.priority == 20
+    for off in (0, -1):
+        assert build_learner_hook_by_cfg({"log_show_after_iter": off}) == no_hooks()
+    assert build_learner_hook_by_cfg({}) == no_hooks()
+
+
+@pytest.mark.usefixtures("_note")
+def test_whole_hooks_by_their_type() -> None:
+    hooks = build_learner_hook_by_cfg(
+        {
+            "mine": {"type": "test_note", "position": "before_run", "ext_args": {"a": 1}},
+            "other": {
+                "type": "test_note", "name": "named", "priority": 3, "position": "after_iter"
+            },
+            "log_show_after_iter": 1,
+        }
+    )  # fmt: skip
+    (mine,) = hooks["before_run"]
+    assert isinstance(mine, NoteHook)
+    assert (mine.name, mine.priority, mine.ext_args) == ("mine", 100, {"a": 1})
+    assert names(hooks) == ["named", "log_show"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("log_shw", 5, "is neither one of .*log_show_after_iter.* nor a hook of type .*log_show"),
+        ("mine", {"type": "no_such"}, "is neither"),
+        ("mine", {"type": "log_show"}, "position is one of"),
+        ("mine", {"type": "log_show", "position": "after_all"}, "not 'after_all'"),
+        ("log_show_after_iter", "often", "not supported between"),
+        (
+            "mine",
+            {"type": "log_show", "position": "after_iter", "ext_args": {"freq": 0}},
+            "freq must be at least 1, not 0",
+        ),
+    ],
+)
+def test_wrong_configurations(key: str, value: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"hook.{key}: .*{problem}"):
+        build_learner_hook_by_cfg({key: value})
+
+
+def test_hooks_are_checked_with_the_rest_of_the_configuration() -> None:
+    """Before the run starts, not when the learner is built."""
+    with pytest.raises(ConfigError) as caught:
+        BaseLearner.parse_config({"hook": {"a": 1, "b": 2}, "learner_num": 0})
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"hook.a", "hook.b", "learner_num"}
+
+
+# ------------------------------------------------------------------------------------- built-in
+
+
+class Policy:
+    """A learn mode whose scalars are the number of its calls, and 1."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def forward(self, data: Any) -> dict[str, Any]:
+        self.calls += 1
+        return {"total_loss": float(self.calls), "one": 1, "priority": [0.5]}
+
+
+def test_log_show_averages_over_its_iterations_and_writes_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    learner = BaseLearner({"hook": {"log_show_after_iter": 2}}, Policy(), writer)
+    with caplog.at_level("INFO", logger="hpcdi"):
+        for _ in range(5):
+            learner.train([])
+    writer.close()
+    assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
+    assert learner.learn_info["scalars"] == learner.log_buffer
+    logged = [(record.train_iter, record.scalars) for record in caplog.records]
+    assert logged == [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
+    (file,) = tmp_path.iterdir()
+    events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
+    curve = [(event.summary.value[0].tag, event.step) for event in events]
+    assert curve == [
+        ("learner_iter/total_loss", 2), ("learner_iter/one", 2),
+        ("learner_iter/total_loss", 4), ("learner_iter/one", 4),
+    ]  # fmt: skip
+
+
+class Engine:
+    """What the sending hooks need of a learner."""
+
+    def __init__(self) -> None:
+        self.train_iter = 0
+        self.sent: list[Any] = []
+
+    @property
+    def learn_info(self) -> int:
+        return self.train_iter
+
+    def offer_policy(self, *, force: bool) -> None:
+        self.sent.append((self.train_iter, force))
+
+    def send_learn_info(self, learn_info: int) -> None:
+        self.sent.append(learn_info)
+
+
+def test_send_policy_offers_at_its_frequency_and_forces_around_the_run() -> None:
+    engine = Engine()
+    often = SendPolicyHook(ext_args={"send_policy_freq": 3})
+    for engine.train_iter in range(1, 7):
+        often(engine)
+    SendPolicyHook(position="after_run", ext_args={"send_policy_freq": 4})(engine)
+    assert engine.sent == [(3, False), (6, False), (6, True)]
+
+
+def test_send_learn_info_tells_at_its_frequency() -> None:
+    engine = Engine()
+    tell = SendLearnInfoHook(ext_args={"freq": 2})
+    for engine.train_iter in range(1, 6):
+        tell(engine)
+    assert engine.sent == [2, 4]

@@ -1,0 +1,102 @@
+"""The seeds' task dicts for a learner, and items that are shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.comm.messages import LearnTask
+from hpcdi.errors import CommError, ShardError
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.types import ITEM_DTYPE, ShardRef
+from hpcdi.worker.learner.comm import LearnerSlave, MPIFileSystemLearner
+
+
+class Callbacks:
+    """What a message side offers to its slave; keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.started: list[LearnTask] = []
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "deal_with_resource": lambda: {"gpu": 1, "cpu": 2},
+            "deal_with_learner_start": self.started.append,
+            "deal_with_get_data": lambda: {"batch_size": 4},
+            "deal_with_learner_learn": lambda data: {"learner_step": len(data)},
+            "deal_with_learner_close": self.close,
+        }
+
+
+def test_each_task_calls_its_callback() -> None:
+    callbacks = Callbacks()
+    do = LearnerSlave("host", 1, callback_fn=callbacks.table())._process_task
+    assert do({"name": "resource"}) == {"gpu": 1, "cpu": 2}
+    info = {"task_id": "t", "policy_id": "p", "buffer_id": "b", "learner_cfg": {}}
+    started = do({"name": "learner_start_task", "task_info": info})
+    assert started == {"message": "learner task has started"}
+    assert callbacks.started == [LearnTask("t", "p", "b")]
+    assert do({"name": "learner_get_data_task"}) == {"batch_size": 4}
+    assert do({"name": "learner_learn_task", "data": [1, 2]}) == {"info": {"learner_step": 2}}
+    assert do({"name": "learner_close_task"}) == {"message": "learner task has ended"}
+    assert callbacks.closed == 1
+
+
+@pytest.mark.parametrize("task", [{"name": "collector_start_task"}, {"name": None}, {}])
+def test_an_unknown_task(task: dict[str, Any]) -> None:
+    slave = LearnerSlave(callback_fn=Callbacks().table())
+    with pytest.raises(CommError, match=f"a learner knows no task {task.get('name')!r}"):
+        slave._process_task(task)
+
+
+# ------------------------------------------------------------------------------------ load_data_fn
+
+load = MPIFileSystemLearner.load_data_fn
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> ShardRef:
+    items = np.zeros(1, dtype=ITEM_DTYPE)
+    items["item_len"] = 3
+    columns = {"obs": np.arange(6, dtype=np.float32).reshape(3, 2), "done": np.eye(3, dtype=bool)}
+    return write_shard(RunLayout(tmp_path), "a.h5", Block(columns, items), fsync=False)
+
+
+def test_columns_with_metadata_over_them(tmp_path: Path, shard: ShardRef) -> None:
+    loaded = load(tmp_path / shard.path, {"data_id": shard.path, "done": "said otherwise"})
+    assert loaded.keys() == {"obs", "done", "data_id"}
+    assert loaded["obs"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert (loaded["data_id"], loaded["done"]) == ("a.h5", "said otherwise")
+
+
+def test_a_decompressor_comes_first(tmp_path: Path, shard: ShardRef) -> None:
+    loaded = load(str(tmp_path / shard.path), {"b": 1}, lambda columns: {"names": sorted(columns)})
+    assert loaded == {"names": ["done", "obs"], "b": 1}
+
+
+def test_a_missing_a_foreign_and_a_torn_shard(tmp_path: Path, shard: ShardRef) -> None:
+    path = tmp_path / shard.path
+    with pytest.raises(ShardError, match=r"no.h5: cannot be read"):
+        load(tmp_path / "no.h5", {})
+    image = path.read_bytes()
+    foreign = tmp_path / "foreign.h5"
+    foreign.write_bytes(b"not HDF5")
+    with pytest.raises(ShardError, match=r"foreign.h5: cannot be read"):
+        load(foreign, {})
+    path.write_bytes(image[:-100])
+    with pytest.raises(ShardError, match=r"a.h5: cannot be read"):
+        load(path, {})
+    flipped = bytearray(image)
+    flipped[shard.columns[0].offset] ^= 1
+    path.write_bytes(flipped)
+    with pytest.raises(ShardError, match=r"a.h5: checksum differs.*torn"):
+        load(path, {})

@@ -1,0 +1,254 @@
+"""DQN: both data forms, acting, and parameters on their way between modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.policy.create import create_policy
+from hpcdi.types import RowView
+
+GAMMA = 0.5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def policy(*modes: str, seed: int = 0, **settings: Any) -> Any:
+    cfg = {
+        "type": "dqn",
+        "model": {"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [8]},
+        "discount_factor": GAMMA,
+        **settings,
+    }
+    return create_policy(cfg, modes, seed=np.random.SeedSequence(seed))
+
+
+def equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+# ------------------------------------------------------------------------------------------ acting
+
+OBSERVATION = np.random.default_rng(0).standard_normal((50, 4), dtype=np.float32)
+
+
+def test_greedy_is_the_best_value_of_the_network() -> None:
+    built = policy("eval")
+    actions = built.act(OBSERVATION, {})["action"]
+    values = built._model(torch.from_numpy(OBSERVATION))
+    assert actions.tolist() == values.argmax(dim=1).tolist()
+    assert len(set(actions.tolist())) > 1, "the seed should give different actions"
+    assert not values.requires_grad
+
+
+def test_exploring_takes_eps_from_the_setting() -> None:
+    built = policy("collect")
+    greedy = built.act(OBSERVATION, {"eps": 0.0})["action"]
+    assert (built.act(OBSERVATION, {"eps": 0.0})["action"] == greedy).all()
+    assert (built.act(OBSERVATION, {"eps": 1.0})["action"] != greedy).mean() > 0.4
+
+
+@pytest.mark.parametrize("mode", ["collect", "eval"])
+def test_the_form_by_environments_equals_the_columns(mode: str) -> None:
+    built = policy(mode)
+    data = {7: OBSERVATION[0], 2: OBSERVATION[1]}
+    kwargs = {"eps": 0.0} if mode == "collect" else {}
+    outputs = getattr(built, f"{mode}_mode").forward(data, **kwargs)
+    actions = built.act(OBSERVATION[:2], {})["action"]
+    assert outputs == {7: {"action": actions[0]}, 2: {"action": actions[1]}}
+
+
+def test_seeds_of_network_and_exploration() -> None:
+    first, again, other = policy("collect"), policy("collect"), policy("collect", seed=1)
+    assert equal(first._state_dict_collect()["model"], again._state_dict_collect()["model"])
+    assert not equal(first._state_dict_collect()["model"], other._state_dict_collect()["model"])
+    explored = [p.act(OBSERVATION, {"eps": 1.0})["action"].tolist() for p in (first, again, other)]
+    assert explored[0] == explored[1] != explored[2]
+
+
+# -------------------------------------------------------------------------------------- parameters
+
+
+def test_parameters_go_from_learner_to_collector_and_evaluator() -> None:
+    learner = policy("learn", seed=3).learn_mode
+    for mode in ("collect", "eval"):
+        taker = policy(mode, seed=4)
+        methods = getattr(taker, f"{mode}_mode")
+        before = taker.act(OBSERVATION, {})["action"]
+        methods.load_state_dict({"model": learner.state_dict()["model"]})
+        assert equal(methods.state_dict()["model"], learner.state_dict()["model"])
+        assert (taker.act(OBSERVATION, {})["action"] != before).any()
+
+
+@pytest.mark.parametrize("target_update_freq", [100, 4])
+def test_a_learner_goes_on_as_if_it_had_not_been_stopped(target_update_freq: int) -> None:
+    batches = [columnar_batch(seed) for seed in range(6)]
+    learn = {"target_update_freq": target_update_freq, "learning_rate": 0.1}
+    whole, first = policy("learn", learn=learn), policy("learn", learn=learn)
+    second = policy("learn", seed=9, learn=learn)
+    losses = [whole.learn_mode.forward(batch)["total_loss"] for batch in batches]
+    again = [first.learn_mode.forward(batch)["total_loss"] for batch in batches[:3]]
+    second.learn_mode.load_state_dict(first.learn_mode.state_dict())
+    again += [second.learn_mode.forward(batch)["total_loss"] for batch in batches[3:]]
+    assert again == losses
+
+
+def test_state_dicts_have_the_seeds_keys() -> None:
+    built = policy("learn", "collect", "eval")
+    assert built.learn_mode.state_dict().keys() == {"model", "target_model", "optimizer", "updates"}
+    assert built.collect_mode.state_dict().keys() == {"model"}
+    assert built.eval_mode.state_dict().keys() == {"model"}
+
+
+def test_parameters_alone_set_the_target_too() -> None:
+    giver, taker = policy("learn", seed=1).learn_mode, policy("learn").learn_mode
+    taker.load_state_dict({"model": giver.state_dict()["model"]})
+    state = taker.state_dict()
+    assert equal(state["model"], giver.state_dict()["model"])
+    assert equal(state["target_model"], giver.state_dict()["model"])
+
+
+def test_parameters_of_another_network_are_refused() -> None:
+    other = policy(
+        "learn", model={"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [9]}
+    )
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        policy("collect").collect_mode.load_state_dict(other.learn_mode.state_dict())
+
+
+def test_all_modes_in_one_process_share_the_network() -> None:
+    built = policy("learn", "collect")
+    before = built.act(OBSERVATION, {})["action"]
+    for seed in range(30):
+        built.learn_mode.forward(columnar_batch(seed))
+    assert equal(built.collect_mode.state_dict()["model"], built.learn_mode.state_dict()["model"])
+    assert (built.act(OBSERVATION, {})["action"] != before).any()
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def columnar_batch(seed: int, size: int = 16) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    columns = {
+        "observation": rng.standard_normal((size, 4), dtype=np.float32),
+        "next_observation": rng.standard_normal((size, 4), dtype=np.float32),
+        "action": rng.integers(0, 3, size),
+        "n_step_return": rng.standard_normal(size, dtype=np.float32),
+        "bootstrap_discount": np.where(rng.random(size) < 0.3, 0.0, GAMMA).astype(np.float32),
+        "weight": rng.random(size, dtype=np.float32),
+    }
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+def as_samples(batch: dict[str, torch.Tensor], weight: str) -> list[dict[str, Any]]:
+    columns = {name: tensor.numpy() for name, tensor in batch.items()}
+    return [
+        {
+            "obs": columns["observation"][k],
+            "next_obs": columns["next_observation"][k],
+            "action": columns["action"][k],
+            "reward": columns["n_step_return"][k],
+            "done": columns["bootstrap_discount"][k] == 0.0,
+            "value_gamma": np.float32(GAMMA),
+            weight: columns["weight"][k],
+            "data_id": f"item {k}",  # metadata of the buffer rides along
+        }
+        for k in range(len(columns["action"]))
+    ]
+
+
+@pytest.mark.parametrize("weight", ["IS", "weight"])
+def test_a_list_of_dicts_learns_as_columns_do(weight: str) -> None:
+    settings: dict[str, Any] = {"priority": True, "priority_IS_weight": True}
+    columns, samples = policy("learn", **settings), policy("learn", **settings)
+    for seed in range(3):
+        batch = columnar_batch(seed)
+        by_column = columns.learn_mode.forward(batch)
+        by_sample = samples.learn_mode.forward(as_samples(batch, weight))
+        np.testing.assert_array_equal(by_column.pop("priority"), by_sample.pop("priority"))
+        assert by_column == by_sample
+    assert equal(columns.learn_mode.state_dict()["model"], samples.learn_mode.state_dict()["model"])
+
+
+def test_samples_without_discount_or_weight_take_the_configured_ones() -> None:
+    batch = columnar_batch(0)
+    batch["weight"] = torch.ones(16)
+    plain = as_samples(batch, "IS")
+    for sample in plain:
+        del sample["IS"], sample["value_gamma"]
+    assert policy("learn").learn_mode.forward(plain) == policy("learn").learn_mode.forward(batch)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_priorities_are_given_where_configured(given: bool) -> None:
+    info = policy("learn", priority=given).learn_mode.forward(columnar_batch(0))
+    assert ("priority" in info) == given
+    assert all(isinstance(value, float) for name, value in info.items() if name != "priority")
+
+
+def timestep(done: bool, **info: Any) -> BaseEnvTimestep:
+    return BaseEnvTimestep(np.ones(4), 1.5, done, info)
+
+
+@pytest.mark.parametrize(
+    ("step", "done", "truncated"),
+    [
+        (timestep(False, terminated=False, truncated=False), False, False),
+        (timestep(True, terminated=True, truncated=False), True, False),
+        (timestep(True, terminated=False, truncated=True), False, True),
+        (timestep(True), True, False),  # a manager that knows one kind of end only
+    ],
+)
+def test_only_termination_is_done(step: BaseEnvTimestep, done: bool, truncated: bool) -> None:
+    mode = policy("collect").collect_mode
+    made = mode.process_transition(np.zeros(4), {"action": np.int64(2)}, step)
+    assert (made["done"], made["truncated"]) == (done, truncated)
+    assert (made["reward"], made["action"]) == (1.5, 2)
+    assert made["next_obs"] is step.obs
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_samples_of_a_piece_look_n_steps_ahead(done: bool) -> None:
+    built = policy("collect", nstep=2)
+    piece = [
+        {
+            "obs": np.float32(k), "next_obs": np.float32(k + 1), "action": k,
+            "reward": np.float32(2**k), "done": done and k == 2, "truncated": False,
+        }
+        for k in range(3)
+    ]  # fmt: skip
+    samples = built.collect_mode.get_train_sample(piece)
+    assert [sample["reward"] for sample in samples] == [1 + 0.5 * 2, 2 + 0.5 * 4, 4]
+    assert [sample["next_obs"] for sample in samples] == [2, 3, 3]
+    assert [bool(sample["done"]) for sample in samples] == [False, done, done]
+    assert [sample["value_gamma"] for sample in samples] == [0.25, 0.25, 0.5]
+    assert [sample["obs"] for sample in samples] == [0, 1, 2]
+
+
+def test_columns_that_are_stored_beside_transitions() -> None:
+    transitions = {
+        "reward": np.array([1, 2, 4, 8], dtype=np.float32),
+        "terminated": np.array([False, False, True, False]),
+    }
+    made = policy("collect", nstep=2).train_columns(transitions, np.array([3, 1], dtype=np.int32))
+    assert made.views == (RowView("next_observation", "observation", "bootstrap_offset"),)
+    assert {name: column.tolist() for name, column in made.columns.items()} == {
+        "n_step_return": [2.0, 4.0, 4.0, 8.0],
+        "bootstrap_discount": [0.25, 0.0, 0.0, 0.5],
+        "bootstrap_offset": [2, 2, 1, 1],
+    }

@@ -1,0 +1,75 @@
+"""Networks: what comes in, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from hpcdi.errors import PolicyError
+from hpcdi.policy.networks import QNetwork, encoder, mlp
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_mlp_has_a_relu_after_each_layer() -> None:
+    layers = mlp([3, 4, 5])
+    assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+    assert layers(torch.zeros(2, 3)).shape == (2, 5)
+    assert (layers(torch.randn(20, 3)) >= 0).all()
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("shape", [(4,), (5, 6), (1, 36, 40)])
+def test_one_value_for_each_action(shape: tuple[int, ...], dueling: bool) -> None:
+    network = QNetwork(shape, 3, [16, 8], dueling=dueling)
+    values = network(torch.zeros(7, *shape))
+    assert values.shape == (7, 3)
+    assert values.dtype == torch.float32
+
+
+def test_dueling_adds_the_value_to_advantages_of_mean_zero() -> None:
+    network = QNetwork((4,), 3, [8], dueling=True)
+    observation = torch.randn(5, 4)
+    features = network.encoder(observation)
+    assert network.value is not None
+    value, advantage = network.value(features), network.advantage(features)
+    expected = value + advantage - advantage.mean(dim=1, keepdim=True)
+    assert torch.equal(network(observation), expected)
+    torch.testing.assert_close(network(observation).mean(dim=1), value.squeeze(1))
+
+
+def test_without_dueling_there_is_no_value_head() -> None:
+    names = QNetwork((4,), 3, [8], dueling=False).state_dict().keys()
+    assert not [name for name in names if name.startswith("value")]
+
+
+def test_images_are_scaled_from_bytes() -> None:
+    """A byte image gives what the encoder's layers give for its pixels as 0..1."""
+    network = QNetwork((2, 36, 36), 3, [8], dueling=False)
+    image = torch.randint(0, 256, (4, 2, 36, 36), dtype=torch.uint8)
+    layers = network.encoder[1:]  # what follows the scaling
+    expected = network.advantage(layers(image.float() / 255))
+    assert torch.equal(network(image), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
+def test_numbers_of_any_dtype_that_an_environment_may_give(dtype: torch.dtype) -> None:
+    """Only float64 is turned into float32 before it is stored; others come as they are."""
+    network = QNetwork((4,), 2, [8], dueling=False)
+    observation = torch.tensor([[0, 1, 1, 0], [1, 1, 0, 0]])
+    assert torch.equal(network(observation.to(dtype)), network(observation.float()))
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 7), (84, 84, 3), (1, 35, 36)])
+def test_images_that_the_convolutions_use_up(shape: tuple[int, ...]) -> None:
+    with pytest.raises(PolicyError, match=r"shape \(.*images \[channels, height, width\]"):
+        encoder(shape, [8])

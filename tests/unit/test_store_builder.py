@@ -1,0 +1,201 @@
+"""Gathering rows into blocks: nothing is lost, nothing crosses a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcdi.errors import BufferContractError
+from hpcdi.store.block import Block
+from hpcdi.store.builder import BlockBuilder, Segment
+from hpcdi.types import ITEM_DTYPE, RowView
+
+QUICK = settings(deadline=None, max_examples=60)
+FIRST_ID = 2 << 40
+
+
+def make_segment(
+    lengths: list[int], first_row: int = 0, tail_rows: int = 0, **others: Any
+) -> Segment:
+    """Items one behind the other; column `row` numbers the rows from `first_row`."""
+    items = np.zeros(len(lengths), dtype=ITEM_DTYPE)
+    whole = np.array(lengths, dtype=np.int64) + tail_rows
+    items["item_len"] = lengths
+    items["item_start"] = np.cumsum(whole) - whole
+    items["item_id"] = -1  # the builder gives ids
+    items["episode_id"] = first_row + items["item_start"]
+    row = np.arange(first_row, first_row + int(whole.sum()))
+    columns = {"row": row, "obs/x": np.stack([row, -row], axis=1).astype("f4"), **others}
+    return Segment(columns, items, tail_rows=tail_rows)
+
+
+def make_builder(capacity: int) -> BlockBuilder:
+    numbers = iter(range(10_000))
+    return BlockBuilder(lambda row_bytes: capacity, FIRST_ID, lambda: {"number": next(numbers)})
+
+
+def put(builder: BlockBuilder, segment: Segment) -> list[Block]:
+    return list(builder.append(segment))
+
+
+def rows_of(block: Block, position: int) -> list[int]:
+    """Rows of one item, those after its transitions included."""
+    item = block.items[position]
+    start = int(item["item_start"])
+    return block.columns["row"][start : start + int(item["item_len"]) + block.tail_rows].tolist()
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[int, int, list[list[int]], list[bool]]:
+    """Capacity, tail rows, lengths of the items of each segment, and whether it is sealed then."""
+    tail_rows = draw(st.integers(0, 1))
+    capacity = draw(st.integers(1 + tail_rows, 12))
+    lengths = st.lists(st.integers(1, capacity - tail_rows), max_size=6)
+    segments = draw(st.lists(lengths, max_size=8))
+    seals = draw(st.lists(st.booleans(), min_size=len(segments), max_size=len(segments)))
+    return capacity, tail_rows, segments, seals
+
+
+def play(
+    capacity: int, tail_rows: int, segments: list[list[int]], seals: list[bool]
+) -> tuple[list[Block], list[bool]]:
+    """All blocks, and whether each was sealed because it was full."""
+    builder = make_builder(capacity)
+    blocks, full, first_row = [], [], 0
+    for lengths, seal in zip(segments, seals, strict=True):
+        got = put(builder, make_segment(lengths, first_row, tail_rows))
+        blocks, full = blocks + got, full + [True] * len(got)
+        first_row += sum(lengths) + tail_rows * len(lengths)
+        if seal and (block := builder.seal()) is not None:
+            blocks, full = [*blocks, block], [*full, False]
+    if (block := builder.seal()) is not None:
+        blocks, full = [*blocks, block], [*full, False]
+    assert builder.is_empty
+    return blocks, full
+
+
+@QUICK
+@given(histories())
+def test_every_item_is_in_one_block_whole_and_in_order(
+    history: tuple[int, int, list[list[int]], list[bool]],
+) -> None:
+    capacity, tail_rows, segments, seals = history
+    blocks, _ = play(capacity, tail_rows, segments, seals)
+    wanted, row = [], 0
+    for length in [length for lengths in segments for length in lengths]:
+        wanted.append(list(range(row, row + length + tail_rows)))
+        row += length + tail_rows
+    got = [rows_of(block, k) for block in blocks for k in range(len(block.items))]
+    assert got == wanted
+    assert [row for block in blocks for row in block.columns["row"]] == list(range(row))
+    assert [int(i) for b in blocks for i in b.items["episode_id"]] == [rows[0] for rows in wanted]
+    ids = [int(i) for block in blocks for i in block.items["item_id"]]
+    assert ids == list(range(FIRST_ID, FIRST_ID + len(wanted)))
+
+
+@QUICK
+@given(histories())
+def test_blocks_are_full_and_never_too_full(
+    history: tuple[int, int, list[list[int]], list[bool]],
+) -> None:
+    capacity, tail_rows, segments, seals = history
+    blocks, full = play(capacity, tail_rows, segments, seals)
+    assert all(0 < block.rows <= capacity for block in blocks)
+    assert [block.facts["number"] for block in blocks] == list(range(len(blocks)))
+    for block, following, is_full in zip(blocks, blocks[1:], full, strict=False):
+        next_item = int(following.items["item_len"][0]) + tail_rows
+        assert not is_full or block.rows + next_item > capacity
+        assert block.tail_rows == tail_rows
+        assert (block.columns["obs/x"][:, 1] == -block.columns["row"]).all()
+
+
+def test_nothing_is_sealed_from_nothing() -> None:
+    builder = make_builder(4)
+    assert builder.is_empty
+    assert builder.seal() is None
+    assert put(builder, make_segment([])) == []
+    assert builder.is_empty
+    assert builder.seal() is None
+
+
+def test_a_block_does_not_share_memory_with_the_next() -> None:
+    builder = make_builder(2)
+    (first,) = put(builder, make_segment([2, 2]))
+    second = builder.seal()
+    assert second is not None
+    assert not np.shares_memory(first.columns["row"], second.columns["row"])
+    assert first.columns["row"].tolist() == [0, 1]
+
+
+def test_the_capacity_follows_from_the_bytes_of_a_row() -> None:
+    asked: list[int] = []
+
+    def capacity_of(row_bytes: int) -> int:
+        asked.append(row_bytes)
+        return 3
+
+    builder = BlockBuilder(capacity_of, 0, dict)
+    for _ in range(3):
+        put(builder, make_segment([3]))
+    assert asked == [16]  # int64 and two float32; asked once
+
+
+def test_an_item_that_exactly_fits_is_taken() -> None:
+    builder = make_builder(4)
+    assert put(builder, make_segment([3], tail_rows=1)) == []
+    block = builder.seal()
+    assert block is not None
+    assert (block.rows, block.transitions) == (4, 3)
+
+
+def test_an_item_larger_than_a_block_is_refused() -> None:
+    builder = make_builder(4)
+    with pytest.raises(BufferContractError) as caught:
+        put(builder, make_segment([4], tail_rows=1))
+    assert "an item of 5 rows does not fit into a block of 4" in str(caught.value)
+    assert "raise system.storage.block_bytes" in str(caught.value)
+
+
+def test_a_segment_with_an_item_that_is_too_large_changes_nothing() -> None:
+    builder = make_builder(4)
+    put(builder, make_segment([2]))
+    with pytest.raises(BufferContractError, match="5 rows does not fit into a block of 4"):
+        builder.append(make_segment([2, 5]))
+    block = builder.seal()
+    assert block is not None
+    assert block.columns["row"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("segment", "message"),
+    [
+        (make_segment([2], more=np.zeros(2)), "only one of them has ['more']"),
+        (
+            make_segment([2], row=np.zeros(2)),
+            "column 'row' is float64(), not int64()",
+        ),
+        (
+            make_segment([2], **{"obs/x": np.zeros((2, 3), "f4")}),
+            "column 'obs/x' is float32(3,), not float32(2,)",
+        ),
+        (Segment({"row": np.zeros(2)}, np.zeros(1)), "the item table has dtype float64"),
+        (make_segment([1], tail_rows=1), "other views or tail rows"),
+        (
+            Segment(make_segment([2]).columns, make_segment([2]).items, (RowView("a", "b", "c"),)),
+            "other views or tail rows",
+        ),
+    ],
+)
+def test_a_segment_unlike_the_first_one_is_refused(segment: Segment, message: str) -> None:
+    builder = make_builder(4)
+    put(builder, make_segment([2]))
+    with pytest.raises(BufferContractError) as caught:
+        put(builder, segment)
+    assert message in str(caught.value)
+    block = builder.seal()
+    assert block is not None
+    assert block.columns["row"].tolist() == [0, 1]  # what was there is whole

@@ -1,0 +1,171 @@
+"""Looking into files and run folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hpcdi.store.block import Block
+from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import pack, publish_policy
+from hpcdi.store.shards import write_shard
+from hpcdi.store.snapshots import save_state
+from hpcdi.types import ITEM_DTYPE, RowView
+
+
+def make_block(rows: int = 4, items: int = 2) -> Block:
+    table = np.zeros(items, dtype=ITEM_DTYPE)
+    table["item_len"] = rows // max(items, 1)
+    table["policy_version"] = 5 + np.arange(items)
+    columns = {
+        "obs/speed": np.linspace(-1, 1, 2 * rows).reshape(rows, 2),
+        "terminated": np.arange(rows) == 1,
+        "nothing": np.zeros((rows, 0)),
+    }
+    views = (RowView("next", "obs/speed", "offset"),)
+    return Block(columns, table, {"task_id": "task_1", "sealed_at": 0.0}, views)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> RunLayout:
+    """A run with three shards, a policy and a snapshot."""
+    layout = RunLayout(tmp_path)
+    run = {"exp_name": "cartpole", "state": "done", "versions": {"hpcdi": "1.2.3"}}
+    layout.run_file.write_text(json.dumps(run))
+    for number in range(3):
+        write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
+    publish_policy(layout.latest_policy, pack({"w": torch.ones(2)}, 9), fsync=False)
+    state = {"counters": {"env_steps": 7}, "index": np.arange(3)}
+    save_state(layout.coordinator_snapshot, "coordinator", 1, state, fsync=False)
+    return layout
+
+
+def shards_of(layout: RunLayout) -> list[Path]:
+    return sorted(layout.data_dir.rglob("*.h5"))
+
+
+def tear(path: Path) -> None:
+    """Damage the last byte of the data."""
+    data = bytearray(path.read_bytes())
+    start = data.index(np.linspace(-1, 1, 8).tobytes()) if path.suffix == ".h5" else len(data) - 1
+    data[start] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_a_shard(layout: RunLayout) -> None:
+    path = shards_of(layout)[0]
+    report = inspect(str(path))
+    assert report.errors == []
+    text = "\n".join(report.lines)
+    assert text.startswith(f"{path}: shard, ")
+    assert "is right" in report.lines[0]
+    assert "4 transitions in 2 items, 4 rows, policy versions 5 to 6" in text
+    assert "task_id: task_1" in text
+    assert "sealed_at: 19" in text  # a date, not a number of seconds
+    speed = next(line.split() for line in report.lines if "obs/speed" in line and "=" not in line)
+    assert speed == ["obs/speed", "float64", "(4,", "2)", "-1", "..", "1"]
+    assert any(line.split()[:1] == ["nothing"] and "empty" in line for line in report.lines)
+    assert "next                 = obs/speed[row + offset[row]]" in text
+
+
+def test_a_shard_without_items(layout: RunLayout) -> None:
+    write_shard(layout, "data/empty.h5", make_block(0, 0), fsync=False)
+    report = inspect(layout.root / "data" / "empty.h5")
+    assert report.errors == []
+    assert "  no items" in report.lines
+
+
+def test_a_policy(layout: RunLayout) -> None:
+    report = inspect(layout.latest_policy)
+    assert report.errors == []
+    assert "policy of train iteration 9" in report.lines[0]
+    assert report.lines[1].split() == ["w", "F32", "(2,)"]
+
+
+def test_saved_state(layout: RunLayout) -> None:
+    report = inspect(layout.coordinator_snapshot)
+    assert report.errors == []
+    assert "state of 'coordinator', schema 1" in report.lines[0]
+    told = {line.split()[0]: line.split()[1:] for line in report.lines[1:]}
+    assert told == {"counters/env_steps": ["7"], "index": ["int64", "(3,)"]}
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    save_state(tmp_path / "x.h5", "x", 1, {"text": "a" * 500})
+    (line,) = inspect(tmp_path / "x.h5").lines[1:]
+    assert line.endswith("aaa...")
+    assert len(line) < 110
+
+
+def test_a_run_folder(layout: RunLayout) -> None:
+    report = inspect(layout.root)
+    assert report.errors == []
+    text = "\n".join(report.lines)
+    assert "run of 'cartpole', state 'done', hpcdi 1.2.3" in report.lines[0]
+    assert "data: 3 shards, 12 transitions" in text
+    assert "all checksums right" in text
+    assert "policy of train iteration 9" in text
+    assert "state of 'coordinator'" in text
+
+
+def test_one_damaged_shard_is_named_and_the_rest_is_counted(layout: RunLayout) -> None:
+    damaged = shards_of(layout)[1]
+    tear(damaged)
+    report = inspect(layout.root)
+    assert report.errors == [f"{damaged}: checksum is wrong: the file is torn"]
+    text = "\n".join(report.lines)
+    assert "data: 2 shards, 8 transitions" in text
+    assert "1 damaged" in text
+
+
+def test_every_damaged_file_is_named(layout: RunLayout) -> None:
+    tear(shards_of(layout)[0])
+    shards_of(layout)[2].write_bytes(b"")
+    tear(layout.latest_policy)
+    layout.coordinator_snapshot.write_bytes(b"text")
+    report = inspect(layout.root)
+    assert len(report.errors) == 4
+    named = {error.partition(":")[0] for error in report.errors}
+    assert named == {
+        str(shards_of(layout)[0]),
+        str(shards_of(layout)[2]),
+        str(layout.latest_policy),
+        str(layout.coordinator_snapshot),
+    }
+
+
+def test_what_an_interrupted_write_left_is_told(layout: RunLayout) -> None:
+    left = layout.data_dir / ".000009.h5.tmp-77"
+    left.write_bytes(b"half")
+    report = inspect(layout.root)
+    assert report.errors == []
+    assert f"  left over from an interrupted write: {left}" in report.lines
+
+
+def test_a_run_without_data(tmp_path: Path) -> None:
+    RunLayout(tmp_path).run_file.write_text("{}")
+    report = inspect(tmp_path)
+    assert report.errors == []
+    assert "data: 0 shards, 0 transitions" in "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("text", ["", "{", "\x00"])
+def test_a_torn_run_file_is_told(tmp_path: Path, text: str) -> None:
+    file = RunLayout(tmp_path).run_file
+    file.write_text(text)
+    (error,) = inspect(tmp_path).errors
+    assert error.startswith(f"{file}: is not JSON")
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    assert inspect(tmp_path).errors == [f"{tmp_path}: is not a run folder: it has no run.json"]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    assert inspect(path).errors == [f"{path}: does not exist"]

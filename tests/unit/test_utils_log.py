@@ -1,0 +1,182 @@
+"""What a run leaves to read: JSONL logs, lines on the terminal, TensorBoard events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, open_log, say
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_it_was() -> Iterator[None]:
+    level, propagate = LOGGER.level, LOGGER.propagate
+    yield
+    close_log()
+    LOGGER.setLevel(level)
+    LOGGER.propagate = propagate
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_line_is_json_and_says_who_and_when(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "rank00003.jsonl"  # the folder is made
+    open_log(path, 3, "collector")
+    LOGGER.info("episode %d\nof two lines", 7, extra={"episode_return": 1.5, "ids": [1, 2]})
+    LOGGER.debug("not told")
+    (entry,) = lines_of(path)
+    assert entry["message"] == "episode 7\nof two lines"
+    assert (entry["rank"], entry["role"], entry["level"]) == (3, "collector", "INFO")
+    assert (entry["episode_return"], entry["ids"]) == (1.5, [1, 2])
+    assert entry["time"] > 1.6e9
+    assert entry.keys() >= {"host", "pid"}
+
+
+def test_a_traceback_is_a_field(tmp_path: Path) -> None:
+    open_log(tmp_path / "log.jsonl", 0, "coordinator")
+    try:
+        int("planted")
+    except ValueError:
+        LOGGER.exception("it failed")
+    (entry,) = lines_of(tmp_path / "log.jsonl")
+    assert entry["message"] == "it failed"
+    assert entry["level"] == "ERROR"
+    assert entry["traceback"].startswith("Traceback")
+    assert entry["traceback"].endswith("invalid literal for int() with base 10: 'planted'")
+
+
+def test_what_json_does_not_know(tmp_path: Path) -> None:
+    open_log(tmp_path / "log.jsonl", 0, "coordinator")
+    told = {"path": Path("a/b"), "number": np.float32(1.5), "lost": float("nan"), "all": [np.inf]}
+    LOGGER.info("x", extra={**told, "nested": {"count": np.int64(3)}})
+    (entry,) = lines_of(tmp_path / "log.jsonl")
+    assert (entry["path"], entry["number"], entry["nested"]) == ("a/b", 1.5, {"count": 3})
+    assert (entry["lost"], entry["all"]) == (None, [None])
+
+
+def test_a_record_cannot_hide_who_speaks(tmp_path: Path) -> None:
+    open_log(tmp_path / "log.jsonl", 0, "coordinator")
+    LOGGER.info("x", extra={"rank": 7, "role": "learner"})
+    (entry,) = lines_of(tmp_path / "log.jsonl")
+    assert (entry["rank"], entry["role"]) == (0, "coordinator")
+
+
+def test_a_restarted_rank_appends(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        open_log(tmp_path / "log.jsonl", 0, "coordinator")
+        LOGGER.info(text)
+        close_log()
+    assert [entry["message"] for entry in lines_of(tmp_path / "log.jsonl")] == ["first", "second"]
+
+
+def test_opening_again_closes_the_first_log(tmp_path: Path) -> None:
+    open_log(tmp_path / "a.jsonl", 0, "coordinator")
+    open_log(tmp_path / "b.jsonl", 0, "coordinator")
+    LOGGER.info("x")
+    assert lines_of(tmp_path / "a.jsonl") == []
+    assert len(lines_of(tmp_path / "b.jsonl")) == 1
+    assert len(LOGGER.handlers) == 2
+
+
+def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    open_log(tmp_path / "a.jsonl", 0, "coordinator")
+    close_log()
+    close_log()
+    assert LOGGER.handlers == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "line"),
+    [(0, "warning: disk is full\n"), (2, "[rank 2 collector] warning: disk is full\n")],
+)
+def test_warnings_reach_the_terminal_and_say_who(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rank: int, line: str
+) -> None:
+    open_log(tmp_path / "a.jsonl", rank, "collector")
+    LOGGER.info("only in the file")
+    LOGGER.warning("disk is full")
+    assert capsys.readouterr().err == line
+
+
+def test_records_do_not_reach_the_root_logger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_log(tmp_path / "a.jsonl", 0, "coordinator")
+    with caplog.at_level(logging.INFO):
+        LOGGER.warning("x")
+    assert caplog.records == []
+
+
+def test_say_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say("solved")
+    say()
+    assert capsys.readouterr().out == "solved\n\n"
+
+
+# ------------------------------------------------------------------------------------- TensorBoard
+
+
+def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(folder)).Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_scalars_are_read_back_by_tensorboard(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path / "tb")
+    for step in range(5):
+        writer.add_scalar("learner_iter/loss", step / 2, step)
+    writer.add_scalar("collector_step/reward", np.float32(7.5), np.int64(3))  # type: ignore[arg-type]
+    writer.close()
+    assert curve(tmp_path / "tb", "learner_iter/loss") == [(k, k / 2) for k in range(5)]
+    assert curve(tmp_path / "tb", "collector_step/reward") == [(3, 7.5)]
+
+
+def test_flushed_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    writer.add_scalar("x", 1.0, 0)
+    writer.flush()
+    try:
+        assert curve(tmp_path, "x") == [(0, 1.0)]
+    finally:
+        writer.close()
+
+
+def test_flushing_now_and_then_needs_no_call(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path, flush_s=-1.0)  # always due
+    writer.add_scalar("x", 1.0, 0)
+    try:
+        assert curve(tmp_path, "x") == [(0, 1.0)]
+    finally:
+        writer.close()
+
+
+def test_a_restart_drops_what_was_written_after_its_step(tmp_path: Path) -> None:
+    first = TensorBoardWriter(tmp_path)
+    for step in range(10):
+        first.add_scalar("loss", 100.0 + step, step)
+    first.close()
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / "events.out.tfevents.0000000001.earlier")  # another second
+    second = TensorBoardWriter(tmp_path, purge_step=6)
+    second.add_scalar("loss", 206.0, 6)
+    second.close()
+    expected = [(step, 100.0 + step) for step in range(6)] + [(6, 206.0)]
+    assert curve(tmp_path, "loss") == expected
+
+
+def test_closing_a_writer_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    writer = TensorBoardWriter(tmp_path)
+    writer.close()
+    writer.close()
+    assert threading.active_count() == before

@@ -1,0 +1,170 @@
+"""Counters, means, rates, percentiles, and numbers for people."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcdi.utils.metrics import (
+    CountVar,
+    Distribution,
+    Rate,
+    ScalarMonitor,
+    human_bytes,
+    human_count,
+    human_time,
+)
+
+QUICK = settings(deadline=None, max_examples=60)
+
+
+def test_a_counter_is_shared_by_reference() -> None:
+    counter = CountVar(3)
+    same = counter
+    same.add(4)
+    assert counter.val == 7
+    counter.update(1)
+    assert same.val == 1
+    assert CountVar().val == 0
+
+
+def test_means_are_of_each_scalar_and_start_anew() -> None:
+    monitor = ScalarMonitor()
+    monitor.add({"loss": 1.0, "lr": 2})
+    monitor.add({"loss": 3.0})
+    assert monitor.take_means() == {"loss": 2.0, "lr": 2.0}
+    assert monitor.take_means() == {}
+    monitor.add({"loss": 5.0})
+    assert monitor.take_means() == {"loss": 5.0}
+
+
+def test_what_is_not_a_number_is_passed_over() -> None:
+    monitor = ScalarMonitor()
+    monitor.add({"loss": 1.0, "priority": [1.0, 2.0], "name": "x", "nothing": None})
+    assert monitor.take_means() == {"loss": 1.0}
+
+
+def test_a_rate_needs_two_points() -> None:
+    rate = Rate()
+    assert rate.per_second() == 0.0
+    rate.add(1.0, 100.0)
+    assert rate.per_second() == 0.0
+    rate.add(3.0, 500.0)
+    assert rate.per_second() == 200.0
+
+
+def test_a_rate_looks_back_one_window() -> None:
+    rate = Rate(window_s=10.0)
+    for second in range(100):  # 1 a second, then 5 a second
+        rate.add(second, second if second <= 50 else 50 + 5 * (second - 50))
+    assert rate.per_second() == 5.0
+
+
+def test_a_rate_survives_equal_times_and_a_long_silence() -> None:
+    rate = Rate(window_s=1.0)
+    rate.add(5.0, 1.0)
+    rate.add(5.0, 2.0)
+    assert rate.per_second() == 0.0
+    rate.add(105.0, 102.0)
+    assert rate.per_second() == 1.0
+
+
+@QUICK
+@given(st.lists(st.floats(0.01, 5.0), max_size=50), st.floats(0.0, 1000.0))
+def test_a_steady_counter_has_its_slope(gaps: list[float], slope: float) -> None:
+    rate = Rate(window_s=10.0)
+    now = 0.0
+    for gap in gaps:
+        now += gap
+        rate.add(now, slope * now)
+    expected = slope if len(gaps) > 1 else 0.0
+    assert rate.per_second() == pytest.approx(expected, abs=1e-6)
+
+
+def test_percentiles_are_of_the_last_values() -> None:
+    distribution = Distribution(size=3)
+    for value in (100.0, 1.0, 2.0, 3.0):
+        distribution.add(value)
+    assert len(distribution) == 3
+    assert distribution.percentile(50) == 2.0
+    assert (distribution.percentile(0), distribution.percentile(100)) == (1.0, 3.0)
+
+
+def test_no_values_have_no_percentile() -> None:
+    distribution = Distribution()
+    assert len(distribution) == 0
+    assert math.isnan(distribution.percentile(50))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (9999.4, "9999"),
+        (10_000, "10k"),
+        (12_345, "12.3k"),
+        (999_499, "999k"),
+        (999_999, "1M"),
+        (1_234_567, "1.23M"),
+        (999_999_999, "1G"),
+        (2.5e9, "2.5G"),
+        (1e12, "1T"),
+        (-20_000, "-20k"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_counts_for_people(value: float, text: str) -> None:
+    assert human_count(value) == text
+
+
+@QUICK
+@given(st.floats(0, 9e14))
+def test_a_count_is_short_and_right_to_three_digits(value: float) -> None:
+    text = human_count(value)
+    scales = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+    digits, scale = (text[:-1], scales[text[-1]]) if text[-1] in scales else (text, 1.0)
+    assert "e" not in digits
+    assert len(text) <= 6
+    assert float(digits) * scale == pytest.approx(value, rel=0.0051, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1023.7, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**3, "5.0 GiB"),
+        (3 * 1024**4, "3.0 TiB"),
+        (5000 * 1024**4, "5000.0 TiB"),
+        (-2048, "-2.0 KiB"),
+    ],
+)
+def test_sizes_for_people(value: float, text: str) -> None:
+    assert human_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (185, "3m05s"),
+        (3599.9, "59m59s"),
+        (3600, "1h00m"),
+        (8040, "2h14m"),
+        (90_000, "25h00m"),
+        (float("inf"), "?"),
+        (float("nan"), "?"),
+    ],
+)
+def test_durations_for_people(seconds: float, text: str) -> None:
+    assert human_time(seconds) == text

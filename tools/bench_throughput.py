@@ -1,0 +1,197 @@
+"""How fast a whole run is while it learns: environment steps, learner iterations, latency, idling.
+
+A real 4-rank `hpcdi train` on CartPole (MLP 4-128-128-2, batch 64) runs with learning on; before
+and after it, the bare update of the same network is measured alone on the same machine. The figures
+that matter are the ratios: absolute ones drift with the machine and the hour.
+
+    python tools/bench_throughput.py            about two minutes
+    python tools/bench_throughput.py --quick    less than one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench_common import Row, at_least, at_most, parser, show
+
+ROOT = Path(__file__).parent.parent
+BATCH = 64
+SETTINGS = (
+    "env.stop_value=1e9", "policy.model.encoder_hidden_size_list=[128,128]",
+    f"policy.learn.batch_size={BATCH}", "policy.other.commander.eval_interval=1e9",
+    "policy.other.commander.max_env_step=inf",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Measure, and print."""
+    command_line = parser(__doc__ or "")
+    command_line.add_argument("--config", default=str(ROOT / "configs" / "cartpole_dqn.yaml"))
+    command_line.add_argument("--idle-rank", action="store_true", help="(a rank of the idle test)")
+    given = command_line.parse_args()
+    if given.idle_rank:
+        idle_rank()
+        return
+    seconds = 20 if given.quick else 60
+    bare = [bare_updates_per_s(2.0)]
+    figures = run(given.config, seconds)
+    bare.append(bare_updates_per_s(2.0))
+    show(rows(figures, sum(bare) / len(bare)), given.json)
+    show(idle_rows(), given.json)
+    if not given.json:
+        where_the_time_goes(figures)
+
+
+def rows(figures: dict[str, Any], bare: float) -> list[Row]:
+    """Figures of the run, from the first train iteration on."""
+    since, steps_then = figures["learning_since"]
+    lasted_s = figures["ended_at"] - since
+    steps = (figures["env_steps"] - steps_then) / lasted_s
+    iterations = figures["train_iter"] / lasted_s
+    files = figures["blocks"] / figures["elapsed_s"] / 2
+    latency_ms = 1e3 * figures["block_latency_p50_s"]
+    bare_name = "bare torch update, alone"
+    return [
+        Row("bare update of the same network, measured alone", bare, "/s"),
+        at_least("environment steps while learning", steps, "/s", 20_000),
+        at_least(
+            "learner iterations at the same time, share of bare", iterations / bare, "", 0.35,
+            ratio=iterations / bare, peer=bare_name,
+        ),
+        Row("learner iterations at the same time", iterations, "/s"),
+        at_most("full block to learnable, p50", latency_ms, "ms", 100),
+        Row("full block to learnable, p99", 1e3 * figures["block_latency_p99_s"], "ms"),
+        at_most("files of one collector", files, "/s", 2),
+    ]  # fmt: skip
+
+
+def run(config: str, seconds: float) -> dict[str, Any]:
+    """Run 4 ranks for a while; gives the figures of run.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        command = [
+            sys.executable,
+            "-m",
+            "hpcdi",
+            "train",
+            config,
+            *SETTINGS,
+            "--run-dir",
+            str(path),
+        ]
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            time.sleep(seconds)
+            job.terminate()
+            _, errors = job.communicate(timeout=60)
+        finally:
+            job.kill()
+        facts = json.loads((path / "run.json").read_text())
+        if facts["state"] != "stopped":
+            sys.exit(f"the run failed: {facts.get('reason')}\n{errors.decode()}")
+        return dict(facts["figures"])
+
+
+def bare_updates_per_s(seconds: float) -> float:
+    """Updates of the same network in a plain torch loop: one batch, one thread, nothing else."""
+    code = f"import bench_throughput as b; print(b.bare_loop({seconds}))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    return float(out)
+
+
+def bare_loop(seconds: float) -> float:
+    """Double DQN written by hand; fused Adam, as hpcdi uses it."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+
+    def network() -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)
+        )
+
+    online, target = network(), network()
+    optimizer = torch.optim.Adam(online.parameters(), 1e-3, fused=True)
+    now, after = torch.randn(BATCH, 4), torch.randn(BATCH, 4)
+    action = torch.randint(0, 2, (BATCH, 1))
+    reward, discount = torch.ones(BATCH, 1), torch.full((BATCH, 1), 0.97)
+
+    def update() -> None:
+        with torch.no_grad():
+            best = online(after).argmax(1, keepdim=True)
+            goal = reward + discount * target(after).gather(1, best)
+        loss = nn.functional.smooth_l1_loss(online(now).gather(1, action), goal)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(200):
+        update()
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        update()
+        count += 1
+    return count / (time.perf_counter() - start)
+
+
+def idle_rows() -> list[Row]:
+    """CPU of ranks that only wait, as shares of a core."""
+    from hpcdi.launch.local import mpirun_command, rank_environment
+
+    command = [*mpirun_command(4), sys.executable, __file__, "--idle-rank"]
+    out = subprocess.run(
+        command, env=rank_environment(os.environ), capture_output=True, text=True, check=True
+    ).stdout
+    shares = json.loads(out)
+    return [
+        at_most("idle coordinator, share of a core", 100 * shares[0], "%", 5),
+        at_most("idle worker (communication thread), worst", 100 * max(shares[1:]), "%", 5),
+    ]
+
+
+def idle_rank() -> None:
+    """Wait as a rank waits, and tell what it cost."""
+    from hpcdi.comm.pump import LinkPump
+    from hpcdi.comm.world import open_world
+    from hpcdi.utils.timer import cpu_seconds
+
+    world = open_world()
+    link = world.open_link()
+    start, cpu = time.monotonic(), cpu_seconds()
+    if world.rank == 0:
+        while time.monotonic() - start < 4.0:
+            link.receive(0.05)
+    else:
+        with LinkPump(link) as pump:
+            while time.monotonic() - start < 4.0:
+                pump.receive(0.2)
+    share = (cpu_seconds() - cpu) / (time.monotonic() - start)
+    shares = world.collect(share)
+    if world.rank == 0:
+        print(json.dumps(shares))
+
+
+def where_the_time_goes(figures: dict[str, Any]) -> None:
+    """Each rank's time, by activity."""
+    print("\nwhere the time goes (share of the whole run; cpu: cores used)")
+    for rank, report in figures["ranks"].items():
+        told = sorted(report["shares"].items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in told if share >= 0.005)
+        memory = report["memory_bytes"] / 2**20
+        who = f"rank {rank}  {report['role']:<11}"
+        print(f"  {who} cpu {report['cpu']:.2f}  {memory:4.0f} MiB  {shares}")
+
+
+if __name__ == "__main__":
+    main()
