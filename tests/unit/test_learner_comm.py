@@ -35,7 +35,7 @@ from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
 from hpcdi.worker.learner.comm.mpi_fs_learner import _takes_columns
-from hpcdi.worker.learner.hooks import SendLearnInfoHook
+from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 
 ROWS = 12
 
@@ -101,7 +101,7 @@ class LearnerScript(Script):
 
 def test_a_run_from_the_first_word_to_the_last(tmp_path: Path) -> None:
     hook = {"log_show_after_iter": 5}
-    script = LearnerScript(tmp_path, learner={"train_iterations": 20, "hook": hook}, priority=True)
+    script = LearnerScript(tmp_path, learner={"train_iterations": 22, "hook": hook}, priority=True)
     worker = MPIFileSystemLearner({}, script.context)
     with script.running(worker) as thread:
         ready = script.hear(WorkerReady, thread)
@@ -114,13 +114,13 @@ def test_a_run_from_the_first_word_to_the_last(tmp_path: Path) -> None:
         goodbye = script.hear(Goodbye, thread)
         script.tell(Leave(7))
         thread.join()
-    assert (result.task_id, result.train_iter, worker.exit_code) == ("task", 20, 7)
+    assert (result.task_id, result.train_iter, worker.exit_code) == ("task", 22, 7)
     told = script.all_of(LearnInfo)
-    assert [info.train_iter for info in told] == [5, 10, 15, 20]
+    assert [info.train_iter for info in told] == [5, 10, 15, 20, 22]
     assert all({"total_loss", "q_value", "cur_lr"} <= info.scalars.keys() for info in told)
-    assert (goodbye.report["role"], goodbye.report["train_iter"]) == ("learner", 20)
+    assert (goodbye.report["role"], goodbye.report["train_iter"]) == ("learner", 22)
     assert {"start", "train", "wait"} <= goodbye.report["shares"].keys()
-    assert read_policy(script.layout.latest_policy).version == 20, "the last one is kept"
+    assert read_policy(script.layout.latest_policy).version == 22, "the last one is kept"
     assert worker._learner is not None
     assert worker._learner.collector_envstep == 900
 
@@ -211,11 +211,12 @@ def test_how_often_the_coordinator_is_told(
     worker = MPIFileSystemLearner({}, script.context)
     hooks = worker.hooks4call
     worker.pump.close()
-    assert [made.position for made in hooks] == [
-        "before_run", "after_iter", "after_run", "after_iter"
+    assert [(type(made), made.position) for made in hooks] == [
+        (SendPolicyHook, "before_run"), (SendPolicyHook, "after_iter"),
+        (SendPolicyHook, "after_run"), (SendLearnInfoHook, "after_iter"),
+        (LogShowHook, "after_run"), (SendLearnInfoHook, "after_run"),
     ]  # fmt: skip
-    assert [made._freq for made in hooks] == [4, 4, 4, every]
-    assert isinstance(hooks[-1], SendLearnInfoHook)
+    assert [made._freq for made in hooks[:4]] == [4, 4, 4, every]
 
 
 def test_what_the_seeds_callers_call(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.learner.learner_hook import (
@@ -13,31 +14,62 @@ from hpcdi.worker.learner.learner_hook import (
 )
 
 
-class LogShowHook(LearnerHook):
-    """Averages the scalars of the last iterations: to the log, and to TensorBoard if given.
+class PeriodicHook(LearnerHook):
+    """After iterations it acts at each `freq`-th one; before and after a run, always.
 
     Args:
         name: for people.
         priority: the lower, the earlier.
         position: where it is called.
-        ext_args: ``freq``: iterations between two looks.
+        ext_args: the number of iterations, under the hook's `freq_key`.
+
+    Raises:
+        ValueError: that number is not positive.
     """
+
+    usual_name: ClassVar[str]
+    usual_priority: ClassVar[float] = 100
+    freq_key: ClassVar[str] = "freq"
+    usual_freq: ClassVar[int] = 1
 
     def __init__(
         self,
-        name: str = "log_show",
-        priority: float = 20,
+        name: str | None = None,
+        priority: float | None = None,
         *,
         position: str = "after_iter",
         ext_args: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, priority, position=position)
-        self._freq = _every(ext_args, "freq", 1)
+        super().__init__(
+            self.usual_name if name is None else name,
+            self.usual_priority if priority is None else priority,
+            position=position,
+        )
+        self._freq = int((ext_args or {}).get(self.freq_key, self.usual_freq))
+        if self._freq < 1:
+            raise ValueError(f"{self.freq_key} must be at least 1, not {self._freq}")
 
     def __call__(self, engine: Any) -> None:
-        """Look, if it is time."""
-        if engine.train_iter % self._freq:
-            return
+        """Act, if it is time."""
+        if (
+            self.position not in ("before_iter", "after_iter")
+            or engine.train_iter % self._freq == 0
+        ):
+            self.act(engine)
+
+    @abstractmethod
+    def act(self, engine: Any) -> None:
+        """What the hook is there for."""
+
+
+class LogShowHook(PeriodicHook):
+    """Averages the scalars of the last iterations: to the log, and to TensorBoard if given."""
+
+    usual_name = "log_show"
+    usual_priority = 20
+
+    def act(self, engine: Any) -> None:
+        """Look at what has come since the last look."""
         scalars = engine.monitor.take_means()
         if not scalars:
             return
@@ -49,70 +81,26 @@ class LogShowHook(LearnerHook):
                 engine.tb_logger.add_scalar(tag, value, engine.train_iter)
 
 
-class SendPolicyHook(LearnerHook):
-    """Offers the policy to collectors.
+class SendPolicyHook(PeriodicHook):
+    """Offers the policy to collectors."""
 
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: where it is called.
-        ext_args: ``send_policy_freq``: iterations between two offers.
-    """
+    usual_name = "send_policy"
+    freq_key = "send_policy_freq"
 
-    def __init__(
-        self,
-        name: str = "send_policy",
-        priority: float = 100,
-        *,
-        position: str = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position=position)
-        self._freq = _every(ext_args, "send_policy_freq", 1)
-
-    def __call__(self, engine: Any) -> None:
-        """Offer it, if it is time."""
-        if self.position != "after_iter" or engine.train_iter % self._freq == 0:
-            engine.offer_policy(force=self.position != "after_iter")
+    def act(self, engine: Any) -> None:
+        """Offer it; before and after a run, whether somebody waits for it or not."""
+        engine.offer_policy(force=self.position != "after_iter")
 
 
-class SendLearnInfoHook(LearnerHook):
-    """Tells the coordinator what the learner says of itself.
+class SendLearnInfoHook(PeriodicHook):
+    """Tells the coordinator what the learner says of itself."""
 
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: where it is called.
-        ext_args: ``freq``: iterations between two words.
-    """
+    usual_name = "send_learn_info"
+    usual_freq = 10
 
-    def __init__(
-        self,
-        name: str = "send_learn_info",
-        priority: float = 100,
-        *,
-        position: str = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position=position)
-        self._freq = _every(ext_args, "freq", 10)
-
-    def __call__(self, engine: Any) -> None:
-        """Tell, if it is time."""
-        if engine.train_iter % self._freq == 0:
-            engine.send_learn_info(engine.learn_info)
-
-
-def _every(ext_args: Mapping[str, Any] | None, key: str, default: int) -> int:
-    """A number of iterations.
-
-    Raises:
-        ValueError: it is not positive.
-    """
-    count = int((ext_args or {}).get(key, default))
-    if count < 1:
-        raise ValueError(f"{key} must be at least 1, not {count}")
-    return count
+    def act(self, engine: Any) -> None:
+        """Tell."""
+        engine.send_learn_info(engine.learn_info)
 
 
 register_learner_hook("log_show", LogShowHook)

@@ -33,7 +33,7 @@ from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
-from hpcdi.worker.learner.hooks import SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.learner.learner_hook import LearnerHook
 
 _COORDINATOR = 0
@@ -220,6 +220,8 @@ class MPIFileSystemLearner(BaseCommLearner):
             SendPolicyHook(position="after_iter", ext_args=freq),
             SendPolicyHook(position="after_run", ext_args=freq),
             SendLearnInfoHook(position="after_iter", ext_args=info),
+            LogShowHook(position="after_run"),  # of a run shorter than its logging interval too
+            SendLearnInfoHook(position="after_run"),
         ]
 
     # ----------------------------------------------------------------------------------- internals
