@@ -21,6 +21,7 @@ from test_coordinator_partition import (
 
 from hpcdi.comm.messages import AdmitBlock, ItemReady
 from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.worker.coordinator.backlog import MAX_UNREAD
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 
 
@@ -65,19 +66,36 @@ def test_a_block_that_failed_costs_its_rows_only() -> None:
     assert "data/2.h5" in partition.take_freed()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="every block is ordered to be read, also when its rows have been given away since",
-)
 def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None:
     """Else it reads for ever what has gone already, while its orders pile up."""
-    partition = make_partition()
-    orders = deque[AdmitBlock]()
+    desk = make_desk()
+    orders = deque[AdmitBlock](desk.open(1))
+    freed = set[str]()
     for k in range(100):
-        orders.append(partition.place(block(k, [17])))
+        orders += [order for _, order in desk.assign(block(k, [17]))]
+        assert len(orders) <= MAX_UNREAD
         if k % 2:
-            partition.admit(admitted(orders.popleft().block_id))
-    assert partition.buffer.count() > 0
+            orders += desk.admit(1, admitted(orders.popleft().block_id))
+        freed.update(desk.take_freed())
+    assert desk.count() > CAPACITY / 2
+    assert desk.blocks_skipped > 40
+    assert desk.blocks_lost == 0
+    held = {b["path"] for b in desk.partitions[1].state_dict()["blocks"]}
+    assert not freed & held
+    waiting = 100 - len(freed) - len(held)
+    assert 0 < waiting <= CAPACITY // 18
+
+
+def test_while_there_is_no_learner_the_oldest_blocks_give_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hpcdi.worker.coordinator.replay_desk.EARLY_ROWS", 18 * 3)
+    desk = make_desk()
+    for k in range(1, 6):
+        assert desk.assign(block(k, [17])) == []
+    assert desk.take_freed() == ["data/1.h5", "data/2.h5"]
+    assert desk.blocks_skipped == 2
+    assert [order.block_id for order in desk.open(1)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("block_id", [1, 99])
@@ -152,7 +170,7 @@ def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
         desk.assign(block(k, [5]))
     desk.admit(1, admitted(0))
     save_state(tmp_path / "desk.h5", "desk", 1, desk.state_dict())
-    state = load_state(tmp_path / "desk.h5", "desk", 1)["rank1"]
+    state = load_state(tmp_path / "desk.h5", "desk", 1)["partitions"]["rank1"]
     assert [(b["block_id"], b["path"], b["first_row"], b["end_id"]) for b in state["blocks"]] == [
         (0, "data/0.h5", 0, 5), (1, "data/1.h5", 6, -1), (2, "data/2.h5", 12, -1),
     ]  # fmt: skip
@@ -167,17 +185,17 @@ def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
 def test_buffers_by_name() -> None:
     """The seeds' callers push and draw metadata one by one."""
     desk = make_desk()
-    assert desk.sample_items("mine", 1, 0) is None
-    desk.update_items("mine", {"replay_unique_id": ["mine_0"], "priority": [1.0]})
+    assert desk.named.sample("mine", 1, 0) is None
+    desk.named.update("mine", {"replay_unique_id": ["mine_0"], "priority": [1.0]})
     for n in range(3):
-        desk.push_item(ItemReady("task", "mine", f"d{n}", {"policy_iter": n, "priority": None}))
-    drawn = desk.sample_items("mine", 3, 10) or []
+        desk.named.push(ItemReady("task", "mine", f"d{n}", {"policy_iter": n, "priority": None}))
+    drawn = desk.named.sample("mine", 3, 10) or []
     assert {d["staleness"] for d in drawn} <= {10, 9, 8}
     assert {d["data_id"] for d in drawn} <= {"d0", "d1", "d2"}
-    desk.update_items("mine", {**{k: [drawn[0][k]] for k in drawn[0]}, "priority": [9.0]})
+    desk.named.update("mine", {**{k: [drawn[0][k]] for k in drawn[0]}, "priority": [9.0]})
     name = drawn[0]["replay_unique_id"]
-    again = [d for _ in range(9) for d in desk.sample_items("mine", 3, 10) or []]
+    again = [d for _ in range(9) for d in desk.named.sample("mine", 3, 10) or []]
     assert {round(d["priority"], 5) for d in again if d["replay_unique_id"] == name} == {9.0}
-    desk.close("mine")
-    desk.close("never there")
-    assert desk.sample_items("mine", 1, 0) is None
+    desk.named.close("mine")
+    desk.named.close("never there")
+    assert desk.named.sample("mine", 1, 0) is None

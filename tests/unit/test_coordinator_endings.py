@@ -40,7 +40,7 @@ def say_goodbye(run: Run, *ranks: int) -> list[Order]:
 
 def test_stop_value() -> None:
     run = evaluating()
-    reason = "stop value reached: mean return 200.0"
+    reason = "stop value reached: mean return 200.0 of 195"
     assert run.result(2, 6.0, returns=(190.0, 210.0)) == stops(reason)
     assert run.scheduler.life.outcome == Outcome("done", reason, 0)
     assert not run.scheduler.finished

@@ -18,6 +18,8 @@ READY = WorkerReady("collector", "host", 1)
 DONE = Outcome("done", "enough", 0)
 FAILURE = WorkerFailed("learner", "host", "ValueError: no", "Traceback ...", exit_code=3)
 START_S, STOP_S = 30.0, 20.0
+NOW = 12.0
+"""When a goodbye comes; it changes nothing."""
 
 
 def lifecycle(workers: int = 3, *, ready: bool = True) -> Lifecycle:
@@ -78,10 +80,10 @@ def test_stop_goodbye_leave() -> None:
     life = lifecycle()
     assert life.stop(DONE, 5.0) == stops(1, 2, 3)
     assert (life.phase, life.is_on, life.outcome) == (Phase.STOPPING, False, DONE)
-    assert life.goodbye(2, Goodbye({"n": 2})) == []
+    assert life.goodbye(2, Goodbye({"n": 2}), NOW) == []
     assert life.silent == [1, 3]
-    assert life.goodbye(1, Goodbye()) == []
-    assert life.goodbye(3, Goodbye({"n": 3})) == leaves(1, 2, 3)
+    assert life.goodbye(1, Goodbye(), NOW) == []
+    assert life.goodbye(3, Goodbye({"n": 3}), NOW) == leaves(1, 2, 3)
     assert (life.phase, life.silent) == (Phase.FINISHED, [])
     assert life.reports == {1: {}, 2: {"n": 2}, 3: {"n": 3}}
 
@@ -92,8 +94,8 @@ def test_only_the_first_reason_counts() -> None:
     assert life.stop(Outcome("stopped", "Ctrl-C", 130), 6.0) == []
     assert life.outcome == DONE
     for rank in (1, 2):
-        assert life.goodbye(rank, Goodbye()) == []
-    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3)
+        assert life.goodbye(rank, Goodbye(), NOW) == []
+    assert life.goodbye(3, Goodbye(), NOW) == leaves(1, 2, 3)
     assert life.stop(Outcome("stopped", "Ctrl-C", 130), 7.0) == []
     assert life.outcome == DONE
 
@@ -101,7 +103,7 @@ def test_only_the_first_reason_counts() -> None:
 def test_the_exit_code_goes_to_everybody() -> None:
     life = lifecycle(1)
     life.stop(Outcome("stopped", "Ctrl-C", 130), 0.0)
-    assert life.goodbye(1, Goodbye()) == leaves(1, exit_code=130)
+    assert life.goodbye(1, Goodbye(), NOW) == leaves(1, exit_code=130)
 
 
 def test_who_came_after_the_stop_has_been_told_already() -> None:
@@ -110,36 +112,34 @@ def test_who_came_after_the_stop_has_been_told_already() -> None:
     assert life.stop(DONE, 0.0) == stops(1, 2)
     life.ready(2, READY)
     assert life.phase is Phase.STOPPING
-    assert life.goodbye(1, Goodbye()) == []
-    assert life.goodbye(2, Goodbye()) == leaves(1, 2)
+    assert life.goodbye(1, Goodbye(), NOW) == []
+    assert life.goodbye(2, Goodbye(), NOW) == leaves(1, 2)
 
 
-def test_a_goodbye_before_the_end_is_not_waited_for_later() -> None:
+def test_who_leaves_before_the_end_has_failed() -> None:
     life = lifecycle()
-    assert life.goodbye(2, Goodbye()) == []
-    assert life.is_on
-    assert life.stop(DONE, 0.0) == stops(1, 3)
-    life.goodbye(1, Goodbye())
-    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3)
+    left = Outcome("failed", "rank 2 left before the end of the run", 1)
+    assert life.goodbye(2, Goodbye(), NOW) == stops(1, 3, reason=left.reason)
+    assert (life.is_on, life.outcome) == (False, left)
+    life.goodbye(1, Goodbye(), NOW)
+    assert life.goodbye(3, Goodbye(), NOW) == leaves(1, 2, 3, exit_code=1)
 
 
-def test_if_all_have_gone_the_stop_is_the_end() -> None:
-    life = lifecycle(2)
-    life.goodbye(1, Goodbye())
-    life.goodbye(2, Goodbye())
-    assert life.stop(DONE, 0.0) == leaves(1, 2)
+def test_if_the_only_one_leaves_that_is_the_end() -> None:
+    life = lifecycle(1)
+    assert life.goodbye(1, Goodbye(), NOW) == leaves(1, exit_code=1)
     assert life.phase is Phase.FINISHED
 
 
 def test_who_is_silent_is_waited_for_so_long() -> None:
     life = lifecycle()
     life.stop(DONE, 100.0)
-    life.goodbye(1, Goodbye())
+    life.goodbye(1, Goodbye(), NOW)
     assert life.tick(100.0 + STOP_S) == []
     assert life.tick(100.1 + STOP_S) == leaves(1, 2, 3)
     assert (life.phase, life.silent, life.outcome) == (Phase.FINISHED, [2, 3], DONE)
     assert life.tick(1e9) == []
-    assert life.goodbye(2, Goodbye()) == []  # told once
+    assert life.goodbye(2, Goodbye(), NOW) == []  # told once
 
 
 # ----------------------------------------------------------------------------------------- failure
@@ -149,8 +149,8 @@ def test_a_failure_stops_the_others() -> None:
     life = lifecycle()
     assert life.failed(2, FAILURE, 10.0) == stops(1, 3, reason="ValueError: no")
     assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
-    assert life.goodbye(1, Goodbye()) == []
-    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3, exit_code=3)
+    assert life.goodbye(1, Goodbye(), NOW) == []
+    assert life.goodbye(3, Goodbye(), NOW) == leaves(1, 2, 3, exit_code=3)
 
 
 def test_after_a_failure_the_others_have_little_time() -> None:
@@ -167,7 +167,7 @@ def test_a_failure_at_the_end_is_a_failure() -> None:
     life.stop(DONE, 10.0)
     assert life.failed(2, FAILURE, 11.0) == []
     assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
-    life.goodbye(1, Goodbye())
+    life.goodbye(1, Goodbye(), NOW)
     assert life.tick(11.0 + FAILURE_GRACE_S) == []
     assert life.tick(11.1 + FAILURE_GRACE_S) == leaves(1, 2, 3, exit_code=3)
 
@@ -185,13 +185,13 @@ def test_the_first_failure_counts() -> None:
     life.failed(2, FAILURE, 10.0)
     assert life.failed(3, other, 10.5) == []
     assert life.outcome == Outcome("failed", "ValueError: no", 3, (2, FAILURE))
-    assert life.goodbye(1, Goodbye()) == leaves(1, 2, 3, exit_code=3)
+    assert life.goodbye(1, Goodbye(), NOW) == leaves(1, 2, 3, exit_code=3)
 
 
 def test_the_last_one_fails() -> None:
     life = lifecycle(2)
     life.stop(DONE, 10.0)
-    life.goodbye(1, Goodbye())
+    life.goodbye(1, Goodbye(), NOW)
     assert life.failed(2, FAILURE, 11.0) == leaves(1, 2, exit_code=3)
     assert life.phase is Phase.FINISHED
 
@@ -201,4 +201,4 @@ def test_a_failure_before_everybody_has_come() -> None:
     assert life.failed(1, FAILURE, 0.0) == stops(2, reason="ValueError: no")
     life.ready(2, READY)
     assert life.phase is Phase.STOPPING
-    assert life.goodbye(2, Goodbye()) == leaves(1, 2, exit_code=3)
+    assert life.goodbye(2, Goodbye(), NOW) == leaves(1, 2, exit_code=3)

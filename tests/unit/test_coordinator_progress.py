@@ -194,7 +194,7 @@ def test_the_summary_of_a_run() -> None:
         "0.50 samples drawn per transition",
         "  data: 3 shards, 2.9 KiB; from a full block to learnable p50 15 ms",
         "  best evaluation: mean return 160.0 at env step 12.3k, policy of iteration 500",
-        "  1 blocks could not be read and were skipped",
+        "  1 block could not be read; the log says why",
         "  rank 0    coordinator cpu   5%  wait 90%",
         "  rank 1    learner    cpu 125%  train 100%",
         "  rank 2    collector  cpu  98%  env 50%, policy 30%, record 20%",

@@ -106,14 +106,14 @@ def test_a_run_from_its_start_to_its_goal(
     cluster.workers[LEARNER].goal = 10**9
     with Coordinator(experiment(), cluster.world.link(0), layout) as coordinator:
         outcome = cluster.play(aside.submit(coordinator.run))
-        assert outcome == Outcome("done", "stop value reached: mean return 200.0", 0)
+        assert outcome == Outcome("done", "stop value reached: mean return 200.0 of 195", 0)
         assert coordinator.system_shutdown_flag
         assert coordinator.silent == []
         figures, summary = coordinator.figures(), coordinator.summary()
         coordinator.save_snapshot(layout)
     assert cluster.left() == [1, 1, 1, 1]
     check_figures(figures, cluster)
-    assert any(line.startswith("  best evaluation: mean return 200.0") for line in summary)
+    assert any(line.startswith("  best evaluation: mean return 200.0 ") for line in summary)
     assert [line.split()[:2] for line in summary[-5:]] == [["rank", str(r)] for r in range(5)]
     assert "mean return 200.0 ± 0.0 (200 to 200, 1 episodes)" in capsys.readouterr().out
     check_curves(layout, figures)
@@ -286,7 +286,7 @@ def test_shards_that_nobody_needs(
         cluster.play(aside.submit(coordinator.run), evaluations=False)
         needed = {
             held["path"]
-            for part in coordinator.state_dict()["replay"].values()
+            for part in coordinator.state_dict()["replay"]["partitions"].values()
             for held in part["blocks"]
         }
         published = coordinator.figures()["blocks"]

@@ -99,7 +99,7 @@ def test_stale_priorities_are_counted() -> None:
 def test_items_by_name() -> None:
     run = Run()
     assert run.hear(0, ItemReady("task", "mine", "d0", {"n": 1})) == []
-    assert len(run.scheduler.desk.sample_items("mine", 1, 0) or []) == 1
+    assert len(run.scheduler.desk.named.sample("mine", 1, 0) or []) == 1
 
 
 def test_a_message_that_rank_0_does_not_know_is_an_error() -> None:
@@ -110,9 +110,10 @@ def test_a_message_that_rank_0_does_not_know_is_an_error() -> None:
 def test_everything_is_shown_before_it_is_decided() -> None:
     run = Run(ready=False)
     run.ready(1)
-    run.hear(1, Goodbye())
-    assert [(rank, type(message)) for rank, message in run.seen] == [(1, WorkerReady), (1, Goodbye)]
-    assert run.scheduler.stop(END, 0.0) == [Order(rank, Stop("over")) for rank in (2, 3)]
-    assert [run.hear(rank, Goodbye()) for rank in (2, 3)][-1] == [
+    assert run.scheduler.stop(END, 0.0) == [Order(rank, Stop("over")) for rank in (1, 2, 3)]
+    assert [run.hear(rank, Goodbye()) for rank in (1, 2, 3)][-1] == [
         Order(rank, Leave(0)) for rank in (1, 2, 3)
     ]
+    assert [(rank, type(message)) for rank, message in run.seen] == [
+        (1, WorkerReady), (1, Goodbye), (2, Goodbye), (3, Goodbye),
+    ]  # fmt: skip

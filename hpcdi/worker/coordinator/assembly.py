@@ -40,7 +40,9 @@ def make_desk(config: ExperimentConfig) -> ReplayDesk:
     buffer_cfg = policy.other.replay_buffer
     learners = policy.learn.learner.learner_num
     share = dataclasses.replace(
-        buffer_cfg, replay_buffer_size=buffer_cfg.replay_buffer_size // learners
+        buffer_cfg,
+        replay_buffer_size=buffer_cfg.replay_buffer_size // learners,
+        min_fill=max(1, buffer_cfg.min_fill // learners),
     )
     seeds = np.random.SeedSequence(config.seed, spawn_key=(0,))
 

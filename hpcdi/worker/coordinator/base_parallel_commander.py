@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict, Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
-from hpcdi.errors import Problem
 from hpcdi.types import Settings
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
@@ -53,6 +52,10 @@ class BaseCommander(Configurable, ABC):
     @abstractmethod
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """Take a result; whether the run has reached its goal by it."""
+
+    @abstractmethod
+    def describe_goal(self, finished_task: CollectResult) -> str:
+        """Why the run is over, of the result by which it has reached its goal."""
 
     @abstractmethod
     def finish_learner_task(self, task_id: str, finished_task: Any) -> str:
@@ -114,14 +117,10 @@ class NaiveCommander(BaseCommander):
         """Settings of the naive commander."""
 
         type: str = "naive"
-        collector_task_space: int | None = 2
+        collector_task_space: int | None = setting(2, "collect tasks at a time", minimum=0)
         collector_task_count: int = setting(
             2, "collect tasks until the run has reached its goal", minimum=1
         )
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            return iter(())
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -155,6 +154,10 @@ class NaiveCommander(BaseCommander):
         self._collector_task_finish_count += 1
         goal = int(self._cfg.collector_task_count)
         return self._collector_task_finish_count >= goal
+
+    def describe_goal(self, finished_task: CollectResult) -> str:  # noqa: ARG002
+        """How many it was."""
+        return f"{self._collector_task_finish_count} collect tasks are done"
 
     def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
         """Count it."""

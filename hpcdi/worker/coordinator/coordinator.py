@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,10 +69,9 @@ class Coordinator(Closing, Configurable):
         config = as_experiment(cfg)
         self._link: Link = link if link is not None else LocalWorld(1).link(0)
         self._lock = threading.RLock()
-        self._commander = create_parallel_commander(config)
         self._view = RunView(config, layout, is_terminal=is_terminal)
         self._scheduler = Scheduler(
-            self._commander,
+            create_parallel_commander(config),
             make_desk(config),
             range(1, self._link.size) if workers is None else workers,
             timeouts(config.system.coordinator),
@@ -80,6 +80,7 @@ class Coordinator(Closing, Configurable):
         self._stop_request = stop_request
         self._tasks: dict[str, TaskState] = {}
         self._thread: BackgroundThread | None = None
+        self._orders: deque[Order] = deque()  # only the loop speaks MPI: callers' orders wait here
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -91,11 +92,12 @@ class Coordinator(Closing, Configurable):
             meter.mark("wait")
             with self._lock:
                 for rank, message in arrived:
-                    self._perform(scheduler.handle(message, rank, time.monotonic()))
+                    self._orders += scheduler.handle(message, rank, time.monotonic())
                 request = self._stop_request()
                 if request is not None:
-                    self._perform(scheduler.handle(request, link.rank, time.monotonic()))
-                self._perform(scheduler.tick(time.monotonic()))
+                    self._orders += scheduler.handle(request, link.rank, time.monotonic())
+                self._orders += scheduler.tick(time.monotonic())
+                self._send_orders()
             meter.mark("schedule")
             self._view.look(scheduler)
             meter.mark("show")
@@ -111,12 +113,13 @@ class Coordinator(Closing, Configurable):
     def close(self) -> None:
         """End the run, if it is on, and close what is open; again: nothing."""
         with self._lock:
-            self._perform(self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic()))
+            self._orders += self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic())
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.join()
             self._view.close()
             thread.check()
+        self._send_orders()
         self._view.close()
 
     @property
@@ -138,24 +141,22 @@ class Coordinator(Closing, Configurable):
         return self._view.figures(self._scheduler)
 
     def state_dict(self) -> dict[str, Any]:
-        """Commander, counters, tasks and the replay buffers' index: plain data and arrays."""
+        """Commander, counters, tasks and the replay buffers: plain data and arrays."""
         with self._lock:
             return {
-                "commander": self._commander.state_dict(),
+                "commander": self._scheduler.commander.state_dict(),
                 "counters": dataclasses.asdict(self._scheduler.counters),
                 "tasks": {task.task_id: task.start_time for task in self._tasks.values()},
-                "replay": dict(self._scheduler.desk.state_dict()),
+                "replay": self._scheduler.desk.state_dict(),
             }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the counters, tasks and commander of a `state_dict`.
-
-        The index is taken when the learners that hold the rows have read them again.
-        """
+        """Take a `state_dict`, except for what learners must have read again first."""
         with self._lock:
-            self._commander.load_state_dict(state_dict["commander"])
+            self._scheduler.commander.load_state_dict(state_dict["commander"])
             for name, value in state_dict["counters"].items():
                 setattr(self._scheduler.counters, name, value)
+            self._scheduler.desk.load_state_dict(state_dict["replay"])
             self._tasks.clear()
             for task_id, start_time in state_dict["tasks"].items():
                 self._tasks[task_id] = TaskState(task_id)
@@ -199,7 +200,7 @@ class Coordinator(Closing, Configurable):
         """Draw items' metadata; None where there are not enough."""
         self._tasks.setdefault(task_id, TaskState(task_id))
         with self._lock:
-            return self._scheduler.desk.sample_items(buffer_id, batch_size, cur_learner_iter)
+            return self._scheduler.desk.named.sample(buffer_id, batch_size, cur_learner_iter)
 
     def deal_with_learner_send_info(
         self, task_id: str, buffer_id: str, info: Mapping[str, Any]
@@ -207,7 +208,7 @@ class Coordinator(Closing, Configurable):
         """Take a learner's words: new priorities, and its iteration."""
         with self._lock:
             if info.get("priority_info"):
-                self._scheduler.desk.update_items(buffer_id, info["priority_info"])
+                self._scheduler.desk.named.update(buffer_id, info["priority_info"])
         self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
@@ -217,21 +218,21 @@ class Coordinator(Closing, Configurable):
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
         """Whether a collector's words mean that its task has ended."""
-        return self._commander.judge_collector_finish(task_id, data)
+        return self._scheduler.commander.judge_collector_finish(task_id, data)
 
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
         """Whether a learner's words mean that its task has ended."""
-        return self._commander.judge_learner_finish(task_id, info)
+        return self._scheduler.commander.judge_learner_finish(task_id, info)
 
     def deal_with_increase_collector(self) -> None:
         """There is room for one more collect task."""
         with self._lock:
-            self._commander.increase_collector_task_space()
+            self._scheduler.commander.increase_collector_task_space()
 
     def deal_with_decrease_collector(self) -> None:
         """There is room for one collect task less."""
         with self._lock:
-            self._commander.decrease_collector_task_space()
+            self._scheduler.commander.decrease_collector_task_space()
 
     def info(self, s: str) -> None:
         """Log a line."""
@@ -248,10 +249,11 @@ class Coordinator(Closing, Configurable):
 
     def _hand_over(self, message: Message) -> None:
         with self._lock:
-            self._perform(self._scheduler.handle(message, self._link.rank, time.monotonic()))
+            self._orders += self._scheduler.handle(message, self._link.rank, time.monotonic())
 
-    def _perform(self, orders: Sequence[Order]) -> None:
-        for order in orders:
+    def _send_orders(self) -> None:
+        while self._orders:
+            order = self._orders.popleft()
             self._link.send(order.rank, order.message)
 
     def _flush(self) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
-from hpcdi.errors import WorkerSilentError
+from hpcdi.errors import EXIT_FAILED, WorkerSilentError
 
 FAILURE_GRACE_S = 3.0
 """How long the others may take to end in order after a rank has failed."""
@@ -81,10 +81,11 @@ class Lifecycle:
         if self.phase is Phase.STARTING and self._expected <= self._ready.keys():
             self.phase = Phase.RUNNING
 
-    def goodbye(self, rank: int, message: Goodbye) -> list[Order]:
-        """A worker has gone; the last one ends the run."""
+    def goodbye(self, rank: int, message: Goodbye, now: float) -> list[Order]:
+        """A worker has gone; the last one ends the run, and so does one that was not told to."""
         self._gone[rank] = message
-        return self._leave_if_empty()
+        left = Outcome("failed", f"rank {rank} left before the end of the run", EXIT_FAILED)
+        return self.stop(left, now) or self._leave_if_empty()
 
     def failed(self, rank: int, message: WorkerFailed, now: float) -> list[Order]:
         """A worker has raised: that ends the run."""

@@ -95,7 +95,7 @@ def summary(
         f"  {human_count(counters.env_steps)} env steps and {human_count(counters.train_iter)} "
         f"train iterations in {human_time(elapsed_s)}; {counters.episodes} episodes; "
         f"{desk.samples_drawn() / max(desk.items_admitted, 1):.2f} samples drawn per transition",
-        f"  data: {traffic.blocks} shards, {human_bytes(traffic.data_bytes)}{learnable}",
+        f"  data: {_count(traffic.blocks, 'shard')}, {human_bytes(traffic.data_bytes)}{learnable}",
     ]
     if record.evaluations:
         best = max(record.evaluations, key=lambda evaluation: evaluation.mean)
@@ -104,10 +104,19 @@ def summary(
             f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
         )
     if desk.blocks_lost:
-        lines.append(f"  {desk.blocks_lost} blocks could not be read and were skipped")
+        lines.append(f"  {_count(desk.blocks_lost, 'block')} could not be read; the log says why")
+    if desk.blocks_skipped:
+        lines.append(
+            f"  {_count(desk.blocks_skipped, 'block')} skipped: they came faster than the learner "
+            "reads them"
+        )
     for rank, report in {0: own_report, **scheduler.life.reports}.items():
         lines.append(f"  rank {rank:<4} {_activity(report)}")
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _activity(report: dict[str, Any]) -> str:

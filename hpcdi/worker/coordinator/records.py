@@ -165,6 +165,7 @@ class RunRecord:
             "perf/policy_lag": self.staleness(scheduler),
             "perf/buffer_items": desk.count(),
             "health/blocks_lost": desk.blocks_lost,
+            "health/blocks_skipped": desk.blocks_skipped,
         }
         for rank, shares in self.shares.items():
             if "wait" in shares:

@@ -6,9 +6,9 @@ names old rows is sent, and so gathered, before the order that overwrites them.
 
 Life of a block here::
 
-    BlockReady ──place──► AdmitBlock ──learner holds it──► BlockAdmitted ──► items in the index
-                             │                                                     │
-                             └── rows of the oldest blocks: their items leave it ◄─┘ (later)
+    BlockReady ──backlog──► AdmitBlock ──learner holds it──► BlockAdmitted ──► items in the index
+                               │                                                     │
+                               └── rows of the oldest blocks: their items leave it ◄─┘ (later)
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
     DataDemand,
-    ItemReady,
 )
 from hpcdi.store.block import block_rows
 from hpcdi.store.ring import RowPlacer
 from hpcdi.types import Array
+from hpcdi.worker.coordinator.backlog import Backlog
+from hpcdi.worker.coordinator.named_buffers import NamedBuffers
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 RING_SLACK = 1.25
 """Ring rows per item: rows that are not transitions, and the gap where the ring wraps."""
+
+EARLY_ROWS = 1_000_000
+"""Rows that may wait while there is no learner."""
 
 
 def ring_rows(partition_size: int, full_block: int) -> int:
@@ -68,6 +72,16 @@ class Partition:
         self._held: dict[int, _Held] = {}
         self._waiting: DataDemand | None = None
         self._freed: deque[str] = deque()
+        self.backlog = Backlog(buffer.replay_buffer_size)
+
+    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
+        """Take a published block; gives what the learner should read now."""
+        self.backlog.add(ready)
+        return self.orders()
+
+    def orders(self) -> list[AdmitBlock]:
+        """Give rows to the blocks that the learner should read now."""
+        return [self.place(ready) for ready in self.backlog.take()]
 
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Give a published block its rows; the items of blocks that give way leave the index."""
@@ -88,6 +102,7 @@ class Partition:
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Put a block's items into the index; gives how many (none, if it failed or went)."""
+        self.backlog.read(admitted.block_id)
         held = self._held.get(admitted.block_id)
         if held is None or admitted.error:
             return 0
@@ -138,8 +153,8 @@ class Partition:
         )  # fmt: skip
 
     def take_freed(self) -> list[str]:
-        """Paths of shards whose rows have been given to others since the last call."""
-        freed = list(self._freed)
+        """Paths of shards that the learner does not need any more, since the last call."""
+        freed = [*self.backlog.take_freed(), *self._freed]
         self._freed.clear()
         return freed
 
@@ -175,31 +190,44 @@ class ReplayDesk:
         self.blocks_lost = 0
         self._make_buffer = make_buffer
         self._block_bytes = block_bytes
-        self._named: dict[str, AdvancedReplayBuffer] = {}
-        self._early: list[BlockReady] = []  # published before there was a learner
+        self.named = NamedBuffers(make_buffer)
+        self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._turn = 0
 
     def open(self, learner_rank: int) -> list[AdmitBlock]:
         """A learner starts with an empty partition; gives the blocks that have waited for it."""
         buffer = self._make_buffer(f"rank{learner_rank}")
         partition = self.partitions[learner_rank] = Partition(buffer, self._block_bytes)
-        early, self._early = self._early, []
-        return [partition.place(ready) for ready in early]
+        orders = []
+        for ready in self._early.take_all():
+            orders += partition.offer(ready)
+        return orders
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """The learner that gets a block, and its order; nothing while there is no learner."""
         if not self.partitions:
-            self._early.append(ready)
+            self._early.add(ready)
             return []
         ranks = list(self.partitions)
         rank = ranks[self._turn % len(ranks)]
         self._turn += 1
-        return [(rank, self.partitions[rank].place(ready))]
+        return [(rank, order) for order in self.partitions[rank].offer(ready)]
 
-    def admit(self, rank: int, admitted: BlockAdmitted) -> None:
-        """A learner holds a block, or could not read it."""
+    def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
+        """A learner holds a block, or could not read it; gives what it should read next."""
         self.blocks_lost += bool(admitted.error)
         self.items_admitted += self.partitions[rank].admit(admitted)
+        return self.partitions[rank].orders()
+
+    def take_freed(self) -> list[str]:
+        """Paths of shards that no learner needs any more, since the last call."""
+        freed = [path for p in self.partitions.values() for path in p.take_freed()]
+        return freed + self._early.take_freed()
+
+    @property
+    def blocks_skipped(self) -> int:
+        """Blocks that nobody read: they came faster than the learners could take them."""
+        return self._early.dropped + sum(p.backlog.dropped for p in self.partitions.values())
 
     def count(self) -> int:
         """Items that can be drawn, of all partitions."""
@@ -214,33 +242,18 @@ class ReplayDesk:
         return sum(partition.samples_drawn for partition in self.partitions.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all partitions, by learner rank."""
-        return {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()}
+        """State of all partitions, by learner rank, and of the buffers by name."""
+        return {
+            "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
+            "named": self.named.state_dict(),
+        }
 
-    # Buffers by name, for callers that push and draw items one by one (the seeds' `deal_with_*`).
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the buffers by name of a `state_dict`, instead of those that are there.
 
-    def push_item(self, ready: ItemReady) -> None:
-        """Put one item's metadata into the buffer of its name, which is made by the first one."""
-        buffer = self._named.get(ready.buffer_id)
-        if buffer is None:
-            buffer = self._named[ready.buffer_id] = self._make_buffer(ready.buffer_id)
-        buffer.push({**ready.metadata, "data_id": ready.data_id}, -1)
-
-    def sample_items(
-        self, buffer_id: str, batch_size: int, train_iter: int
-    ) -> list[dict[str, Any]] | None:
-        """Draw items' metadata; None where there are not enough, or there is no such buffer."""
-        buffer = self._named.get(buffer_id)
-        return None if buffer is None else buffer.sample(batch_size, train_iter)
-
-    def update_items(self, buffer_id: str, priority_info: Mapping[str, Any]) -> None:
-        """Take new priorities of items."""
-        if buffer_id in self._named:
-            self._named[buffer_id].update(priority_info)
-
-    def close(self, buffer_id: str) -> None:
-        """Drop a buffer of a name."""
-        self._named.pop(buffer_id, None)
+        A partition comes back when the learner that holds its rows has read them again.
+        """
+        self.named.load_state_dict(state_dict["named"])
 
 
 def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:

@@ -29,6 +29,11 @@ class NaiveResourceManager:
         self._assigned[name].pop(id_, None)
         self._free[name][id_] = info
 
+    def release(self, name: str, id_: str) -> None:
+        """A worker has ended its task: it is free again, as it was."""
+        if id_ in self._assigned[name]:
+            self._free[name][id_] = self._assigned[name].pop(id_)
+
     def delete(self, name: str, id_: str) -> bool:
         """Forget a worker; whether it was known."""
         known = id_ in self._free[name] or id_ in self._assigned[name]

@@ -73,7 +73,7 @@ class Scheduler:
         self.counters = Counters()
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
         self.desk = desk
-        self._commander = commander
+        self.commander = commander
         self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s)
         self._observe = observe
 
@@ -90,14 +90,14 @@ class Scheduler:
             case BlockAdmitted():
                 return self._block_admitted(message, rank)
             case ItemReady():
-                self.desk.push_item(message)
+                self.desk.named.push(message)
                 return []
             case DataDemand():
                 return self._demand(message, rank, now)
             case CollectProgress():
                 return self._progress(message, rank, now)
             case LearnInfo():
-                self._commander.update_learner_info(message.task_id, message.scalars)
+                self.commander.update_learner_info(message.task_id, message.scalars)
                 return self._count_iterations(message.train_iter, now)
             case CollectResult():
                 return self._collect_result(message, rank, now)
@@ -110,7 +110,7 @@ class Scheduler:
             case WorkerFailed():
                 return self.life.failed(rank, message, now)
             case Goodbye():
-                return self.life.goodbye(rank, message)
+                return self.life.goodbye(rank, message, now)
             case _:
                 raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
 
@@ -143,12 +143,12 @@ class Scheduler:
     def _assign(self, now: float) -> list[Order]:
         """Give free workers what there is to do."""
         orders: list[Order] = []
-        while self._book.has_free("learner") and (task := self._commander.get_learner_task(now)):
+        while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
             rank = self._book.give("learner", task, now)
             orders.append(Order(rank, task))
             orders += [Order(rank, admit) for admit in self.desk.open(rank)]
         while self._book.has_free("collector"):
-            collect = self._commander.get_collector_task(now)
+            collect = self.commander.get_collector_task(now)
             if collect is None:
                 break
             orders.append(Order(self._book.give("collector", collect, now), collect))
@@ -163,7 +163,7 @@ class Scheduler:
 
     def _make_room_for_evaluation(self, now: float) -> list[Order]:
         """End the oldest collect task where an evaluation is due and all collectors are busy."""
-        if not self._commander.evaluation_is_due(now):
+        if not self.commander.evaluation_is_due(now):
             return []
         running = self._book.choose_to_close(now)
         if running is None:
@@ -172,17 +172,16 @@ class Scheduler:
 
     def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "collector", rank)
-        reached = self._commander.finish_collector_task(message.task_id, message)
+        reached = self.commander.finish_collector_task(message.task_id, message)
         if reached:
-            mean = message.episode_returns.mean() if message.episode_returns.size else float("nan")
-            reason = f"stop value reached: mean return {mean:.1f}"
+            reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
         return self._assign(now) if self.life.is_on else []
 
     def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "learner", rank)
         self.counters.train_iter = max(self.counters.train_iter, message.train_iter)
-        self.desk.close(self._commander.finish_learner_task(message.task_id, message))
+        self.desk.named.close(self.commander.finish_learner_task(message.task_id, message))
         reason = f"the learner has done its iterations: {message.train_iter}"
         return self.stop(Outcome("done", reason, 0), now)
 
@@ -194,8 +193,9 @@ class Scheduler:
     def _block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
         if rank not in self.desk.partitions:
             return []
-        self.desk.admit(rank, message)
-        return self._serve(rank)
+        admits = self.desk.admit(rank, message)
+        # batches first: the learner gathers them before it reads on
+        return [*self._serve(rank), *(Order(rank, admit) for admit in admits)]
 
     def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
         partition = self.desk.partitions.get(rank)
@@ -221,7 +221,7 @@ class Scheduler:
             return orders
         if running.task.eval_flag:
             return []
-        setting = dict(self._commander.get_setting_collect())
+        setting = dict(self.commander.get_setting_collect())
         return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
 
     def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
@@ -229,5 +229,5 @@ class Scheduler:
         return self._stop_at_limit(now)
 
     def _stop_at_limit(self, now: float) -> list[Order]:
-        reason = self._commander.update_progress(self.counters.env_steps, self.counters.train_iter)
+        reason = self.commander.update_progress(self.counters.env_steps, self.counters.train_iter)
         return self.stop(Outcome("done", reason, 0), now) if reason else []

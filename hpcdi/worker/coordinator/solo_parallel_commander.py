@@ -100,6 +100,11 @@ class SoloCommander(BaseCommander):
         self._evaluation.best = max(self._evaluation.best, mean)
         return mean >= self._stop_value
 
+    def describe_goal(self, finished_task: CollectResult) -> str:
+        """The return that was enough."""
+        mean = float(np.mean(finished_task.episode_returns))
+        return f"stop value reached: mean return {mean:.1f} of {self._stop_value:g}"
+
     def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
         """Free its place; the buffer goes with it."""
         buffer_id = self._ids.get("buffer_id", "")

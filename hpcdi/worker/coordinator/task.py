@@ -89,7 +89,7 @@ class TaskBook:
         """A task has ended: its worker is free. Of a task that was not given out: nothing."""
         running = self._running.pop(task_id, None)
         if running is not None:
-            self._resources.update(kind, str(rank), {})
+            self._resources.release(kind, str(rank))
 
     def choose_to_close(self, now: float) -> RunningTask | None:
         """The collect task that should make room, the oldest; None while one is making room."""

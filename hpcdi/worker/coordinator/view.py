@@ -55,8 +55,7 @@ class RunView:
         if self._line is not None:
             self._line.refresh(scheduler, self._record, now)
         if self._retention is not None:
-            for partition in scheduler.desk.partitions.values():
-                self._retention.release(partition.take_freed())
+            self._retention.release(scheduler.desk.take_freed())
         self._tell_failure(scheduler)
 
     def summary(self, scheduler: Scheduler) -> list[str]:
@@ -79,6 +78,7 @@ class RunView:
             "samples_drawn": desk.samples_drawn(),
             "blocks": traffic.blocks,
             "blocks_lost": desk.blocks_lost,
+            "blocks_skipped": desk.blocks_skipped,
             "data_bytes": traffic.data_bytes,
             "block_latency_p50_s": traffic.latency.percentile(50) if traffic.latency else None,
             "block_latency_p99_s": traffic.latency.percentile(99) if traffic.latency else None,
