@@ -225,7 +225,6 @@ def test_update_passes_over_ids_that_are_not_here(name: str) -> None:
     assert ids_of(buffer)[12]["priority"] == pytest.approx(1.0)
 
 
-@pytest.mark.xfail(strict=True, reason="ids begin anew after clear(), so old ones name new items")
 def test_ids_of_before_a_clear_name_nothing() -> None:
     buffer = filled(3)
     buffer.clear()

@@ -70,7 +70,7 @@ class AdvancedReplayBuffer(IBuffer, Closing):
         self._rng = rng if rng is not None else np.random.default_rng()
         self._prioritized = prioritized
         self._lock = threading.RLock()
-        self.clear()
+        self._begin(0)
 
     def start(self) -> None:
         """Nothing runs in the background; kept for the seeds' callers."""
@@ -134,7 +134,8 @@ class AdvancedReplayBuffer(IBuffer, Closing):
             slots = self._index.claim(count)
             store.put(slots, prepared)
             self._index.admit(slots, made_at, priority)
-            return range(self.push_count - count, self.push_count)
+            end = self._index.counters.pushed
+            return range(end - count, end)
 
     def sample(
         self, size: int, cur_learner_iter: int, sample_range: slice | None = None
@@ -202,16 +203,13 @@ class AdvancedReplayBuffer(IBuffer, Closing):
 
     def close(self) -> None:
         """Drop everything; again: nothing."""
-        self.clear()
+        if self._store is not None:
+            self.clear()
 
     def clear(self) -> None:
-        """Drop all items; counters begin anew."""
-        size = self.replay_buffer_size
-        sampler = PrioritizedSampler(size, self._cfg.alpha) if self._prioritized else None
+        """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
         with self._lock:
-            self._store = None
-            self._index = ItemIndex(size, sampler or UniformSampler(size))
-            self._beta_start, self._draws = float(self._cfg.beta), 0
+            self._begin(self._index.counters.pushed)
 
     def count(self) -> int:
         """Items that can be drawn."""
@@ -224,8 +222,8 @@ class AdvancedReplayBuffer(IBuffer, Closing):
 
     @property
     def push_count(self) -> int:
-        """Items that were ever pushed."""
-        return self._index.counters.pushed
+        """Items that were pushed since the last `clear`."""
+        return self._index.counters.pushed - self._index.counters.origin
 
     @property
     def beta(self) -> float:
@@ -277,6 +275,13 @@ class AdvancedReplayBuffer(IBuffer, Closing):
     def load_data(self, file_name: str | Path) -> None:
         """Become the buffer of a file."""
         self.load_state_dict(load_state(file_name, "advanced_buffer", STATE_VERSION))
+
+    def _begin(self, first_id: int) -> None:
+        size = self.replay_buffer_size
+        sampler = PrioritizedSampler(size, self._cfg.alpha) if self._prioritized else None
+        self._store = None
+        self._index = ItemIndex(size, sampler or UniformSampler(size), first_id)
+        self._beta_start, self._draws = float(self._cfg.beta), 0
 
     def _draw(
         self, size: int, cur_learner_iter: int, sample_range: slice | None = None, draws: int = 1

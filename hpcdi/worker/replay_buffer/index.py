@@ -34,10 +34,11 @@ class Sample(NamedTuple):
 
 @dataclass
 class Counters:
-    """Ids in [first, pushed) may be alive."""
+    """Ids in [first, pushed) may be alive; `origin` is the first id since the last clear."""
 
     pushed: int = 0
     first: int = 0
+    origin: int = 0
     alive: int = 0
     max_priority: float = 1.0
 
@@ -50,11 +51,14 @@ class ItemIndex:
     Args:
         capacity: slots.
         sampler: draws among those that are alive.
+        origin: id of its first item.
     """
 
-    def __init__(self, capacity: int, sampler: PrioritizedSampler | UniformSampler) -> None:
+    def __init__(
+        self, capacity: int, sampler: PrioritizedSampler | UniformSampler, origin: int = 0
+    ) -> None:
         self.capacity = capacity
-        self.counters = Counters()
+        self.counters = Counters(pushed=origin, first=origin, origin=origin)
         self._sampler = sampler
         self._use = np.zeros(capacity, dtype=np.int64)
         self._made_at = np.zeros(capacity, dtype=np.int64)

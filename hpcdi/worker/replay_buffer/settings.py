@@ -20,7 +20,7 @@ class AdvancedBufferConfig(ComponentConfig):
     max_staleness: float = setting(
         float("inf"), "train iterations after which an item goes", minimum=0
     )
-    alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0)
+    alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
     beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)
     anneal_step: int = setting(100_000, "draws after which beta is 1", minimum=1)
 
