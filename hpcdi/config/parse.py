@@ -26,6 +26,7 @@ RETIRED_KEYS = {
     "path_data": "a run keeps its data in its own folder (--run-dir)",
     "path_policy": "a run keeps its policies in its own folder (--run-dir)",
     "eval_freq": "a parallel run evaluates every policy.other.commander.eval_interval seconds",
+    "deepcopy": "buffers always hold and give copies",
     "enable_track_used_data": "system.storage.keep_data says what becomes of used data",
     "compressor": "shards are not compressed",
     "print_freq": "system.coordinator.progress_interval says how often there is a line",

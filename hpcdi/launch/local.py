@@ -20,6 +20,7 @@ from hpcdi.launch import run_folder
 from hpcdi.launch.entry import TERMINAL_VARIABLE, TrainArguments
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.topology import check_world, default_world_size
+from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.layout import RunLayout
 
 _PR_SET_PDEATHSIG = 1
@@ -137,6 +138,7 @@ class Job:
         else:
             state, exit_code = "failed", returned or EXIT_FAILED
             reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
+            sweep_temporary(self._path)
             log = self._path / "log"
             sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
         if facts:

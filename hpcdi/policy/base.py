@@ -198,6 +198,12 @@ class Policy(Configurable):
     def _get_n_sample(self) -> int:
         return int(self._cfg.collect.n_sample)
 
+    def _get_n_episode(self) -> int | None:
+        return None  # collected by samples, not by episodes
+
+    def _get_device(self) -> str:
+        return "cuda" if self._cfg.cuda else "cpu"
+
     def _get_unroll_len(self) -> int:
         return int(self._cfg.collect.unroll_len)
 

@@ -29,8 +29,9 @@ class CollectConfig:
     """How data are collected."""
 
     n_sample: int = setting(
-        32, "transitions of one environment that are processed together", minimum=1
-    )
+        32, "transitions of one environment that are processed together",
+        minimum=1, maximum=65_535,
+    )  # fmt: skip
     unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=1)
     collector: Any = component(PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop")
 
@@ -76,7 +77,9 @@ class PolicyConfig(ComponentConfig):
     priority: bool = setting(False, "sample in proportion to priority")
     priority_IS_weight: bool = setting(False, "weigh samples against the bias of priorities")
     discount_factor: float = setting(0.97, "discount of one step", minimum=0, maximum=1)
-    nstep: int = setting(1, "steps of reward before the value is bootstrapped", minimum=1)
+    nstep: int = setting(
+        1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
+    )
     collect: CollectConfig = section(CollectConfig, "collecting")
     eval: EvalConfig = section(EvalConfig, "evaluating")
     learn: LearnConfig = section(LearnConfig, "learning")

@@ -15,10 +15,10 @@ import numpy as np
 from hpcdi.errors import StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.block import FORMAT as BLOCK_FORMAT
-from hpcdi.store.block import Block, checksum, open_block
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
+from hpcdi.store.shards import read_block
 from hpcdi.store.snapshots import FORMAT as STATE_FORMAT
 from hpcdi.store.snapshots import read_state
 from hpcdi.utils.metrics import human_bytes
@@ -64,15 +64,8 @@ def _hdf5(path: Path) -> Iterator[str]:
     raise StoreError(path, "is an HDF5 file, but not one of hpcdi")
 
 
-def _verified(path: Path) -> tuple[Block, int]:
-    block, crc32 = open_block(path)
-    if checksum(block.datasets()) != crc32:
-        raise StoreError(path, "checksum is wrong: the file is torn")
-    return block, crc32
-
-
 def _shard(path: Path) -> Iterator[str]:
-    block, crc32 = _verified(path)
+    block, crc32 = read_block(path)
     versions = block.items["policy_version"]
     yield f"{path}: shard, {human_bytes(path.stat().st_size)}, checksum {crc32:08x} is right"
     yield (
@@ -127,7 +120,7 @@ def _run_folder(path: Path, report: Report) -> None:
     shards, transitions, size = 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
         try:
-            block = _verified(shard)[0]
+            block = read_block(shard)[0]
         except StoreError as error:
             report.errors.append(str(error))
             continue

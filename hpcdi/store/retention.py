@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.log import LOGGER
 
 
 class Retention:
@@ -34,5 +35,11 @@ class Retention:
             if self._users[path] == 0:
                 del self._users[path]
                 if not self._keep_data:
-                    self._layout.inside(path).unlink(missing_ok=True)
-                    self.removed += 1
+                    self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._layout.inside(path).unlink(missing_ok=True)
+            self.removed += 1
+        except OSError as error:  # it costs space, not the run
+            LOGGER.warning("shard %s cannot be removed: %s", path, error.strerror or error)

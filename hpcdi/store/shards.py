@@ -9,7 +9,14 @@ from pathlib import Path
 
 from hpcdi.errors import ShardError
 from hpcdi.store.atomic import published
-from hpcdi.store.block import Block, checksum, encode, map_datasets, row_columns
+from hpcdi.store.block import (
+    Block,
+    checksum,
+    encode,
+    map_datasets,
+    open_block,
+    row_columns,
+)
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
@@ -51,6 +58,18 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
     if checksum(datasets) != ref.crc32:
         raise ShardError(path, "checksum differs from the announced one: the file is torn")
     return row_columns(datasets)
+
+
+def read_block(path: str | Path) -> tuple[Block, int]:
+    """A whole shard by its path alone, through HDF5, and its checksum, which is verified.
+
+    Raises:
+        ShardError: the file is missing, torn, or not one of ours.
+    """
+    block, crc32 = open_block(path)
+    if checksum(block.datasets()) != crc32:
+        raise ShardError(path, "checksum is wrong: the file is torn")
+    return block, crc32
 
 
 def _read_whole(path: Path, n_bytes: int) -> bytes:

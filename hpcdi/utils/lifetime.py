@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from types import TracebackType
-from typing import TypeVar
-
-Self = TypeVar("Self", bound="Closing")
+from typing import Self
 
 
 class Closing:
@@ -19,7 +17,7 @@ class Closing:
         """Release what is held; calling it again does nothing."""
         raise NotImplementedError
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -77,6 +77,8 @@ def close_log() -> None:
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)  # first: a record in between would open the file again
         handler.close()
+    LOGGER.setLevel(logging.NOTSET)
+    LOGGER.propagate = True
 
 
 def say(text: str = "") -> None:

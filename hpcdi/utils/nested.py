@@ -79,6 +79,15 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def to_tensors(tree: Any) -> Any:
+    """Numbers and arrays of a nested mapping as torch tensors of their own, float32."""
+    import torch
+
+    if isinstance(tree, Mapping):
+        return {key: to_tensors(value) for key, value in tree.items()}
+    return torch.tensor(np.asarray(tree), dtype=torch.float32)
+
+
 def column_objection(columns: Columns, like: Columns) -> str | None:
     """Why columns have not the names, dtypes and row shapes of `like`; None where they have."""
     odd = sorted(columns.keys() ^ like.keys())

@@ -203,6 +203,8 @@ def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
     answering = BackgroundThread(lambda: answer_until_closed(script, worker), "learner")
     assert worker.deal_with_resource().keys() == {"gpu", "cpu"}
     assert worker.deal_with_collector_data() == {}
+    assert worker.deal_with_collector_close() == {}, "there is no task yet"
+    assert not worker._collectors
     worker.deal_with_collector_start(
         {
             "task_id": "task", "buffer_id": "buffer",

@@ -222,6 +222,36 @@ def test_the_policy_is_reset_at_each_episodes_end(mode: AutoresetMode) -> None:
     assert policy.forgotten == [[0], [1]]
 
 
+class TensorPolicy:
+    """Checks what it is given: tensors of its own, float32."""
+
+    def forward(self, data: dict[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
+        assert all(obs.dtype == torch.float32 for obs in data.values())
+        return {env: {"action": torch.tensor(0)} for env in data}
+
+    def process_transition(self, obs: Any, output: Any, timestep: BaseEnvTimestep) -> Transition:
+        assert timestep.obs.dtype == timestep.reward.dtype == torch.float32
+        assert isinstance(timestep.done, bool)
+        return {"obs": obs, "next_obs": timestep.obs, **output, "done": timestep.done}
+
+    def get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
+        return transitions
+
+    def reset(self, data_id: list[int]) -> None:
+        pass
+
+
+def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
+    with manager([[(3, True, False)]], AutoresetMode.SAME_STEP) as envs:
+        envs.launch()
+        segment = run(TransitionForm(envs, TensorPolicy(), 100), 3)
+    assert segment is not None
+    assert {name: column.dtype.str for name, column in segment.columns.items()} == {
+        "obs": "<f4", "next_obs": "<f4", "action": "<i8", "done": "|b1",
+    }  # fmt: skip
+    assert np.array_equal(segment.columns["obs"][1:], segment.columns["next_obs"][:-1])
+
+
 def test_steps_are_counted_without_dummies() -> None:
     with manager([[(1, True, False)]] * 2, AutoresetMode.NEXT_STEP) as envs:
         envs.launch()

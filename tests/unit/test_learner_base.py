@@ -14,6 +14,7 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner import BaseLearner, LearnerHook, create_learner
 from hpcdi.worker.learner.data_feed import Batch
 from hpcdi.worker.learner.hooks import SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 
 @dataclass
@@ -127,6 +128,25 @@ def test_priorities_go_back_with_the_names_of_their_samples() -> None:
     assert made.learn_info["priority_info"]["priority"].tolist() == [0.5, 2.0]
     made.train(batch)
     assert len(told) == 1, "no priority, no word"
+
+
+def test_priorities_of_items_that_a_buffer_has_drawn() -> None:
+    buffer = AdvancedReplayBuffer({"replay_buffer_size": 4})
+    buffer.push([{"n": n} for n in range(4)])
+    drawn = buffer.sample(2, 0) or []
+    made = learner(Policy([{"priority": [0.5, 0.25]}]))
+    made.train(drawn)
+    assert made.priority_info["priority"] == [0.5, 0.25]
+    buffer.update(made.priority_info)
+    names = [item["replay_unique_id"] for item in drawn]
+    after = {
+        d["replay_unique_id"]: d["priority"] for _ in range(30) for d in buffer.sample(2, 0) or []
+    }
+    assert after[names[1]] == pytest.approx(0.25)
+    made.priority_info = {}
+    made.log_buffer = {"total_loss": 1.0}
+    assert made.learn_info["priority_info"] == {}
+    assert made.learn_info["scalars"] == {"total_loss": 1.0}
 
 
 def test_priorities_of_data_without_names_are_left() -> None:

@@ -33,6 +33,7 @@ from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
 from hpcdi.worker.learner.comm.mpi_fs_learner import _takes_columns
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
@@ -233,6 +234,30 @@ def test_what_the_seeds_callers_call(tmp_path: Path) -> None:
     worker.pump.close()
 
 
+@pytest.mark.parametrize("takes_columns", [True, False])
+def test_learning_from_shards_by_name(tmp_path: Path, takes_columns: bool) -> None:
+    script = LearnerScript(tmp_path)
+    script.block()
+    worker = MPIFileSystemLearner({}, script.context)
+    mode = Mode(columnar=takes_columns, batch_size=4)
+    worker._learner = BaseLearner({"hook": {}}, mode)
+    metas = [{"data_id": "data/1.h5", "IS": 0.5}, {"data_id": "data/1.h5", "policy_iter": 7}]
+    assert worker.deal_with_learner_learn(metas)["learner_step"] == 1
+    worker.pump.close()
+    (batch,) = mode.given
+    count = 2 * (ROWS - 1)
+    if takes_columns:
+        assert {name: len(column) for name, column in batch.items()}.keys() >= {"next_observation"}
+        assert all(len(column) == count for column in batch.values())
+        assert batch["weight"].tolist() == [0.5] * (ROWS - 1) + [1.0] * (ROWS - 1)
+        assert torch.equal(batch["observation"][1], batch["next_observation"][0])
+        return
+    assert len(batch) == count
+    assert [item["IS"] for item in batch] == [0.5] * (ROWS - 1) + [1.0] * (ROWS - 1)
+    assert [item.get("policy_iter") for item in batch] == [None] * (ROWS - 1) + [7] * (ROWS - 1)
+    assert torch.equal(batch[1]["observation"], batch[0]["next_observation"])
+
+
 def test_names_are_unique_and_what_cannot_be_built_says_so(tmp_path: Path) -> None:
     workers = [
         create_comm_learner({"type": "flask_fs"}, LearnerScript(tmp_path).context) for _ in range(2)
@@ -247,10 +272,15 @@ def test_names_are_unique_and_what_cannot_be_built_says_so(tmp_path: Path) -> No
 
 
 class Mode:
-    """A learn mode that knows the attributes that it is given."""
+    """A learn mode that knows the attributes that it is given, and keeps what it learns from."""
 
     def __init__(self, **attributes: Any) -> None:
         self._attributes = attributes
+        self.given: list[Any] = []
+
+    def forward(self, data: Any) -> dict[str, float]:
+        self.given.append(data)
+        return {"total_loss": 0.0}
 
     def get_attribute(self, name: str) -> Any:
         if name not in self._attributes:

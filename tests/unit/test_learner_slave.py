@@ -98,5 +98,5 @@ def test_a_missing_a_foreign_and_a_torn_shard(tmp_path: Path, shard: ShardRef) -
     flipped = bytearray(image)
     flipped[shard.columns[0].offset] ^= 1
     path.write_bytes(flipped)
-    with pytest.raises(ShardError, match=r"a.h5: checksum differs.*torn"):
+    with pytest.raises(ShardError, match=r"a.h5: checksum is wrong.*torn"):
         load(path, {})

@@ -121,6 +121,19 @@ def test_a_shard_that_has_gone_already_is_no_error(layout: RunLayout) -> None:
     retention.release(["data/gone.h5"])
 
 
+def test_a_shard_that_cannot_be_removed_costs_space_only(
+    layout: RunLayout, caplog: pytest.LogCaptureFixture
+) -> None:
+    retention = Retention(layout, keep_data=False)
+    layout.inside("data/busy.h5").mkdir(parents=True)  # unlink refuses it
+    other = make_shard(layout, "other")
+    for path in ("data/busy.h5", other):
+        retention.need(path)
+    retention.release(["data/busy.h5", other])
+    assert retention.removed == 1
+    assert "shard data/busy.h5 cannot be removed" in caplog.text
+
+
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_nothing_outside_the_run_folder_is_touched(layout: RunLayout, path: str) -> None:
     victim = layout.root.parent / "x"

@@ -90,9 +90,11 @@ def test_opening_again_closes_the_first_log(tmp_path: Path) -> None:
 
 def test_closing_twice_is_fine(tmp_path: Path) -> None:
     open_log(tmp_path / "a.jsonl", 0, "coordinator")
+    assert not LOGGER.propagate
     close_log()
     close_log()
     assert LOGGER.handlers == []
+    assert LOGGER.propagate, "as it was before"
 
 
 @pytest.mark.parametrize(

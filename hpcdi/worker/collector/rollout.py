@@ -19,6 +19,7 @@ from hpcdi.env.gym_manager import GymManager
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.trajectory import ColumnRecorder, TransitionRecorder
 
 
@@ -97,6 +98,8 @@ class ColumnarForm:
 class TransitionForm:
     """One environment at a time, through the mode contract that foreign policies keep.
 
+    They get observations and rewards as float32 tensors, and may give actions as tensors.
+
     Args:
         envs: the environments.
         policy: a collect or eval mode.
@@ -115,7 +118,7 @@ class TransitionForm:
 
     def observe(self) -> dict[int, Any]:
         """Observation of each environment that waits."""
-        return self._envs.ready_obs
+        return {env: to_tensors(obs) for env, obs in self._envs.ready_obs.items()}
 
     def act(self, observation: dict[int, Any], setting: Settings) -> dict[int, Any]:
         """The policy's output for each environment that waits."""
@@ -126,7 +129,9 @@ class TransitionForm:
 
     def step(self, outputs: dict[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments."""
-        return self._envs.step({env: output["action"] for env, output in outputs.items()})
+        return self._envs.step(
+            {env: np.asarray(output["action"]) for env, output in outputs.items()}
+        )
 
     def record(
         self,
@@ -137,7 +142,10 @@ class TransitionForm:
         """See `RolloutForm.record`."""
         for env, timestep in step.items():
             if self._recorder is not None:
-                self._recorder.record(env, observation[env], outputs[env], timestep)
+                given = timestep._replace(
+                    obs=to_tensors(timestep.obs), reward=to_tensors(timestep.reward)
+                )
+                self._recorder.record(env, observation[env], outputs[env], given)
             if timestep.done:
                 self._policy.reset([env])
         return len(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from hpcdi.errors import PolicyError, Problem
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CountVar, ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
-from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner import hooks as _builtin  # noqa: F401  (registers the built-in hooks)
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
@@ -24,31 +23,7 @@ from hpcdi.worker.learner.learner_hook import (
     build_learner_hook_by_cfg,
     hook_problems,
 )
-
-
-class LearnerPort(Protocol):
-    """What a learner in a parallel run may ask of the message side."""
-
-    @property
-    def meter(self) -> RoleMeter:
-        """Where the rank's time goes."""
-        ...
-
-    def get_data(self, batch_size: int) -> Any:
-        """The next batch; None when no more will come."""
-        ...
-
-    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publish a policy."""
-        ...
-
-    def wants_policy(self, train_iter: int) -> bool:
-        """Whether somebody waits for a policy."""
-        ...
-
-    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Tell the coordinator."""
-        ...
+from hpcdi.worker.learner.port import LearnerPort
 
 
 @dataclass
@@ -186,6 +161,10 @@ class BaseLearner(Configurable):
             priority = np.asarray(priority, dtype=np.float64)
             self._state.priority_info = {"unique_ids": unique_ids, "priority": priority}
             data.feedback(priority)
+        elif priority is not None and _are_marked(data):
+            names = ("replay_unique_id", "replay_buffer_idx")
+            info = {name: [item[name] for item in data] for name in names}
+            self._state.priority_info = {**info, "priority": list(priority)}
         self._state.monitor.add(log_vars)
 
     @property
@@ -229,8 +208,12 @@ class BaseLearner(Configurable):
 
     @property
     def priority_info(self) -> dict[str, Any]:
-        """Ids and priorities of the last batch."""
+        """Ids and priorities of the last batch: what a replay buffer's `update` takes."""
         return self._state.priority_info
+
+    @priority_info.setter
+    def priority_info(self, value: dict[str, Any]) -> None:
+        self._state.priority_info = value
 
     @property
     def monitor(self) -> ScalarMonitor:
@@ -241,6 +224,10 @@ class BaseLearner(Configurable):
     def log_buffer(self) -> dict[str, Any]:
         """Latest averaged scalars."""
         return self._state.log_buffer
+
+    @log_buffer.setter
+    def log_buffer(self, value: dict[str, Any]) -> None:
+        self._state.log_buffer = value
 
     @property
     def logger(self) -> Any:
@@ -282,6 +269,11 @@ class BaseLearner(Configurable):
     def __repr__(self) -> str:
         counts = {position: len(self._hooks[position]) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
+
+
+def _are_marked(data: Any) -> bool:
+    """Whether a batch is a list of items that a replay buffer has drawn."""
+    return isinstance(data, list) and bool(data) and "replay_unique_id" in data[0]
 
 
 def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:

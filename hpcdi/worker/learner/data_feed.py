@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Batch:
     """One batch, as the policy takes it.
 
     Attributes:
-        columns: name -> torch tensor [batch, ...], or a list of dicts for a policy without columns.
+        columns: see `for_policy`.
         unique_ids: int64 [batch]; name the items.
         env_steps: environment steps of the run when it was drawn.
         feedback: takes the items' new priorities, float64 [batch].
@@ -161,11 +161,41 @@ class DataFeed:
             self._feedback.ids.append(unique_ids)
             self._feedback.priorities.append(priorities)
 
-        if not self.as_columns:
-            items = split_columns({**columns, "IS": weights})
-            return Batch(items, unique_ids, env_steps, feedback)
-        import torch
+        batch = for_policy(columns, weights, as_columns=self.as_columns)
+        return Batch(batch, unique_ids, env_steps, feedback)
 
-        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
-        tensors["weight"] = torch.from_numpy(weights)
-        return Batch(tensors, unique_ids, env_steps, feedback)
+
+def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
+    """A batch as a policy takes it.
+
+    Args:
+        columns: name -> [batch, ...].
+        weights: importance weights, float32 [batch].
+        as_columns: name -> tensor [batch, ...], ``weight`` among them; else a list of dicts of
+            tensors, one a sample, ``IS`` among them.
+    """
+    import torch
+
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+    if not as_columns:
+        return split_columns({**tensors, "IS": weights.tolist()})
+    return {**tensors, "weight": torch.from_numpy(weights)}
+
+
+def batch_of_shards(
+    shards: Sequence[tuple[Columns, Mapping[str, Any]]], *, as_columns: bool
+) -> Any:
+    """One batch of all transitions of some shards; see `for_policy`.
+
+    Args:
+        shards: columns of each, with metadata for each of its transitions: ``IS`` is the weight.
+        as_columns: the form of the batch; without columns, metadata go over a transition's keys.
+    """
+    names = list(shards[0][0])
+    columns = {name: np.concatenate([part[name] for part, _ in shards]) for name in names}
+    metas = [meta for part, meta in shards for _ in range(len(part[names[0]]))]
+    weights = np.array([meta.get("IS", 1.0) for meta in metas], dtype=np.float32)
+    batch = for_policy(columns, weights, as_columns=as_columns)
+    if as_columns:
+        return batch
+    return [{**item, **meta} for item, meta in zip(batch, metas, strict=True)]

@@ -36,8 +36,7 @@ class AdvancedReplayBuffer(IBuffer, Closing):
     """First in, first out; drawn by priority; bounded in use and staleness.
 
     Items are dicts. Those whose leaves are numbers or arrays are held in columns, others as they
-    are. The n-th item pushed has unique id n and lies in slot ``n mod capacity``, so an id alone
-    finds it, and an id of an item that is gone is recognised. All methods take one lock.
+    are. The n-th item pushed has unique id n; see `ItemIndex`. All methods take one lock.
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
@@ -170,21 +169,17 @@ class AdvancedReplayBuffer(IBuffer, Closing):
             if not isinstance(self._store, ColumnStore):
                 return None
             drawn = self._draw(size, cur_learner_iter, draws=draws)
-            if drawn is None:
-                return None
-            sample = Sample(self._store.read_columns(drawn.slots), drawn)
-            self._retire(drawn)
-            return sample
+            if drawn is not None:
+                self._retire(drawn)  # the store still has what the index has dropped
+            return None if drawn is None else Sample(self._store.read_columns(drawn.slots), drawn)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities: ``replay_unique_id, replay_buffer_idx, priority``, as lists.
 
         An item that has gone since, or is of another buffer, is passed over.
         """
-        ids = [number_of(name, self._prefix) for name in info["replay_unique_id"]]
-        self.update_priorities(
-            np.array(ids, dtype=np.int64), np.array(info["priority"], dtype=np.float64)
-        )
+        ids = np.array([number_of(n, self._prefix) for n in info["replay_unique_id"]], np.int64)
+        self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
         """Give items [m] new priorities [m]; gives how many of them are still here.

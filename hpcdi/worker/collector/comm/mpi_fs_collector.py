@@ -174,8 +174,10 @@ class MPIFileSystemCollector(BaseCommCollector):
         return vars(self._announced.popleft()) if self._announced else {}
 
     def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the present task; its result under the seeds' keys."""
-        collector = self._collector_for(self._task.eval_flag)
+        """End the present task; its result under the seeds' keys. Without a task: empty."""
+        collector = self._collectors.get(self._task.eval_flag)
+        if collector is None:
+            return {}
         collector.stop()
         return {**collector.get_finish_info(), "task_id": self._task.task_id}
 
@@ -240,7 +242,8 @@ class MPIFileSystemCollector(BaseCommCollector):
         returns = self._collectors[True].result().episode_returns
         image = self._inlet.evaluated
         if image is not None and returns.size and returns.mean() > task.publish_above:
-            publish_policy(self._place.layout.best_policy, image)
+            fsync = self._place.config.system.storage.fsync
+            publish_policy(self._place.layout.best_policy, image, fsync=fsync)
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)

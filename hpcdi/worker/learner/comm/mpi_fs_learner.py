@@ -25,14 +25,15 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_FAILED, CommError, ShardError
-from hpcdi.store.block import checksum, open_block
+from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.store.ring import transitions
+from hpcdi.store.shards import read_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import WorkerContext
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.learner.learner_hook import LearnerHook
 
@@ -74,9 +75,10 @@ class MPIFileSystemLearner(BaseCommLearner):
             LearnTask: lambda _rank, task: self._open_feed(task),
         }
         self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
+        storage = context.config.system.storage
         self._outlet = PolicyOutlet(
             lambda rank, update: self.pump.send(rank, update),
-            PolicyFile(context.layout, context.config.system.storage.policy_file_s),
+            PolicyFile(context.layout, storage.policy_file_s, fsync=storage.fsync),
         )
         self.pump = LinkPump(context.link, handlers, context.stop_request)
 
@@ -150,11 +152,22 @@ class MPIFileSystemLearner(BaseCommLearner):
         }
 
     def deal_with_learner_learn(self, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One iteration on items given by metadata with ``data_id``; gives the learner's info."""
+        """One iteration on the transitions of shards; gives the learner's info.
+
+        Args:
+            data: metadata of each shard: ``data_id``, its path in the run folder, and what else the
+                policy is to find beside each of its transitions.
+        """
         if self._learner is None:
             raise CommError("there is no learner task to learn for")
+        as_columns = _takes_columns(self._learner.policy)
         inside = self._place.layout.inside
-        self._learner.train([self.load_data_fn(inside(m["data_id"]), m) for m in data])
+        self._learner.train(
+            batch_of_shards(
+                [(transitions(read_block(inside(meta["data_id"]))[0]), meta) for meta in data],
+                as_columns=as_columns,
+            )
+        )
         return self._learner.learn_info
 
     def deal_with_learner_close(self) -> None:
@@ -202,10 +215,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         Raises:
             ShardError: the shard is missing, torn, or not one of ours.
         """
-        block, crc32 = open_block(path)
-        if checksum(block.datasets()) != crc32:
-            raise ShardError(path, "checksum differs from the one in it: the file is torn")
-        columns: Any = block.columns
+        columns: Any = read_block(path)[0].columns
         return {**(decompressor(columns) if decompressor else columns), **meta}
 
     @property

@@ -20,10 +20,11 @@ class PolicyFile:
     Args:
         layout: the run folder.
         every_s: seconds between two writes.
+        fsync: force it to disk.
     """
 
-    def __init__(self, layout: RunLayout, every_s: float) -> None:
-        self._path, self._every_s = layout.latest_policy, every_s
+    def __init__(self, layout: RunLayout, every_s: float, *, fsync: bool = True) -> None:
+        self._path, self._every_s, self._fsync = layout.latest_policy, every_s, fsync
         self._written = (-1, float("-inf"))  # version, and when
 
     def is_due(self) -> bool:
@@ -33,7 +34,7 @@ class PolicyFile:
     def write(self, image: PolicyImage | None) -> None:
         """Write a policy, unless this one is there already."""
         if image is not None and image.version != self._written[0]:
-            publish_policy(self._path, image)
+            publish_policy(self._path, image, fsync=self._fsync)
             self._written = (image.version, time.monotonic())
 
 
