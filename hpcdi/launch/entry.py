@@ -18,6 +18,7 @@ from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
     check_world,
     learner_of,
+    niceness_of,
     role_of,
     thread_variables,
     threads_of,
@@ -129,7 +130,9 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
 
     place = agreement.placement[world.rank]
     role = place["role"]
-    threads = thread_variables(_threads(place, agreement.placement))  # before torch
+    share = _share_of_host(place, agreement.placement)
+    os.nice(niceness_of(role, **share))
+    threads = thread_variables(threads_of(role, **share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     config = from_mapping(agreement.experiment)
     layout = RunLayout(Path(agreement.run_dir))
@@ -147,12 +150,17 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     return EXIT_DONE if run_folder.LAUNCHER_VARIABLE in os.environ else exit_code
 
 
-def _threads(place: Mapping[str, Any], placement: list[dict[str, Any]]) -> int:
+def _share_of_host(place: Mapping[str, Any], placement: list[dict[str, Any]]) -> dict[str, Any]:
+    """A rank's cores, and with whom it shares them: the arguments of `threads_of`."""
     neighbours = [p for p in placement if p["host"] == place["host"]]
     is_bound = all(p is place or not set(p["cores"]) & set(place["cores"]) for p in neighbours)
     learners = sum(p["role"] == "learner" for p in neighbours)
-    others = len(neighbours) - learners
-    return threads_of(place["role"], len(place["cores"]), others, learners, is_bound=is_bound)
+    return {
+        "cores": len(place["cores"]),
+        "others": len(neighbours) - learners,
+        "learners": learners,
+        "is_bound": is_bound,
+    }
 
 
 def _work(role: str, context: Any) -> int:

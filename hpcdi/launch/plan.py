@@ -93,7 +93,8 @@ def _warnings(ranks: int, cores: int, files_per_s: float) -> list[str]:
     warnings = []
     if ranks > cores + 1:
         warnings.append(
-            f"warning: {ranks} ranks share {cores} cores (rank 0 needs little, the others compute)"
+            f"warning: {ranks} ranks share {cores} cores (rank 0 needs little, the others much); "
+            "collectors will take what the learner leaves"
         )
     if files_per_s > 250:
         warnings.append(

@@ -7,6 +7,9 @@ from typing import Any
 
 from hpcdi.errors import LaunchError
 
+COLLECTOR_NICENESS = 5
+"""A third of the learner's weight, to the Linux scheduler."""
+
 
 def learner_count(config: Any) -> int:
     """Learner ranks of an experiment."""
@@ -75,6 +78,18 @@ def threads_of(
     if role != "learner":
         return 1
     return max(1, cores if is_bound else (cores - others) // learners)
+
+
+def niceness_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """How far a rank steps back (Unix niceness) where the ranks of a host outnumber its cores.
+
+    There the collectors take what the learners leave: new data are of use only as fast as they are
+    learnt from. The arguments are those of `threads_of`.
+    """
+    is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
+    return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
 
 
 def thread_variables(threads: int) -> Mapping[str, str]:

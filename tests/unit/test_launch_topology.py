@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch.entry import _threads
+from hpcdi.launch.entry import _share_of_host
 from hpcdi.launch.topology import (
+    COLLECTOR_NICENESS,
     check_world,
     default_world_size,
     learner_count,
     learner_of,
+    niceness_of,
     role_of,
     thread_variables,
     threads_of,
@@ -127,6 +129,24 @@ def test_threads(
     assert threads_of(role, cores, others, learners, is_bound=is_bound) == threads
 
 
+@pytest.mark.parametrize(
+    ("role", "cores", "others", "learners", "is_bound", "steps_back"),
+    [
+        ("collector", 2, 3, 1, False, True),
+        ("learner", 2, 3, 1, False, False),
+        ("coordinator", 2, 3, 1, False, False),
+        ("collector", 2, 3, 1, True, False),  # cores of its own
+        ("collector", 3, 3, 1, False, False),  # rank 0 needs little
+        ("collector", 2, 8, 0, False, False),  # nobody here learns
+    ],
+)
+def test_collectors_step_back_where_it_is_crowded(
+    role: str, cores: int, others: int, learners: int, is_bound: bool, steps_back: bool
+) -> None:
+    niceness = niceness_of(role, cores, others, learners, is_bound=is_bound)
+    assert niceness == (COLLECTOR_NICENESS if steps_back else 0)
+
+
 def test_threads_are_told_to_every_library() -> None:
     assert thread_variables(3) == {
         "OMP_NUM_THREADS": "3",
@@ -157,5 +177,9 @@ def test_a_learner_computes_with_the_cores_that_are_left(
     placement: list[tuple[Any, ...]], threads: int
 ) -> None:
     places = [place(*who) for who in placement]
-    assert [_threads(p, places) for p in places if p["role"] == "learner"] == [threads]
-    assert all(_threads(p, places) == 1 for p in places if p["role"] != "learner")
+
+    def told(p: dict[str, Any]) -> int:
+        return threads_of(p["role"], **_share_of_host(p, places))
+
+    assert [told(p) for p in places if p["role"] == "learner"] == [threads]
+    assert all(told(p) == 1 for p in places if p["role"] != "learner")
