@@ -42,7 +42,7 @@ class StorageConfig:
     """How collected data reach the shared file system."""
 
     block_bytes: int = setting(
-        1 << 20, "a block is sealed when its rows reach this size", minimum=4096
+        1 << 22, "a block is sealed when its rows reach this size", minimum=4096
     )
     seal_seconds: float = setting(
         0.75, "a block is sealed at this age, even if it is not full", above=0
