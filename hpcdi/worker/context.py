@@ -1,20 +1,25 @@
-"""What every worker rank is given by whoever composes the program."""
+"""What every worker rank is given by whoever composes the program; how it comes and goes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import StopRequest
+from hpcdi.comm.messages import Goodbye, Leave, StopRequest, WorkerReady
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import EXIT_FAILED
 from hpcdi.store.layout import RunLayout
 
+COORDINATOR_RANK = 0
 ROLES = ("coordinator", "learner", "collector")
+_LEAVE_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,3 +67,29 @@ def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.Se
         restart: how often the run has been resumed.
     """
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), rank, restart))
+
+
+def arrive(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
+    """Tell rank 0 that this rank is ready for tasks.
+
+    Args:
+        pump: to the other ranks.
+        role: one of `ROLES`.
+        resource: number of ``gpu`` and ``cpu`` that it has.
+    """
+    ready = WorkerReady(role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"])
+    pump.send(COORDINATOR_RANK, ready)
+
+
+def depart(pump: LinkPump, report: Mapping[str, Any]) -> int:
+    """Say goodbye to rank 0 and wait until everybody may leave; gives the exit code.
+
+    Args:
+        pump: to the other ranks; closed afterwards.
+        report: what this rank has done, and where its time went.
+    """
+    pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
+    pump.flush(_LEAVE_PATIENCE_S)
+    leave = pump.wait_for(Leave, _LEAVE_PATIENCE_S)
+    pump.close()
+    return leave.exit_code if leave is not None else EXIT_FAILED

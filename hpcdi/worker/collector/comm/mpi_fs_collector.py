@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,26 +13,20 @@ from hpcdi.comm.messages import (
     CloseTask,
     CollectSetting,
     CollectTask,
-    Goodbye,
-    Leave,
     Message,
     PolicyUpdate,
     Stop,
-    WorkerReady,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.errors import CommError
 from hpcdi.store.builder import Segment
 from hpcdi.store.policies import publish_policy
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
 from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
-from hpcdi.worker.context import WorkerContext
-
-_COORDINATOR = 0
-_LEAVE_PATIENCE_S = 30.0
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart
 
 
 class CollectorSlave:
@@ -132,10 +125,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def start(self) -> None:
         """Say that this rank is ready."""
         super().start()
-        resource = self.deal_with_resource()
-        self.send_metadata(
-            WorkerReady("collector", platform.node(), os.getpid(), resource["gpu"], resource["cpu"])
-        )
+        arrive(self.pump, "collector", self.deal_with_resource())
 
     def close(self) -> None:
         """Publish what is open, say goodbye, wait until everybody may leave; again: nothing."""
@@ -145,11 +135,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         for collector in self._collectors.values():
             collector.close()
         self._outlet.close()
-        self.pump.send(_COORDINATOR, Goodbye({**self.meter.report(), **self._outlet.report()}))
-        self.pump.flush(_LEAVE_PATIENCE_S)
-        leave = self.pump.wait_for(Leave, _LEAVE_PATIENCE_S)
-        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
-        self.pump.close()
+        self.exit_code = depart(self.pump, {**self.meter.report(), **self._outlet.report()})
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -207,7 +193,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def send_metadata(self, metadata: Message) -> None:
         """Tell the coordinator."""
         self.pump.check()
-        self.pump.send(_COORDINATOR, metadata)
+        self.pump.send(COORDINATOR_RANK, metadata)
 
     # ----------------------------------------------------------------------------------- internals
 
@@ -236,7 +222,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _announce(self, ready: BlockReady) -> None:
         self._announced.append(ready)
-        self.pump.send(_COORDINATOR, ready)
+        self.pump.send(COORDINATOR_RANK, ready)
 
     def _publish_if_best(self, task: CollectTask) -> None:
         returns = self._collectors[True].result().episode_returns

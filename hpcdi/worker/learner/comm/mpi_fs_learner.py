@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,22 +13,19 @@ from typing import Any
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
-    Goodbye,
     LearnInfo,
     LearnResult,
     LearnTask,
-    Leave,
     PolicyRequest,
     Stop,
-    WorkerReady,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.errors import CommError
 from hpcdi.store.ring import transitions
 from hpcdi.store.shards import read_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
@@ -37,8 +33,6 @@ from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.learner.learner_hook import LearnerHook
 
-_COORDINATOR = 0
-_LEAVE_PATIENCE_S = 30.0
 _TELL_EVERY = 100
 """Iterations between two words to rank 0, where no log asks for another number."""
 
@@ -90,17 +84,13 @@ class MPIFileSystemLearner(BaseCommLearner):
         while (task := self._next_task()) is not None:
             self.deal_with_learner_start(task)
             if not self._is_stopping:
-                self.pump.send(_COORDINATOR, LearnResult(task.task_id, self._train_iter()))
+                self.pump.send(COORDINATOR_RANK, LearnResult(task.task_id, self._train_iter()))
         self.close()
 
     def start(self) -> None:
         """Say that this rank is ready."""
         super().start()
-        resource = self.deal_with_resource()
-        ready = WorkerReady(
-            "learner", platform.node(), os.getpid(), resource["gpu"], resource["cpu"]
-        )
-        self.pump.send(_COORDINATOR, ready)
+        arrive(self.pump, "learner", self.deal_with_resource())
 
     def close(self) -> None:
         """Write the last policy, say goodbye, wait until everybody may leave; again: nothing."""
@@ -109,11 +99,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         super().close()
         self._outlet.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
-        self.pump.send(_COORDINATOR, Goodbye({**self.meter.report(), **report}))
-        self.pump.flush(_LEAVE_PATIENCE_S)
-        leave = self.pump.wait_for(Leave, _LEAVE_PATIENCE_S)
-        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
-        self.pump.close()
+        self.exit_code = depart(self.pump, {**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -197,7 +183,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         """Tell the coordinator."""
         scalars = learn_info["scalars"]
         self.pump.send(
-            _COORDINATOR,
+            COORDINATOR_RANK,
             LearnInfo(self._task.task_id, learn_info["learner_step"], scalars, self.meter.shares()),
         )
 
@@ -244,7 +230,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         config = self._place.config
         self._feed = DataFeed(
             self._place.layout,
-            lambda message: self.pump.send(_COORDINATOR, message),
+            lambda message: self.pump.send(COORDINATOR_RANK, message),
             FeedOrder(
                 task.task_id, task.buffer_id, config.policy.learn.batch_size, config.system.prefetch
             ),

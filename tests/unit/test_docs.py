@@ -1,0 +1,113 @@
+"""README and CHANGELOG: what they name exists, and what they show is what is printed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdi
+from hpcdi import cli
+from hpcdi.config.load import load
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+CODE = re.findall(r"`([^`\n]+)`", README)
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+FOLDERS = ("hpcdi/", "configs/", "slurm/", "tests/", "tools/")
+
+
+def shell_lines() -> list[str]:
+    """Commands of README, in blocks and in tables, without their comments."""
+    lines = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+    lines += [code for code in CODE if code.startswith(("hpcdi ", "make ", "srun ", "sbatch "))]
+    return [line.split("  #")[0].strip() for line in lines if line.strip()]
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted({word for code in [*CODE, *shell_lines()] for word in code.split()
+            if word.startswith(FOLDERS)}),
+)  # fmt: skip
+def test_paths_exist(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+KEYS = sorted({code for code in CODE if re.fullmatch(r"(env|policy|system)(\.\w+)+", code)})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_settings_exist(key: str) -> None:
+    node: Any = load(ROOT / "configs" / "cartpole_dqn.yaml").to_mapping()
+    for part in key.split("."):
+        assert part in node, f"{key}: there is no {part}"
+        node = node[part]
+
+
+def test_settings_are_found_at_all() -> None:
+    assert len(KEYS) > 15
+
+
+@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("make ")])
+def test_make_targets_exist(line: str) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert line.split()[1] in targets
+
+
+def commands() -> list[str]:
+    """Command lines of `hpcdi` in README: every one without a launcher before it."""
+    return [line for line in shell_lines() if line.startswith("hpcdi ")]
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for line in commands() if "inspect" not in line and "lern" not in line})
+)
+def test_commands_are_understood(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What can be planned can be trained: the arguments are the same."""
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["plan", *shlex.split(line)[2:]]) == 0
+    assert capsys.readouterr().out
+
+
+def test_commands_are_found_at_all() -> None:
+    assert {line.split()[1] for line in commands()} == {"train", "plan", "inspect"}
+
+
+def test_the_error_it_shows_is_the_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (shown,) = [text for kind, text in BLOCKS if kind == "text" and text.startswith("$ ")]
+    command, _, printed = shown.partition("\n")
+    assert cli.main(shlex.split(command)[2:]) == 2
+    assert capsys.readouterr().err.strip() == printed.strip()
+
+
+def test_python_is_valid_and_bash_names_real_scripts() -> None:
+    python = [text for kind, text in BLOCKS if kind == "python"]
+    assert python
+    for text in python:
+        ast.parse(text)
+
+
+def test_the_changelog_knows_the_present() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "## Unreleased" in changelog or f"## {hpcdi.__version__}" in changelog
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "slurm").glob("*.sbatch")), ids=lambda p: p.name)
+def test_batch_scripts_are_bash_and_name_real_files(script: Path) -> None:
+    text = script.read_text()
+    assert text.startswith("#!/bin/bash\n")
+    for path in re.findall(r"(?:configs|slurm|tools)/[\w.]+", text):
+        assert (ROOT / path).exists(), path
