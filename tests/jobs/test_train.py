@@ -18,6 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import read_policy
+from hpcdi.store.snapshots import load_state
+from hpcdi.worker.coordinator.coordinator import STATE_VERSION
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -95,6 +97,18 @@ def test_train_iterations_are_done_exactly(start: Start) -> None:
     assert ended.code == 0, ended.out + ended.err
     assert ended.run["figures"]["train_iter"] == 37
     assert read_policy(ended.run_dir / "policies" / "latest.safetensors").version == 37
+
+
+def test_priorities_come_back_from_the_learner(start: Start) -> None:
+    ended = start(
+        CARTPOLE, "env.stop_value=1e9", "policy.priority=true", "policy.priority_IS_weight=true",
+        "policy.other.commander.max_train_iter=300", "policy.other.replay_buffer.min_fill=200",
+    ).wait()  # fmt: skip
+    assert ended.code == 0, ended.out + ended.err
+    state = load_state(ended.run_dir / "snapshots" / "coordinator.h5", "coordinator", STATE_VERSION)
+    masses = state["replay"]["partitions"]["rank1"]["buffer"]["index"]["mass"]
+    assert len(np.unique(masses[masses > 0])) > 1000, "each drawn item has a priority of its own"
+    assert state["counters"]["train_iter"] >= 300
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
