@@ -82,7 +82,11 @@ class CollectProgress(Message):
 
 @dataclass(frozen=True)
 class CollectResult(Message):
-    """A collect or evaluation task has ended."""
+    """A collect or evaluation task has ended.
+
+    The episodes are all of an evaluation, and the last ones of a collect task, which has told of
+    each as it ended. An evaluation that was cut short is not `is_complete`: it lacks the long ones.
+    """
 
     task_id: str
     eval_flag: bool
@@ -91,6 +95,7 @@ class CollectResult(Message):
     duration_s: float
     episode_returns: Array
     episode_lengths: Array
+    is_complete: bool = True
 
 
 @dataclass(frozen=True)

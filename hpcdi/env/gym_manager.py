@@ -92,7 +92,13 @@ class GymManager(Closing, Configurable):
         self._resetting[:] = False
 
     def restart_count(self) -> None:
-        """Count episodes anew; those that are running go on."""
+        """Count episodes anew; those that are running go on.
+
+        Where some environments had done their number, all begin anew: these stand in the middle of
+        an episode that nobody saw.
+        """
+        if self._episode_num is not None and (self._episodes.counts >= self._episode_num).any():
+            self.reset()
         self._episodes.counts[:] = 0
 
     def step_all(self, actions: Array) -> VectorStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import sys
@@ -207,6 +208,11 @@ def _coordinate(context: Any) -> int:
             config, context.link, layout, stop_request=context.stop_request, is_terminal=is_terminal
         ) as coordinator:
             outcome = coordinator.run()
+            if coordinator.silent and outcome.exit_code == EXIT_DONE:
+                reason = f"{outcome.reason}; but ranks {coordinator.silent} did not end in order"
+                outcome = dataclasses.replace(
+                    outcome, state="failed", reason=reason, exit_code=EXIT_FAILED
+                )
             coordinator.save_snapshot(layout)
             run_folder.end(
                 layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
@@ -214,9 +220,13 @@ def _coordinate(context: Any) -> int:
             for line in _closing(outcome, coordinator.summary(), layout):
                 say(line)
             if coordinator.silent:
-                said = f"ranks {coordinator.silent} did not end in order; ending the job"
-                sys.stderr.write(f"hpcdi: {said}\n")
-                abort_job(outcome.exit_code or EXIT_FAILED)
+                sys.stderr.write(
+                    f"hpcdi: ranks {coordinator.silent} did not end within "
+                    f"{config.system.coordinator.stop_timeout_s:g} s of being told "
+                    "(system.coordinator.stop_timeout_s); what they had not published is lost. "
+                    "Ending the job\n"
+                )
+                abort_job(outcome.exit_code)
     except BaseException as error:  # without rank 0 there is no order to end in
         failure = describe(error, "coordinator")
         sys.stderr.write(headline(failure, context.link.rank) + "\n")

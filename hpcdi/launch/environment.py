@@ -40,8 +40,11 @@ class LaunchEnvironment:
 def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     """Read the launcher's variables."""
     tasks = int(variables.get("SLURM_NTASKS", "1"))
-    if _is_slurm_step(variables) and tasks > 1:  # a step of one task is a shell (srun --pty bash)
-        return LaunchEnvironment("srun", tasks)
+    if _is_slurm_step(variables):
+        if tasks > 1:
+            return LaunchEnvironment("srun", tasks)
+        # a shell (srun --pty bash), in which the site's default plugin may name a rank
+        return LaunchEnvironment("none", 1)
     if any(name in variables for name in _RANK_VARIABLES):
         sizes = [int(variables[name]) for name in _SIZE_VARIABLES if name in variables]
         return LaunchEnvironment("mpirun", sizes[0] if sizes else 1)

@@ -128,8 +128,10 @@ class Job:
         returned = self._process.wait()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         facts = self._facts()
+        if facts and returned != EXIT_DONE:
+            sweep_temporary(self._path)  # whoever wrote them is gone
         if facts.get("state") in ("done", "failed", "stopped"):
-            return int(facts["exit_code"])
+            return self._ended(int(facts["exit_code"]), returned)
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
@@ -138,11 +140,19 @@ class Job:
         else:
             state, exit_code = "failed", returned or EXIT_FAILED
             reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
-            sweep_temporary(self._path)
             log = self._path / "log"
             sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
         if facts:
             run_folder.end(RunLayout(self._path), state, reason, exit_code, {})
+        return exit_code
+
+    def _ended(self, exit_code: int, returned: int) -> int:
+        """Exit code of a run that has said how it ended."""
+        if exit_code == EXIT_DONE and returned != EXIT_DONE:
+            sys.stderr.write(
+                f"hpcdi: the run was done, but a rank did not leave well ({returned})\n"
+            )
+            return returned
         return exit_code
 
     def _facts(self) -> dict[str, Any]:

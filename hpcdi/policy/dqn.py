@@ -74,6 +74,10 @@ class DQNPolicy(Policy):
                 yield Problem("model.encoder_hidden_size_list", "needs at least one size")
             if self.on_policy:
                 yield Problem("on_policy", "DQN learns off-policy; leave this false")
+            if self.nstep > self.collect.n_sample:
+                yield Problem(
+                    "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
+                )
             if self.priority_IS_weight and not self.priority:
                 yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 

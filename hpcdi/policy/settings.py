@@ -29,7 +29,7 @@ class CollectConfig:
     """How data are collected."""
 
     n_sample: int = setting(
-        32, "transitions of one environment that are processed together",
+        32, "transitions of one environment that are processed together; n-step returns end there",
         minimum=1, maximum=65_535,
     )  # fmt: skip
     unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=1)

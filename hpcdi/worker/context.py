@@ -20,6 +20,7 @@ from hpcdi.store.layout import RunLayout
 COORDINATOR_RANK = 0
 ROLES = ("coordinator", "learner", "collector")
 _LEAVE_PATIENCE_S = 30.0
+"""How much longer than rank 0 waits for the others they wait for it."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,17 @@ def arrive(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
     pump.send(COORDINATOR_RANK, ready)
 
 
-def depart(pump: LinkPump, report: Mapping[str, Any]) -> int:
+def depart(place: WorkerContext, pump: LinkPump, report: Mapping[str, Any]) -> int:
     """Say goodbye to rank 0 and wait until everybody may leave; gives the exit code.
 
     Args:
+        place: this rank's place in the run.
         pump: to the other ranks; closed afterwards.
         report: what this rank has done, and where its time went.
     """
+    patience_s = place.config.system.coordinator.stop_timeout_s + _LEAVE_PATIENCE_S
     pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
-    pump.flush(_LEAVE_PATIENCE_S)
-    leave = pump.wait_for(Leave, _LEAVE_PATIENCE_S)
+    pump.flush(patience_s)
+    leave = pump.wait_for(Leave, patience_s)
     pump.close()
     return leave.exit_code if leave is not None else EXIT_FAILED

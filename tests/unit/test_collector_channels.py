@@ -108,6 +108,18 @@ def test_ids_are_unique_over_blocks_and_collectors(tmp_path: Path) -> None:
     assert len(set(items)) == len(items) == 120
 
 
+def test_blocks_that_one_segment_fills_have_ids_and_files_of_their_own(tmp_path: Path) -> None:
+    announced: list[BlockReady] = []
+    counter = Counter()
+    with outlet(tmp_path, announced) as made:
+        made.put(counter.segment(80))  # three full blocks and a rest
+        assert made.report()["blocks"] == 3
+        made.put(counter.segment(80))
+    ids = [ready.block_id for ready in announced]
+    assert len(ids) == len(set(ids)) == len({ready.shard.path for ready in announced}) == 7
+    assert values_of(tmp_path, announced) == list(range(counter.made))
+
+
 def test_blocks_are_sealed_by_age(tmp_path: Path) -> None:
     """The first row of a block is younger than any age; with the next segment it is old enough."""
     announced: list[BlockReady] = []

@@ -116,6 +116,40 @@ def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) 
 
 
 @FORMS
+def test_what_is_kept_of_a_long_task_is_bounded(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zergling, "KEPT_EPISODES", 4)
+    monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
+    port = Port()
+    with collector(policy, port, collector_episode_num=6) as made:
+        result = do(made, port, "task")
+        info = made.get_finish_info()
+    assert result.episode_lengths.tolist() == [LENGTH] * 4
+    assert info["real_episode_count"] == 6 * ENVS
+    assert sum(len(told.episode_returns) for told in port.progress) == 6 * ENVS
+
+
+@FORMS
+def test_an_evaluation_is_complete_or_says_that_it_is_not(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, evaluate=True) as made:
+        assert do(made, port, "whole").is_complete
+        made._env_manager.step_all = _stopping(made, made._env_manager.step_all)
+        assert not do(made, port, "cut short").is_complete
+
+
+def _stopping(made: Any, step_all: Any) -> Any:
+    """A step during which the collector is told to stop."""
+
+    def step(actions: Any) -> Any:
+        made.stop()
+        return step_all(actions)
+
+    return step
+
+
+@FORMS
 def test_each_task_does_its_number_of_episodes_also_after_one_that_was_closed(policy: str) -> None:
     port = Port()
     with collector(policy, port, collector_episode_num=10) as made:
@@ -188,8 +222,9 @@ def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_slow_environments_do_not_hold_data_back(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After PROGRESS_S, whatever there is goes out and is counted."""
+    """After PROGRESS_S whatever there is is counted, after PIECE_S it goes out."""
     monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(zergling, "PIECE_S", 0.0)
     port = Port()
     with collector(policy, port, collector_episode_num=1) as made:
         do(made, port, "task")

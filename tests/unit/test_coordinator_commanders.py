@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,14 @@ def test_who_says_that_a_task_has_ended() -> None:
         assert commander.judge_collector_finish("t", {}) is False
         assert commander.judge_learner_finish("t", {"learner_done": True}) is True
         assert commander.judge_learner_finish("t", {"learner_done": False}) is False
+
+
+def test_an_evaluation_that_was_cut_short_reaches_no_goal() -> None:
+    commander = solo()
+    commander.get_learner_task(0.0)
+    task = evaluation(commander, 1e6)
+    cut_short = dataclasses.replace(result(task, 1e9), is_complete=False)
+    assert not commander.finish_collector_task(task.task_id, cut_short)
+    assert commander.state_dict()["best_evaluation"] is None
+    task = evaluation(commander, 2e6)
+    assert commander.finish_collector_task(task.task_id, result(task, 1e9))

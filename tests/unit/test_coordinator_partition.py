@@ -96,6 +96,24 @@ def test_place_orders_consecutive_rows_of_one_ring() -> None:
     assert (first.block_id, first.buffer_id, first.shard.path) == (1, "buffer", "data/1.h5")
 
 
+def test_a_block_that_is_announced_twice_is_an_error() -> None:
+    """Its first rows would be learnt from as if they were the second ones."""
+    partition = make_partition()
+    partition.place(block(1, [5]))
+    with pytest.raises(BufferContractError, match="block 1 was announced twice"):
+        partition.place(block(1, [5]))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 17])
+def test_all_items_fit_however_short_they_are(length: int) -> None:
+    """Each item costs a row more than it has transitions."""
+    partition = make_partition()
+    lengths = [length] * (20 // (length + 1))
+    for k in range(60):
+        give(partition, block(k, lengths))
+    assert partition.buffer.count() >= CAPACITY - sum(lengths)
+
+
 def test_a_block_larger_than_the_ring_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(BufferContractError, match="raise replay_buffer_size or lower"):
         make_partition().place(block(1, [500]))

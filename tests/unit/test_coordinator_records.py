@@ -102,9 +102,16 @@ def test_curves_of_learning() -> None:
     run = Shown()
     run.collected(60)
     run.look(1000.0)
-    run.learn_info(10)
+    for train_iter in (8, 9, 10):  # faster than curves are written
+        run.learn_info(train_iter)
+    assert run.curves.of("learner_iter/loss") == []
+    run.look(1001.5)
     assert run.curves.of("learner_iter/loss") == [(0.5, 10)]
     assert run.curves.of("learner_step/loss") == [(0.5, 60)]
+    run.learn_info(11)
+    run.record.write_learner()
+    run.record.write_learner()
+    assert run.curves.of("learner_iter/loss") == [(0.5, 10), (0.5, 11)]
 
 
 def test_evaluations() -> None:

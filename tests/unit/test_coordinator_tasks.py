@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
@@ -94,6 +96,16 @@ def test_a_late_one_is_given_up_and_another_is_asked() -> None:
     assert chosen is not None
     assert chosen.task.task_id == "b"
     assert tasks.choose_to_close(1000.0) is None  # nobody is left to ask
+
+
+def test_evaluations_never_make_room() -> None:
+    tasks = book(collectors=2)
+    tasks.give("collector", dataclasses.replace(collect("evaluation"), eval_flag=True), 0.0)
+    assert tasks.choose_to_close(10.0) is None
+    tasks.give("collector", collect("a"), 5.0)
+    chosen = tasks.choose_to_close(10.0)
+    assert chosen is not None
+    assert chosen.task.task_id == "a"
 
 
 def test_learners_never_make_room() -> None:

@@ -72,6 +72,11 @@ HYDRA = {
         pytest.param(
             {**STEP, "SLURM_NTASKS": "1"}, LaunchEnvironment("none", 1), id="srun --pty bash"
         ),
+        pytest.param(
+            {**STEP, "SLURM_NTASKS": "1", "PMIX_RANK": "0"},
+            LaunchEnvironment("none", 1),
+            id="srun --pty bash, where the default plugin is pmix",
+        ),
         pytest.param(OPEN_MPI_5, LaunchEnvironment("mpirun", 4), id="mpirun of Open MPI 5"),
         pytest.param(OPEN_MPI_4, LaunchEnvironment("mpirun", 4), id="mpirun of Open MPI 4"),
         pytest.param(HYDRA, LaunchEnvironment("mpirun", 4), id="mpiexec of MPICH"),

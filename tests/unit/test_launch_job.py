@@ -46,7 +46,8 @@ def write_run(path: Path, **facts: Any) -> None:
     [
         (None, 3, 3),
         ({"state": "done", "exit_code": 0}, 0, 0),
-        ({"state": "done", "exit_code": 0}, 9, 0),  # what the run says counts, not mpirun
+        ({"state": "done", "exit_code": 0}, 9, 9),  # a rank broke as it left
+        ({"state": "stopped", "exit_code": 143}, 9, 143),  # what the run says counts, not mpirun
         ({"state": "failed", "exit_code": 1}, 0, 1),
         ({"state": "stopped", "exit_code": 143}, 0, 143),
     ],

@@ -177,19 +177,25 @@ class Policy:
         return {"total_loss": float(self.calls), "one": 1, "priority": [0.5]}
 
 
+@pytest.mark.parametrize("every_s", [0.0, 1000.0])
 def test_log_show_averages_over_its_iterations_and_writes_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    every_s: float,
 ) -> None:
     writer = TensorBoardWriter(tmp_path)
     learner = BaseLearner({"hook": {"log_show_after_iter": 2}}, Policy(), writer)
     with caplog.at_level("INFO", logger="hpcdi"):
         for _ in range(5):
             learner.train([])
+            monkeypatch.setattr("hpcdi.worker.learner.hooks._LOG_EVERY_S", every_s)
     writer.close()
     assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
     assert learner.learn_info["scalars"] == learner.log_buffer
     logged = [(record.train_iter, record.scalars) for record in caplog.records]
-    assert logged == [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
+    lines = [(2, {"total_loss": 1.5, "one": 1.0}), (4, {"total_loss": 3.5, "one": 1.0})]
+    assert logged == (lines if every_s == 0 else lines[:1])
     (file,) = tmp_path.iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
     curve = [(event.summary.value[0].tag, event.step) for event in events]

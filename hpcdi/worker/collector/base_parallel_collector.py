@@ -57,15 +57,25 @@ class CollectorTask:
         setting: keyword arguments of the policy.
         started: when the task began.
         env_steps: transitions made.
-        returns: of the episodes that ended, in order; `lengths` are theirs.
+        episodes: that ended.
+        returns: of the last ones that ended, in order; `lengths` are theirs.
     """
 
     task_id: str = ""
     setting: Settings = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     env_steps: int = 0
-    returns: list[Array] = field(default_factory=list)
-    lengths: list[Array] = field(default_factory=list)
+    episodes: int = 0
+    returns: Array = field(default_factory=lambda: np.zeros(0))
+    lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def add_episodes(self, returns: Array, lengths: Array, keep: int | None) -> None:
+        """Count episodes that have ended; keep the last `keep` of all, or all of them."""
+        self.episodes += len(returns)
+        if len(returns):
+            first = 0 if keep is None else -keep
+            self.returns = np.concatenate([self.returns, returns])[first:]
+            self.lengths = np.concatenate([self.lengths, lengths])[first:]
 
 
 class BaseParallelCollector(Configurable, Closing, ABC):
@@ -153,11 +163,10 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     def result(self) -> CollectResult:
         """The task's result, as a message."""
         task = self.task
-        returns = np.concatenate([np.zeros(0), *task.returns])
-        lengths = np.concatenate([np.zeros(0, dtype=np.int64), *task.lengths])
         return CollectResult(
             task.task_id, self.evaluates, self.policy_version, task.env_steps,
-            time.monotonic() - task.started, returns, lengths,
+            time.monotonic() - task.started, task.returns, task.lengths,
+            self._env_manager is None or self._env_manager.done or not self.evaluates,
         )  # fmt: skip
 
     @abstractmethod

@@ -25,6 +25,11 @@ from hpcdi.worker.collector.rollout import RolloutForm, rollout_form
 
 PROGRESS_S = 0.25
 """How often a collector tells what it has done."""
+PIECE_S = 10.0
+"""Slow environments: data that have waited so long go, though their piece is not full. An n-step
+return ends with its piece, so pieces must not be cut short often."""
+KEPT_EPISODES = 1000
+"""Of a collect task, which may last for days: rank 0 hears of each episode as it ends."""
 _POLICY_PATIENCE_S = 300.0
 
 
@@ -63,6 +68,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._version = -1
         self._turn: tuple[Any, Any] = (None, None)  # observation and outputs of the present step
         self._told = _Told(time.monotonic())
+        self._cut_at = time.monotonic()
 
     def begin(self, task: CollectorTask) -> None:
         """Take a task; `start` does it.
@@ -85,7 +91,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         """The task's result under the seeds' keys."""
         result = self.result()
         returns, lengths = result.episode_returns, result.episode_lengths
-        episodes, steps = len(returns), result.env_steps
+        episodes, steps = self.task.episodes, result.env_steps
         return {
             "eval_flag": result.eval_flag,
             "env_num": self._env_num,
@@ -127,8 +133,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _iter_after_hook(self) -> None:
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
-            self._cut()  # slow environments: data do not wait for a full piece
             self._tell(now)
+        if now - self._cut_at >= PIECE_S:
+            self._cut()
 
     def _finish_task(self) -> None:
         self._cut()
@@ -136,6 +143,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _cut(self) -> None:
         """Send what was recorded; between pieces is the time to change the policy."""
+        self._cut_at = time.monotonic()
         segment = self._form.cut(self._version)
         if segment is not None and self.port is not None:
             self.port.send_stepdata(self.task.task_id, segment)
@@ -145,8 +153,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _tell(self, now: float) -> None:
         """Count the episodes that ended; tell the coordinator what a collect task has done."""
         returns, lengths = self._env_manager.take_episodes()
-        self.task.returns.append(returns)
-        self.task.lengths.append(lengths)
+        self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
         if self.port is not None and not self.evaluates:
             steps = self.task.env_steps - self._told.env_steps
             self.port.send_metadata(self._progress(steps, returns, lengths))

@@ -37,7 +37,7 @@ class BaseCommander(Configurable, ABC):
         """Settings that every commander has."""
 
         collector_task_space: int | None = setting(
-            None, "collect and evaluation tasks at a time; empty: one for each collector", minimum=0
+            None, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
         )
         learner_task_space: int = setting(1, "learner tasks at a time", minimum=1, maximum=1)
 
@@ -117,7 +117,7 @@ class NaiveCommander(BaseCommander):
         """Settings of the naive commander."""
 
         type: str = "naive"
-        collector_task_space: int | None = setting(2, "collect tasks at a time", minimum=0)
+        collector_task_space: int | None = setting(2, "collect tasks at a time", minimum=1)
         collector_task_count: int = setting(
             2, "collect tasks until the run has reached its goal", minimum=1
         )

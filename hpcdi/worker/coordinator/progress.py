@@ -56,8 +56,9 @@ class ProgressLine:
             f"buffer {human_count(desk.count())}/{human_count(desk.capacity())}",
             f"staleness {record.staleness(scheduler)}",
         ]
-        if record.returns:
-            parts.append(f"return {sum(record.returns) / len(record.returns):.1f}")
+        returns = record.returns
+        if returns:
+            parts.append(f"return {sum(returns) / len(returns):.1f}")
         if record.evaluations:
             parts.append(f"eval {record.evaluations[-1].mean:.1f}")
         eta_s = min(
@@ -97,6 +98,8 @@ def summary(
         f"{desk.samples_drawn() / max(desk.items_admitted, 1):.2f} samples drawn per transition",
         f"  data: {_count(traffic.blocks, 'shard')}, {human_bytes(traffic.data_bytes)}{learnable}",
     ]
+    if counters.train_iter == 0:
+        lines.append("  nothing was learnt: the run ended before the first train iteration")
     if record.evaluations:
         best = max(record.evaluations, key=lambda evaluation: evaluation.mean)
         lines.append(

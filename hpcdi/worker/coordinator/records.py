@@ -72,6 +72,11 @@ class Traffic:
     """When the first train iteration was seen (seconds since the epoch), and the env steps then."""
 
 
+def _is_evaluation(message: CollectResult) -> bool:
+    """Whether a result is of an evaluation that was not cut short."""
+    return message.eval_flag and message.is_complete and bool(message.episode_returns.size)
+
+
 class RunRecord:
     """Takes every message that the scheduler handles; writes curves about once a second.
 
@@ -83,11 +88,16 @@ class RunRecord:
         self.evaluations: list[Evaluation] = []
         self.traffic = Traffic()
         self.shares: dict[int, dict[str, float]] = {}
-        self.returns: deque[float] = deque(maxlen=_EPISODE_WINDOW)
-        self._lengths: deque[float] = deque(maxlen=_EPISODE_WINDOW)
+        self._episodes: deque[tuple[float, int]] = deque(maxlen=_EPISODE_WINDOW)
         self._writer = writer
         self._steps = (0, 0)  # environment steps and train iterations, as of the last look
         self._written = float("-inf")
+        self._learnt: LearnInfo | None = None  # curves have a point a second, however fast it goes
+
+    @property
+    def returns(self) -> list[float]:
+        """Of the last hundred episodes that collectors have done."""
+        return [float(episode_return) for episode_return, _ in self._episodes]
 
     def write_to(self, writer: ScalarWriter) -> None:
         """Give curves to another writer from now on."""
@@ -97,14 +107,14 @@ class RunRecord:
         """Take a message."""
         match message:
             case CollectProgress():
-                self.returns.extend(message.episode_returns.tolist())
-                self._lengths.extend(message.episode_lengths.tolist())
+                self._episodes.extend(
+                    zip(message.episode_returns, message.episode_lengths, strict=True)
+                )
                 self.shares[rank] = message.shares
             case LearnInfo():
                 self.shares[rank] = message.shares
-                for name, value in message.scalars.items():
-                    self._curve("learner", name, value, self._steps[0], message.train_iter)
-            case CollectResult() if message.eval_flag and message.episode_returns.size:
+                self._learnt = message
+            case CollectResult() if _is_evaluation(message):
                 self._evaluated(message)
             case BlockReady():
                 self.traffic.blocks += 1
@@ -130,13 +140,14 @@ class RunRecord:
         if now - self._written < _SCALARS_EVERY_S:
             return
         self._written = now
+        self.write_learner()
         self.traffic.env_steps.add(now, counters.env_steps)
         self.traffic.train_iters.add(now, counters.train_iter)
         if counters.env_steps == 0:
             return
         for name, value in self._scalars(scheduler).items():
             self._writer.add_scalar(name, value, counters.env_steps)
-        if self.returns:
+        if self._episodes:
             returns = np.asarray(self.returns)
             values = {
                 "reward_mean": returns.mean(),
@@ -144,17 +155,24 @@ class RunRecord:
                 "reward_max": returns.max(),
                 "reward_min": returns.min(),
                 "episode_count": counters.episodes,
-                "avg_step_per_episode": np.mean(self._lengths),
+                "avg_step_per_episode": np.mean([length for _, length in self._episodes]),
                 "avg_envstep_per_sec": self.traffic.env_steps.per_second(),
                 "total_envstep_count": counters.env_steps,
             }
             for name, value in values.items():
                 self._curve("collector", name, float(value), *self._steps)
 
+    def write_learner(self) -> None:
+        """Write what the learner has said last, if it is not written yet."""
+        learnt, self._learnt = self._learnt, None
+        if learnt is not None:
+            for name, value in learnt.scalars.items():
+                self._curve("learner", name, value, self._steps[0], learnt.train_iter)
+
     def staleness(self, scheduler: Scheduler) -> int:
-        """Train iterations by which the newest acting policy is behind the learner."""
-        counters = scheduler.counters
-        return max(0, counters.train_iter - counters.latest_policy)
+        """Train iterations by which the oldest acting policy is behind the learner."""
+        acting = scheduler.acting.values()
+        return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
 
     def _scalars(self, scheduler: Scheduler) -> dict[str, float]:
         desk = scheduler.desk

@@ -28,6 +28,7 @@ from hpcdi.comm.messages import (
     BlockReady,
     DataDemand,
 )
+from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows
 from hpcdi.store.ring import RowPlacer
 from hpcdi.types import Array
@@ -42,9 +43,13 @@ EARLY_ROWS = 1_000_000
 """Rows that may wait while there is no learner."""
 
 
-def ring_rows(partition_size: int, full_block: int) -> int:
-    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows."""
-    return int(partition_size * RING_SLACK) + 2 * full_block
+def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
+    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
+
+    `rows_per_item` is what the first block shows: up to 2, where items are single transitions.
+    """
+    slack = max(RING_SLACK, rows_per_item + 0.05)
+    return int(partition_size * slack) + 2 * full_block
 
 
 @dataclass
@@ -88,7 +93,10 @@ class Partition:
         if self._placer is None:
             size = self.buffer.replay_buffer_size
             full_block = block_rows(self._block_bytes, ready.shard.row_bytes(), size)
-            self._placer = RowPlacer(ring_rows(size, full_block))
+            transitions = max(int(ready.items["item_len"].sum()), 1)
+            self._placer = RowPlacer(ring_rows(size, full_block, ready.shard.rows / transitions))
+        if ready.block_id in self._held:
+            raise BufferContractError(f"block {ready.block_id} was announced twice")
         placement = self._placer.place(ready.block_id, ready.shard.rows)
         for block_id in placement.evicted:
             old = self._held.pop(block_id)

@@ -36,8 +36,6 @@ class Counters:
     env_steps: int = 0
     train_iter: int = 0
     episodes: int = 0
-    latest_policy: int = 0
-    """Newest policy version that a collector acts by."""
     priorities_stale: int = 0
 
 
@@ -71,6 +69,8 @@ class Scheduler:
         observe: Callable[[int, Message | TaskLate], None] = lambda _rank, _message: None,
     ) -> None:
         self.counters = Counters()
+        self.acting: dict[int, int] = {}
+        """Policy version that each collecting rank acts by."""
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
         self.desk = desk
         self.commander = commander
@@ -172,6 +172,7 @@ class Scheduler:
 
     def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "collector", rank)
+        self.acting.pop(rank, None)
         reached = self.commander.finish_collector_task(message.task_id, message)
         if reached:
             reason = self.commander.describe_goal(message)
@@ -214,7 +215,7 @@ class Scheduler:
     def _progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
         self.counters.env_steps += message.env_steps
         self.counters.episodes += len(message.episode_returns)
-        self.counters.latest_policy = max(self.counters.latest_policy, message.policy_version)
+        self.acting[rank] = message.policy_version
         orders = self._stop_at_limit(now)
         running = self._book.begun(message.task_id)
         if orders or running is None or not isinstance(running.task, CollectTask):

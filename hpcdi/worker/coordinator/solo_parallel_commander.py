@@ -94,7 +94,8 @@ class SoloCommander(BaseCommander):
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """Free its place; whether an evaluation reached the stop value."""
         self._tasks.pop(task_id, None)
-        if not finished_task.eval_flag or not finished_task.episode_returns.size:
+        is_evaluation = finished_task.eval_flag and finished_task.is_complete
+        if not is_evaluation or not finished_task.episode_returns.size:
             return False
         mean = float(np.mean(finished_task.episode_returns))
         self._evaluation.best = max(self._evaluation.best, mean)

@@ -93,7 +93,10 @@ class TaskBook:
 
     def choose_to_close(self, now: float) -> RunningTask | None:
         """The collect task that should make room, the oldest; None while one is making room."""
-        collecting = [t for t in self._running.values() if isinstance(t.task, CollectTask)]
+        running = self._running.values()
+        collecting = [
+            t for t in running if isinstance(t.task, CollectTask) and not t.task.eval_flag
+        ]
         open_tasks = [task for task in collecting if task.closing is None]
         if not open_tasks or any(not self._is_late(task, now) for task in collecting):
             return None

@@ -92,6 +92,7 @@ class RunView:
     def close(self) -> None:
         """Write out the curves; again: nothing."""
         if self._writer is not None:
+            self._record.write_learner()
             self._record.write_to(NoCurves())  # a late callback is still counted
             self._writer.close()
             self._writer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ from hpcdi.worker.learner.learner_hook import (
     register_learner_hook,
     simplified_hook_mapping,
 )
+
+_LOG_EVERY_S = 1.0
 
 
 class PeriodicHook(LearnerHook):
@@ -63,8 +66,12 @@ class PeriodicHook(LearnerHook):
 
 
 class LogShowHook(PeriodicHook):
-    """Averages the scalars of the last iterations: to the log, and to TensorBoard if given."""
+    """Averages the scalars of the last iterations: to TensorBoard if given, and to the log.
 
+    The log has a line a second at the most: a day of a fast learner must not fill a disk.
+    """
+
+    _logged = float("-inf")
     usual_name = "log_show"
     usual_priority = 20
 
@@ -74,7 +81,10 @@ class LogShowHook(PeriodicHook):
         if not scalars:
             return
         engine.log_buffer.update(scalars)
-        LOGGER.info("train", extra={"train_iter": engine.train_iter, "scalars": scalars})
+        now = time.monotonic()
+        if now - self._logged >= _LOG_EVERY_S or self.position != "after_iter":
+            self._logged = now
+            LOGGER.info("train", extra={"train_iter": engine.train_iter, "scalars": scalars})
         if engine.tb_logger is not None:
             for name, value in scalars.items():
                 tag = f"{engine.instance_name}_iter/{name}"

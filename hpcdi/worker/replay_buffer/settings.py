@@ -16,7 +16,9 @@ class AdvancedBufferConfig(ComponentConfig):
     type: str = "advanced"
     replay_buffer_size: int = setting(4096, "items that it holds", minimum=1)
     min_fill: int = setting(1, "items that it must hold before anything is drawn", minimum=1)
-    max_use: float = setting(float("inf"), "draws after which an item goes", minimum=1)
+    max_use: float = setting(
+        float("inf"), "draws after which an item goes, seen once a request", minimum=1
+    )
     max_staleness: float = setting(
         float("inf"), "train iterations after which an item goes", minimum=0
     )

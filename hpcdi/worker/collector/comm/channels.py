@@ -90,13 +90,14 @@ class DataOutlet(Closing):
         return {"blocks": self._blocks, "waited_for_disk_s": self._writer.waited_s}
 
     def _submit(self, block: Block) -> None:
-        self._blocks += 1
-        path = self._layout.shard_path(self._about["collector_rank"], self._blocks)
-        self._writer.submit(path, block)
+        number = block.facts["block_id"] & ((1 << _ID_BITS) - 1)
+        self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
-        number = (self._about["collector_rank"] << _ID_BITS) + self._blocks + 1
-        return {**self._about, "block_id": number, "sealed_at": time.time()}
+        """Of a block that is being sealed: each gets the next number, many at a time included."""
+        self._blocks += 1
+        block_id = (self._about["collector_rank"] << _ID_BITS) + self._blocks
+        return {**self._about, "block_id": block_id, "sealed_at": time.time()}
 
     def _published(self, shard: ShardRef, block: Block) -> None:
         facts = block.facts
@@ -159,8 +160,8 @@ class PolicyInlet:
                     f"the learner has not sent its policy within {_NEWEST_PATIENCE_S:.0f} s"
                 )
             self._answer.wait(0.05)
-        self.evaluated = self.image
-        return self.image
+        self.evaluated = image = self.image  # once: the next may come at any moment
+        return image
 
     def _request(self, *, at_once: bool) -> None:
         self._answer.clear()

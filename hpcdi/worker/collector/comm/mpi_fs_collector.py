@@ -135,7 +135,9 @@ class MPIFileSystemCollector(BaseCommCollector):
         for collector in self._collectors.values():
             collector.close()
         self._outlet.close()
-        self.exit_code = depart(self.pump, {**self.meter.report(), **self._outlet.report()})
+        self.exit_code = depart(
+            self._place, self.pump, {**self.meter.report(), **self._outlet.report()}
+        )
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -178,7 +180,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; policies come by message, not from `path`."""
         if newest:
-            image = self._inlet.newest(lambda: self._stops.everything)
+            image = self._inlet.newest(self._gives_up)
         else:
             image = self._inlet.newer_than(have_version)
         if image is None or image.version <= have_version:
@@ -220,14 +222,21 @@ class MPIFileSystemCollector(BaseCommCollector):
             self.meter.mark("start")
         return self._collectors[eval_flag]
 
+    def _gives_up(self) -> bool:
+        """While a policy is waited for: whether the run ends; errors of the other side come up."""
+        self.pump.check()
+        return self._stops.everything
+
     def _announce(self, ready: BlockReady) -> None:
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
 
     def _publish_if_best(self, task: CollectTask) -> None:
-        returns = self._collectors[True].result().episode_returns
-        image = self._inlet.evaluated
-        if image is not None and returns.size and returns.mean() > task.publish_above:
+        result = self._collectors[True].result()
+        returns, image = result.episode_returns, self._inlet.evaluated
+        if image is None or not result.is_complete or not returns.size:
+            return
+        if returns.mean() > task.publish_above:
             fsync = self._place.config.system.storage.fsync
             publish_policy(self._place.layout.best_policy, image, fsync=fsync)
 

@@ -99,7 +99,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         super().close()
         self._outlet.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
-        self.exit_code = depart(self.pump, {**self.meter.report(), **report})
+        self.exit_code = depart(self._place, self.pump, {**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ what tasks call
 
