@@ -126,6 +126,6 @@ def _checked(overrides: Sequence[str]) -> list[str]:
 
 
 def _offer_configs(path: str | Path) -> str:
-    folder = Path(path).parent
-    found = sorted(p.name for p in folder.glob("*.yaml")) if folder.is_dir() else []
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    found = sorted(p.name for p in folder.glob("[!.]*.yaml")) if folder.is_dir() else []
     return f"; in {folder} there are {', '.join(found)}" if found else ""

@@ -79,7 +79,7 @@ class ExperimentConfig:
     """One experiment; the compiled form of its YAML file."""
 
     exp_name: str = setting("default_experiment", "names the folder runs/<exp_name>")
-    seed: int = setting(0, "seed of every random number in the run", minimum=0)
+    seed: int = setting(0, "seed of every random number in the run", minimum=0, maximum=2**63 - 1)
     env: Any = component(ENV_REGISTRY, "gymnasium", "what is stepped")
     policy: Any = component(POLICY_REGISTRY, "dqn", "what is learnt, and from what")
     system: SystemConfig = section(SystemConfig, "the machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcdi
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError, StoreError
 from hpcdi.launch import run_folder
 from hpcdi.launch.environment import LaunchEnvironment, check_world_size
 from hpcdi.launch.signals import SignalFlag
@@ -213,12 +214,9 @@ def _coordinate(context: Any) -> int:
                 outcome = dataclasses.replace(
                     outcome, state="failed", reason=reason, exit_code=EXIT_FAILED
                 )
-            coordinator.save_snapshot(layout)
-            run_folder.end(
-                layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
-            )
             for line in _closing(outcome, coordinator.summary(), layout):
                 say(line)
+            _keep(layout, outcome, coordinator)
             if coordinator.silent:
                 sys.stderr.write(
                     f"hpcdi: ranks {coordinator.silent} did not end within "
@@ -231,9 +229,28 @@ def _coordinate(context: Any) -> int:
         failure = describe(error, "coordinator")
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
-        run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
-        abort_job(failure.exit_code)
+        try:
+            run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
+        finally:  # also where that cannot be written
+            abort_job(failure.exit_code)
     return outcome.exit_code
+
+
+def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
+    """Write how the run ended, then its snapshot; a disk that is full is said, and no new failure.
+
+    The run is over: what it has reached must not be lost to a file that cannot be written.
+    """
+    try:
+        run_folder.end(
+            layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
+        )
+        coordinator.save_snapshot(layout)
+    except (StoreError, OSError) as error:
+        sys.stderr.write(
+            f"hpcdi: warning: the end of the run could not be written: {error}. Free some space, "
+            "or choose another --run-dir next time\n"
+        )
 
 
 def _opening(context: Any) -> list[str]:
@@ -256,15 +273,18 @@ def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
     lines = [f"\n{word}: {outcome.reason}", *summary]
     lines.append(f"  run folder   {_short(layout.root)}")
     lines.append(f"  TensorBoard  tensorboard --logdir {_short(layout.root)}")
-    lines.append(f"  data         {_short(layout.data_dir)} (hpcdi inspect {_short(layout.root)})")
-    policy = layout.best_policy if layout.best_policy.exists() else layout.latest_policy
-    lines.append(f"  policy       {_short(policy)}")
+    if layout.data_dir.exists():
+        inspect = f"hpcdi inspect {_short(layout.root)}"
+        lines.append(f"  data         {_short(layout.data_dir)} ({inspect})")
+    policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
+    lines += [f"  policy       {_short(path)}" for path in policies[:1]]
     return lines
 
 
 def _short(path: Path) -> str:
-    """A path as a person would type it from here."""
+    """A path as a person would type it from here, in a shell."""
     try:
-        return str(path.relative_to(Path.cwd()))
+        path = path.relative_to(Path.cwd())
     except ValueError:
-        return str(path)
+        return shlex.quote(str(path))
+    return shlex.quote(str(path))

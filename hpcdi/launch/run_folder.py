@@ -58,6 +58,12 @@ def check_free(path: Path) -> None:
     try:
         held = {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise LaunchError(
+                f"the run folder {path} cannot be made: {above} is not writable. Choose another "
+                "--run-dir"
+            ) from None
         return
     except OSError as error:
         raise LaunchError(

@@ -70,3 +70,23 @@ class PlantedCollector(DQNPolicy):
         if self._acted == 100:
             raise_planted("collector")
         return super().act(observation, setting)
+
+
+@POLICY_REGISTRY.register("planted_hang")
+class PlantedHang(DQNPolicy):
+    """Hangs two seconds after its first action, for longer than anybody waits."""
+
+    @dataclass(frozen=True)
+    class Config(DQNPolicy.Config):
+        """No settings of its own."""
+
+        type: str = "planted_hang"
+
+    _began = float("inf")
+
+    def act(self, observation: Any, setting: Any) -> Any:
+        """Hang after some actions."""
+        self._began = min(self._began, time.monotonic())
+        if time.monotonic() - self._began > 2.0:
+            time.sleep(600)
+        return super().act(observation, setting)

@@ -85,6 +85,27 @@ def test_a_signal_at_once_leaves_nothing(start: Start) -> None:
     assert ended.code == 130, ended.out + ended.err
 
 
+def test_a_rank_that_hangs_is_not_waited_for_and_not_hidden(start: Start) -> None:
+    ended = start(
+        CARTPOLE, "env.stop_value=1e9", "policy.type=planted_hang",
+        "policy.import_names=[planted]", "policy.other.commander.max_train_iter=3000",
+        "policy.other.commander.eval_interval=1000", "system.coordinator.stop_timeout_s=2",
+    ).wait()  # fmt: skip
+    assert ended.code == 1, ended.out + ended.err
+    assert "[2, 3] did not end within 2 s" in ended.err
+    assert ended.run["state"] == "failed"
+    assert "max_train_iter reached" in ended.run["reason"]
+    assert "ranks [2, 3] did not end in order" in ended.run["reason"]
+    assert ended.run["figures"]["train_iter"] >= 3000
+
+
+def test_a_network_that_diverges_ends_the_run(start: Start) -> None:
+    ended = start(CARTPOLE, *ENDLESS, "policy.learn.learning_rate=1e38").wait()
+    assert ended.code == 1, ended.out + ended.err
+    assert "the network has diverged" in ended.run["reason"]
+    assert "Lower policy.learn.learning_rate" in ended.err
+
+
 @pytest.mark.parametrize("rank", [1, 2], ids=["learner", "collector"])
 def test_a_killed_rank_ends_the_job(start: Start, rank: int) -> None:
     job = start(CARTPOLE, *ENDLESS)

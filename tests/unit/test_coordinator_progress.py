@@ -170,6 +170,7 @@ def test_the_summary_of_nothing() -> None:
     assert summary(run.scheduler, run.record, 0.4, report("coordinator", 0.0)) == [
         "  0 env steps and 0 train iterations in 0s; 0 episodes; 0.00 samples drawn per transition",
         "  data: 0 shards, 0 B",
+        "  nothing was learnt: the run ended before the first train iteration",
         "  rank 0    coordinator cpu   0%  ",
     ]
 

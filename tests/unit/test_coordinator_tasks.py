@@ -9,7 +9,7 @@ import pytest
 from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
 from hpcdi.errors import WorkerSilentError
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
-from hpcdi.worker.coordinator.task import TaskBook, TaskLate
+from hpcdi.worker.coordinator.task import QUIET_S, RankQuiet, TaskBook, TaskLate
 
 COLLECT_S, LEARN_S = 30.0, 600.0
 
@@ -63,11 +63,11 @@ def test_the_end_of_a_task_that_was_not_given_out_frees_nobody() -> None:
 def test_begun() -> None:
     tasks = book(collectors=1)
     tasks.give("collector", collect("a"), 3.0)
-    running = tasks.begun("a")
+    running = tasks.begun("a", 0.0)
     assert running is not None
     assert (running.task, running.rank, running.started) == (collect("a"), 1, 3.0)
     assert running.has_begun
-    assert tasks.begun("b") is None
+    assert tasks.begun("b", 0.0) is None
 
 
 # ----------------------------------------------------------------------------------- making room
@@ -121,11 +121,11 @@ def test_lateness_is_told_once(has_begun: bool) -> None:
     tasks.give("collector", collect("a"), 0.0)
     tasks.choose_to_close(10.0)
     if has_begun:
-        tasks.begun("a")
+        tasks.begun("a", 0.0)
     assert tasks.late(10.0 + COLLECT_S - 0.1) == []
     assert tasks.late(12.0 + COLLECT_S) == [(1, TaskLate("a", 2.0 + COLLECT_S))]
     if has_begun:
-        tasks.begun("a")
+        tasks.begun("a", 0.0)
     assert tasks.late(20.0 + COLLECT_S) == []
 
 
@@ -140,7 +140,7 @@ def test_a_learner_that_never_begins_is_named() -> None:
     tasks = book(learners=2)
     tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
     tasks.give("learner", LearnTask("m", "p", "b"), 5.0)
-    tasks.begun("l")
+    tasks.begun("l", 0.0)
     tasks.check_learners(5.0 + LEARN_S)
     with pytest.raises(WorkerSilentError) as caught:
         tasks.check_learners(6.0 + LEARN_S)
@@ -190,3 +190,28 @@ def test_a_worker_can_be_forgotten() -> None:
     assert not manager.delete("learner", "1")
     assert manager.assign_collector() is None
     assert not manager.have_assigned("collector", "1")
+
+
+# ------------------------------------------------------------------------------------ quiet ranks
+
+
+def test_a_rank_that_says_nothing_is_told_once_until_it_is_heard_again() -> None:
+    tasks = book(collectors=2)
+    tasks.give("collector", collect("a"), 0.0)
+    assert tasks.quiet(QUIET_S - 0.1, ()) == []
+    assert tasks.quiet(QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
+    assert tasks.quiet(2 * QUIET_S, ()) == []
+    tasks.begun("a", 100.0)
+    assert tasks.quiet(101.0, ()) == []
+    assert tasks.quiet(100.0 + QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
+    tasks.finish("a", "collector", 1)
+    assert tasks.quiet(1e6, ()) == []
+
+
+def test_a_rank_that_waits_for_data_may_be_quiet() -> None:
+    tasks = book(learners=1)
+    tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
+    (rank,) = [rank for rank, _ in tasks.quiet(QUIET_S, ())]
+    tasks.begun("l", 0.0)
+    assert tasks.quiet(QUIET_S, (rank,)) == []
+    assert len(tasks.quiet(QUIET_S, ())) == 1, "it does not wait any more"

@@ -24,7 +24,7 @@ from hpcdi.comm.messages import (
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Distribution, Rate
 from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.task import TaskLate
+from hpcdi.worker.coordinator.task import Notice, RankQuiet, TaskLate
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
@@ -103,7 +103,7 @@ class RunRecord:
         """Give curves to another writer from now on."""
         self._writer = writer
 
-    def observe(self, rank: int, message: Message | TaskLate) -> None:
+    def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message."""
         match message:
             case CollectProgress():
@@ -127,6 +127,11 @@ class RunRecord:
                 LOGGER.warning(
                     "rank %d was told to end task %s %.0f s ago and has not; another is asked",
                     rank, message.task_id, message.waited_s,
+                )  # fmt: skip
+            case RankQuiet():
+                LOGGER.warning(
+                    "rank %d has said nothing of task %s for %.0f s; does it hang? Its log is "
+                    "log/rank%05d.jsonl", rank, message.task_id, message.waited_s, rank,
                 )  # fmt: skip
             case _:
                 self._log_life(rank, message)

@@ -160,6 +160,11 @@ class Partition:
             by_batch(drawn.weights), env_steps,
         )  # fmt: skip
 
+    @property
+    def waits(self) -> bool:
+        """Whether its learner waits for batches."""
+        return self._waiting is not None
+
     def take_freed(self) -> list[str]:
         """Paths of shards that the learner does not need any more, since the last call."""
         freed = [*self.backlog.take_freed(), *self._freed]

@@ -26,7 +26,7 @@ from hpcdi.comm.messages import (
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
-from hpcdi.worker.coordinator.task import TaskBook, TaskLate
+from hpcdi.worker.coordinator.task import Notice, TaskBook
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Scheduler:
         desk: the replay buffer's partitions.
         workers: ranks that must report before the run can go on for ever.
         timeouts: how long to wait for what.
-        observe: called with each message, and with each task that is late.
+        observe: called with each message, and with what has not come.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Scheduler:
         desk: ReplayDesk,
         workers: Sequence[int],
         timeouts: Timeouts,
-        observe: Callable[[int, Message | TaskLate], None] = lambda _rank, _message: None,
+        observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
         self.counters = Counters()
         self.acting: dict[int, int] = {}
@@ -120,8 +120,10 @@ class Scheduler:
         if not self.life.is_on:
             return orders
         self._book.check_learners(now)
-        for rank, late in self._book.late(now):
-            self._observe(rank, late)
+        fed = [rank for rank, part in self.desk.partitions.items() if part.waits]
+        notices: list[tuple[int, Notice]] = [*self._book.late(now), *self._book.quiet(now, fed)]
+        for rank, notice in notices:
+            self._observe(rank, notice)
         return orders + self._assign(now)
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
@@ -202,7 +204,7 @@ class Scheduler:
         partition = self.desk.partitions.get(rank)
         if partition is None:
             return []
-        self._book.begun(message.task_id)
+        self._book.begun(message.task_id, now)
         self.counters.priorities_stale += partition.demand(message)
         return self._serve(rank) + self._count_iterations(message.train_iter, now)
 
@@ -217,7 +219,7 @@ class Scheduler:
         self.counters.episodes += len(message.episode_returns)
         self.acting[rank] = message.policy_version
         orders = self._stop_at_limit(now)
-        running = self._book.begun(message.task_id)
+        running = self._book.begun(message.task_id, now)
         if orders or running is None or not isinstance(running.task, CollectTask):
             return orders
         if running.task.eval_flag:

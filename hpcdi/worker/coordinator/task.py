@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +21,20 @@ class TaskLate:
     waited_s: float
 
 
+@dataclass(frozen=True)
+class RankQuiet:
+    """A rank with something to do has said nothing of it for long."""
+
+    task_id: str
+    waited_s: float
+
+
+Notice: TypeAlias = TaskLate | RankQuiet
+
+QUIET_S = 60.0
+"""After so long without a word one wonders whether a rank hangs."""
+
+
 @dataclass
 class RunningTask:
     """A task that was given to a worker.
@@ -28,17 +43,21 @@ class RunningTask:
         task: what was ordered.
         rank: who does it.
         started: when it was ordered (the scheduler's clock).
+        heard: when its worker said something about it, at last.
         has_begun: its worker has said something about it.
         closing: when it was told to end; None: it was not.
         is_told: whether `TaskBook.late` has told of it.
+        is_quiet: whether `TaskBook.quiet` has told of it, since it was heard.
     """
 
     task: Task
     rank: int
     started: float
+    heard: float
     has_begun: bool = False
     closing: float | None = None
     is_told: bool = False
+    is_quiet: bool = False
 
 
 class TaskBook:
@@ -75,15 +94,25 @@ class TaskBook:
         if assigned is None:
             raise LookupError(f"no {kind} is free")
         rank = int(assigned[f"{kind}_id"])
-        self._running[task.task_id] = RunningTask(task, rank, now)
+        self._running[task.task_id] = RunningTask(task, rank, now, now)
         return rank
 
-    def begun(self, task_id: str) -> RunningTask | None:
+    def begun(self, task_id: str, now: float) -> RunningTask | None:
         """A worker has said something about a task; gives what is known of it."""
         running = self._running.get(task_id)
         if running is not None:
-            running.has_begun = True
+            running.has_begun, running.heard, running.is_quiet = True, now, False
         return running
+
+    def quiet(self, now: float, waiting: Container[int]) -> list[tuple[int, RankQuiet]]:
+        """Ranks that have not been heard of for long, each told once, but for those `waiting`."""
+        quiet = []
+        for running in self._running.values():
+            waited_s = now - running.heard
+            if waited_s >= QUIET_S and not running.is_quiet and running.rank not in waiting:
+                running.is_quiet = True
+                quiet.append((running.rank, RankQuiet(running.task.task_id, waited_s)))
+        return quiet
 
     def finish(self, task_id: str, kind: str, rank: int) -> None:
         """A task has ended: its worker is free. Of a task that was not given out: nothing."""

@@ -16,7 +16,7 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
 from hpcdi.worker.coordinator.records import NoCurves, RunRecord
 from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.task import TaskLate
+from hpcdi.worker.coordinator.task import Notice
 
 
 class RunView:
@@ -42,7 +42,7 @@ class RunView:
             self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
             self._line = _progress_line(config, self._started, is_terminal=is_terminal)
 
-    def observe(self, rank: int, message: Message | TaskLate) -> None:
+    def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message that the scheduler is about to handle, or what it has noticed."""
         if isinstance(message, BlockReady) and self._retention is not None:
             self._retention.need(message.shard.path)

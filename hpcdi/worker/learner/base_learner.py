@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,6 +110,9 @@ class BaseLearner(Configurable):
                 the samples for their priorities.
             envstep: environment steps of the run so far; -1: not known.
             policy_kwargs: for the policy's forward.
+
+        Raises:
+            PolicyError: there is no policy; or the loss is not finite any more.
         """
         policy = self._the_policy()
         if envstep >= 0:
@@ -155,6 +159,13 @@ class BaseLearner(Configurable):
         return self._policy
 
     def _take(self, log_vars: Mapping[str, Any], data: Any) -> None:
+        loss = log_vars.get("total_loss", 0.0)
+        if not math.isfinite(loss):
+            raise PolicyError(
+                f"total_loss is {loss} in train iteration {self.train_iter + 1}: the network has "
+                "diverged and would not recover. Lower policy.learn.learning_rate, or look for "
+                "observations or rewards that are not finite"
+            )
         priority = log_vars.get("priority")
         unique_ids = getattr(data, "unique_ids", None)
         if priority is not None and unique_ids is not None:
