@@ -183,6 +183,33 @@ def test_reset_begins_episodes_and_counters_anew(mode: str) -> None:
         assert step.reward.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_next_number_of_episodes_are_whole_ones(mode: AutoresetMode) -> None:
+    """Environments that are done first must not begin in the middle of an episode."""
+
+    def make(_env_num: int) -> SyncVectorEnv:
+        envs = [lambda: CountEnv(3), lambda: CountEnv(7)]
+        return SyncVectorEnv(envs, autoreset_mode=mode)
+
+    with launched(make, episode_num=1) as manager:
+        for _ in range(3):
+            manager.restart_count()
+            assert not manager.done
+            while not manager.done:
+                steps_of(manager, 1)
+            returns, lengths = manager.take_episodes()
+            assert (returns.tolist(), lengths.tolist()) == ([6, 28], [3, 7])
+
+
+def test_episodes_that_are_running_go_on() -> None:
+    with launched(count("next_step"), episode_num=1) as manager:
+        steps_of(manager, LENGTH - 1)
+        manager.restart_count()
+        steps_of(manager, 1)
+        assert manager.done
+        assert manager.take_episodes()[1].tolist() == [LENGTH, LENGTH]
+
+
 @pytest.mark.parametrize("mode", [*MODES, "vector_entry_point"])
 def test_truncation_is_not_termination(mode: str) -> None:
     with launched(by_id("CartPole-v1", mode, max_episode_steps=2)) as manager:

@@ -116,6 +116,14 @@ def test_scalars_of_several_epochs_are_averaged_and_count_as_one_iteration() -> 
     assert made.monitor.take_means() == {}
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run(loss: float) -> None:
+    made = learner(Policy([{"total_loss": 1.0}, {"total_loss": loss}]))
+    made.train([])
+    with pytest.raises(PolicyError, match=r"in train iteration 2: the network has diverged"):
+        made.train([])
+
+
 def test_priorities_go_back_with_the_names_of_their_samples() -> None:
     told: list[Any] = []
     batch = Batch({"x": 1}, np.array([4, 2]), 0, told.append)
