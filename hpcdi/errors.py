@@ -13,10 +13,8 @@ The tree, with the exit code of the process that ends by it::
     │   ├── ShardError
     │   ├── PolicyFileError
     │   └── SnapshotError
-    ├── CommError                   1   messages
-    │   ├── RemoteError                 a rank raised; carries its traceback
-    │   └── WorkerSilentError           a rank says nothing
-    └── StoppedError              130   Ctrl-C or SIGTERM, after an orderly end
+    └── CommError                   1   messages
+        └── WorkerSilentError           a rank says nothing
 
 An error says what happened, where (rank, path, key), and what to do next.
 """
@@ -117,10 +115,6 @@ class CommError(HpcdiError):
     """Messages between ranks failed."""
 
 
-class RemoteError(CommError):
-    """A rank raised; the message is its report, its traceback included."""
-
-
 class WorkerSilentError(CommError):
     """A rank has said nothing for too long."""
 
@@ -130,11 +124,3 @@ class WorkerSilentError(CommError):
             f"rank {rank} has been silent for {waited_s:.0f} s; last heard from it: {last}. "
             f"Its log is log/rank{rank:05d}.jsonl in the run folder"
         )
-
-
-class StoppedError(HpcdiError):
-    """The run was ended from outside, in order; `exit_code` follows the signal."""
-
-    def __init__(self, reason: str, exit_code: int = EXIT_INTERRUPTED) -> None:
-        self.exit_code = exit_code
-        super().__init__(reason)

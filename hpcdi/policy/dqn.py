@@ -72,8 +72,7 @@ class DQNPolicy(Policy):
             """Rules over several settings."""
             if not self.model.encoder_hidden_size_list:
                 yield Problem("model.encoder_hidden_size_list", "needs at least one size")
-            if self.on_policy:
-                yield Problem("on_policy", "DQN learns off-policy; leave this false")
+            yield from PolicyConfig.problems(self)
             if self.nstep > self.collect.n_sample:
                 yield Problem(
                     "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.fields import ComponentConfig, component, section, setting
+from hpcdi.errors import Problem
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
@@ -84,3 +86,8 @@ class PolicyConfig(ComponentConfig):
     eval: EvalConfig = section(EvalConfig, "evaluating")
     learn: LearnConfig = section(LearnConfig, "learning")
     other: OtherConfig = section(OtherConfig, "exploration, replay, command")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings; an algorithm's own come on top."""
+        if self.on_policy:
+            yield Problem("on_policy", "learning on-policy is not built yet; leave this false")

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hpcdi.comm.messages import Goodbye, LearnResult, Message, PolicyRequest, PolicyUpdate, Stop
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.comm.pump import LinkPump
-from hpcdi.errors import RemoteError
+from hpcdi.errors import CommError
 
 pytestmark = pytest.mark.mpi(RANKS)
 
@@ -121,13 +121,13 @@ def test_flush_waits_until_the_receiver_has_taken_it(
 
 def test_an_error_on_the_thread_comes_to_the_main_thread(start: Callable[..., LinkPump]) -> None:
     def fail(sender: int, message: Stop) -> None:
-        raise RemoteError(f"{message.reason} from rank {sender}")
+        raise CommError(f"{message.reason} from rank {sender}")
 
     pump = start({Stop: fail})
     if MPI.COMM_WORLD.rank == 1:
         pump.send(0, Stop("planted"))
         pump.flush(LIMIT_S)
     if MPI.COMM_WORLD.rank == 0:
-        with pytest.raises(RemoteError, match="planted from rank 1"):
+        with pytest.raises(CommError, match="planted from rank 1"):
             pump.receive(LIMIT_S)
         assert not pump.is_alive

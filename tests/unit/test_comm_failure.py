@@ -12,7 +12,7 @@ import pytest
 
 from hpcdi.comm.failure import describe, headline
 from hpcdi.comm.messages import WorkerFailed
-from hpcdi.errors import ConfigError, EnvError, Problem, StoppedError
+from hpcdi.errors import ConfigError, EnvError, LaunchError, Problem
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from hpcdi.errors import ConfigError, EnvError, Problem, StoppedError
         (KeyboardInterrupt(), "KeyboardInterrupt", 1),
         (EnvError("it hangs"), "EnvError: it hangs", 1),
         (ConfigError([Problem("a.b", "wrong")], "f"), None, 2),
-        (StoppedError("SIGTERM", 143), "StoppedError: SIGTERM", 143),
+        (LaunchError("no world"), "LaunchError: no world", 2),
     ],
 )
 def test_a_report_says_what_and_how_to_exit(

@@ -10,13 +10,13 @@ import pytest
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import CloseTask, LearnResult, Leave, Message, Stop, WorkerFailed
 from hpcdi.comm.pump import LinkPump
-from hpcdi.errors import CommError, RemoteError
+from hpcdi.errors import CommError
 
 LIMIT_S = 30.0
 
 
 def failing(_sender: int, message: Message) -> None:
-    raise RemoteError(f"no use for {message}")
+    raise CommError(f"no use for {message}")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_handler_s_error_is_raised_on_the_caller_s_thread_once(
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         world.link(0).send(1, CloseTask("t"))
         wait_for_end(pump)
-        with pytest.raises(RemoteError, match="no use for CloseTask"):
+        with pytest.raises(CommError, match="no use for CloseTask"):
             call(pump)
         pump.check()
         assert pump.receive(0.0) == []
@@ -56,7 +56,7 @@ def test_an_error_ends_a_wait_that_has_begun(world: LocalWorld) -> None:
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         timer = threading.Timer(0.02, lambda: world.link(0).send(1, CloseTask("t")))
         timer.start()
-        with pytest.raises(RemoteError):
+        with pytest.raises(CommError):
             pump.receive(3600.0)
         timer.join()
 
@@ -66,7 +66,7 @@ def test_flush_raises_what_ended_the_thread(world: LocalWorld) -> None:
         world.link(0).send(1, CloseTask("t"))
         wait_for_end(pump)
         pump.send(0, Stop("never leaves"))
-        with pytest.raises(RemoteError):
+        with pytest.raises(CommError):
             pump.flush(LIMIT_S)
 
 
@@ -98,7 +98,7 @@ def test_a_new_pump_may_take_over_the_link(world: LocalWorld) -> None:
     """So a rank whose pump has failed can still say so."""
     with LinkPump(world.link(1), {CloseTask: failing}) as pump:
         world.link(0).send(1, CloseTask("t"))
-        with pytest.raises(RemoteError):
+        with pytest.raises(CommError):
             pump.receive(LIMIT_S)
     with LinkPump(world.link(1)) as successor:
         successor.send(0, Stop("still here"))

@@ -74,7 +74,7 @@ def test_without_an_episode_there_are_no_returns() -> None:
     assert tags == {
         "perf/env_steps_per_s", "perf/train_iters_per_s", "perf/sample_insert_ratio",
         "perf/policy_lag", "perf/buffer_items", "health/blocks_lost",
-        "health/blocks_skipped",
+        "health/blocks_skipped", "health/priorities_stale",
     }  # fmt: skip
 
 

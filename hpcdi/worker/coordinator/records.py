@@ -189,6 +189,7 @@ class RunRecord:
             "perf/buffer_items": desk.count(),
             "health/blocks_lost": desk.blocks_lost,
             "health/blocks_skipped": desk.blocks_skipped,
+            "health/priorities_stale": scheduler.counters.priorities_stale,
         }
         for rank, shares in self.shares.items():
             if "wait" in shares:

@@ -37,6 +37,7 @@ class Counters:
     train_iter: int = 0
     episodes: int = 0
     priorities_stale: int = 0
+    """New priorities that came when their items had gone."""
 
 
 @dataclass(frozen=True)
