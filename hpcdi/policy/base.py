@@ -202,7 +202,7 @@ class Policy(Configurable):
         return None  # collected by samples, not by episodes
 
     def _get_device(self) -> str:
-        return "cuda" if self._cfg.cuda else "cpu"
+        return "cuda" if self._cfg.cuda and "learn" in self._enabled else "cpu"
 
     def _get_unroll_len(self) -> int:
         return int(self._cfg.collect.unroll_len)

@@ -83,7 +83,14 @@ def test_an_unknown_mode() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batch_size", 7), ("n_sample", 5), ("unroll_len", 1), ("on_policy", False)],
+    [
+        ("batch_size", 7),
+        ("n_sample", 5),
+        ("unroll_len", 1),
+        ("on_policy", False),
+        ("device", "cpu"),
+        ("n_episode", None),
+    ],
 )
 def test_attributes_that_workers_ask_for(name: str, value: Any) -> None:
     built = policy("learn", "collect", "eval")
