@@ -19,7 +19,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from bench_common import Row, at_least, at_most, parser, show
+from figures import Row, at_least, at_most, parser, show
 
 from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.block import Block, open_block

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_common import Row, at_least, at_most, parser, show
+from figures import Row, at_least, at_most, parser, show
 
 ROOT = Path(__file__).parent.parent
 FIRST_STEP_GOAL_S = 8.0

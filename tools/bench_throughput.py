@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_common import Row, at_least, at_most, parser, show
+from figures import Row, at_least, at_most, parser, show
 
 ROOT = Path(__file__).parent.parent
 BATCH = 64
