@@ -90,3 +90,7 @@ class PlantedHang(DQNPolicy):
         if time.monotonic() - self._began > 2.0:
             time.sleep(600)
         return super().act(observation, setting)
+
+    def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
+        time.sleep(0.002)  # so that the run outlasts the first two seconds on any machine
+        return super()._forward_learn(data, **kwargs)
