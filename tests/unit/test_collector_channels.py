@@ -148,13 +148,28 @@ def test_the_rest_of_a_segment_that_filled_a_block_is_as_young_as_the_segment(
     clock = Clock()
     monkeypatch.setattr(channels, "time", clock)
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced, seal_seconds=10.0) as made:
+    with outlet(tmp_path, announced, seal_seconds=40.0) as made:  # the second block's age: 10
         counter = Counter()
-        for now, items in ((0.0, 20), (8.0, 7), (17.0, 1), (18.0, 1)):
+        for now, items in ((0.0, 20), (4.0, 7), (13.0, 1), (14.0, 1)):
             clock.now = now
             made.put(counter.segment(items))
     assert [len(ready.items) for ready in announced] == [25, 4]
-    assert [ready.sealed_at for ready in announced] == [8.0, 18.0]
+    assert [ready.sealed_at for ready in announced] == [4.0, 14.0]
+
+
+def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that learning begins; later ones are as old as they may be."""
+    clock = Clock()
+    monkeypatch.setattr(channels, "time", clock)
+    announced: list[BlockReady] = []
+    with outlet(tmp_path, announced, seal_seconds=8.0) as made:
+        counter = Counter()
+        for second in range(33):
+            clock.now = float(second)
+            made.put(counter.segment(0 if second == 32 else 1))
+    ages = np.diff([0.0, *(ready.sealed_at for ready in announced)])
+    assert ages.tolist()[:3] == [1.0, 3.0, 5.0], "1, 2 and 4 s, from the next segment on"
+    assert set(ages.tolist()[3:-1]) == {9.0}
 
 
 def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> None:
