@@ -19,6 +19,7 @@ from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFaile
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import TensorBoardWriter, close_log, open_log
+from hpcdi.worker.coordinator.lifecycle import Outcome
 from hpcdi.worker.coordinator.records import Evaluation, RunRecord
 from hpcdi.worker.coordinator.view import RunView
 
@@ -112,6 +113,19 @@ def test_curves_of_learning() -> None:
     run.record.write_learner()
     run.record.write_learner()
     assert run.curves.of("learner_iter/loss") == [(0.5, 10), (0.5, 11)]
+
+
+def test_the_end_is_written_however_soon_it_comes() -> None:
+    run = Shown()
+    run.look(1000.0)  # nothing yet, but the look counts
+    run.collected(60)
+    run.look(1000.2)
+    assert run.curves.points == []
+    run.scheduler.stop(Outcome("done", "enough", 0), 1000.3)
+    for rank in run.scheduler.life.silent:
+        run.hear(rank, Goodbye())
+    run.look(1000.4)
+    assert run.curves.of("perf/buffer_items") == [(0.0, 60)]
 
 
 def test_evaluations() -> None:

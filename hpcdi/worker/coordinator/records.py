@@ -137,12 +137,12 @@ class RunRecord:
                 self._log_life(rank, message)
 
     def look(self, scheduler: Scheduler, now: float) -> None:
-        """Look at the counters; writes the curves that are due."""
+        """Look at the counters; writes the curves that are due, and at the end all of them."""
         counters = scheduler.counters
         self._steps = (counters.env_steps, counters.train_iter)
         if counters.train_iter and self.traffic.learning_since is None:
             self.traffic.learning_since = (time.time(), counters.env_steps)
-        if now - self._written < _SCALARS_EVERY_S:
+        if now - self._written < _SCALARS_EVERY_S and not scheduler.finished:
             return
         self._written = now
         self.write_learner()
