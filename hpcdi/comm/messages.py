@@ -97,6 +97,11 @@ class CollectResult(Message):
     episode_lengths: Array
     is_complete: bool = True
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is of an evaluation whose returns count: whole, and with episodes."""
+        return self.eval_flag and self.is_complete and bool(self.episode_returns.size)
+
 
 @dataclass(frozen=True)
 class BlockAdmitted(Message):

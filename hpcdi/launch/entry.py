@@ -283,8 +283,5 @@ def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
 
 def _short(path: Path) -> str:
     """A path as a person would type it from here, in a shell."""
-    try:
-        path = path.relative_to(Path.cwd())
-    except ValueError:
-        return shlex.quote(str(path))
-    return shlex.quote(str(path))
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -76,6 +76,15 @@ class Block:
         return {k: np.ascontiguousarray(v) for k, v in {**self.columns, **items}.items()}
 
 
+def transition_rows(items: Array) -> Array:
+    """Row of each transition, item after item: int64 [transitions]; `items` as in `Block`."""
+    lengths = items["item_len"].astype(np.int64)
+    starts = np.repeat(items["item_start"].astype(np.int64), lengths)
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    rows: Array = starts + within
+    return rows
+
+
 def row_bytes(columns: Columns) -> int:
     """Bytes of one row over all columns."""
     return sum(column.itemsize * math.prod(column.shape[1:]) for column in columns.values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.store.block import Block
+from hpcdi.store.block import Block, transition_rows
 from hpcdi.types import Array, Columns, RowView
 from hpcdi.utils.nested import column_objection
 
@@ -117,6 +117,4 @@ def transitions(block: Block) -> Columns:
     """A block's transitions alone, item after item, views included: fresh arrays."""
     ring = RowRing(max(block.rows, 1), block.columns, block.views)
     ring.write(0, block.columns)
-    items = zip(block.items["item_start"], block.items["item_len"], strict=True)
-    rows = [np.arange(start, start + length, dtype=np.int64) for start, length in items]
-    return ring.gather(np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64))
+    return ring.gather(transition_rows(block.items))

@@ -72,11 +72,6 @@ class Traffic:
     """When the first train iteration was seen (seconds since the epoch), and the env steps then."""
 
 
-def _is_evaluation(message: CollectResult) -> bool:
-    """Whether a result is of an evaluation that was not cut short."""
-    return message.eval_flag and message.is_complete and bool(message.episode_returns.size)
-
-
 class RunRecord:
     """Takes every message that the scheduler handles; writes curves about once a second.
 
@@ -114,7 +109,7 @@ class RunRecord:
             case LearnInfo():
                 self.shares[rank] = message.shares
                 self._learnt = message
-            case CollectResult() if _is_evaluation(message):
+            case CollectResult() if message.is_evaluation:
                 self._evaluated(message)
             case BlockReady():
                 self.traffic.blocks += 1

@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
     DataDemand,
 )
 from hpcdi.errors import BufferContractError
-from hpcdi.store.block import block_rows
+from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.ring import RowPlacer
 from hpcdi.types import Array
 from hpcdi.worker.coordinator.backlog import Backlog
@@ -271,9 +271,5 @@ class ReplayDesk:
 
 def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
     """Ring row and policy version of each transition of a block, both int64 [transitions]."""
-    lengths = ready.items["item_len"].astype(np.int64)
-    total = int(lengths.sum())
-    starts = np.repeat(ready.items["item_start"].astype(np.int64), lengths)
-    within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    versions = np.repeat(ready.items["policy_version"], lengths)
-    return first_row + starts + within, versions
+    versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
+    return first_row + transition_rows(ready.items), versions

@@ -121,8 +121,10 @@ class Scheduler:
         if not self.life.is_on:
             return orders
         self._book.check_learners(now)
-        fed = [rank for rank, part in self.desk.partitions.items() if part.waits]
-        notices: list[tuple[int, Notice]] = [*self._book.late(now), *self._book.quiet(now, fed)]
+        waiting = [rank for rank, part in self.desk.partitions.items() if part.waits]
+        notices: list[tuple[int, Notice]] = [
+            *self._book.late(now), *self._book.quiet(now, waiting)
+        ]  # fmt: skip
         for rank, notice in notices:
             self._observe(rank, notice)
         return orders + self._assign(now)

@@ -94,8 +94,7 @@ class SoloCommander(BaseCommander):
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """Free its place; whether an evaluation reached the stop value."""
         self._tasks.pop(task_id, None)
-        is_evaluation = finished_task.eval_flag and finished_task.is_complete
-        if not is_evaluation or not finished_task.episode_returns.size:
+        if not finished_task.is_evaluation:
             return False
         mean = float(np.mean(finished_task.episode_returns))
         self._evaluation.best = max(self._evaluation.best, mean)

@@ -233,10 +233,10 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _publish_if_best(self, task: CollectTask) -> None:
         result = self._collectors[True].result()
-        returns, image = result.episode_returns, self._inlet.evaluated
-        if image is None or not result.is_complete or not returns.size:
+        image = self._inlet.evaluated
+        if image is None or not result.is_evaluation:
             return
-        if returns.mean() > task.publish_above:
+        if result.episode_returns.mean() > task.publish_above:
             fsync = self._place.config.system.storage.fsync
             publish_policy(self._place.layout.best_policy, image, fsync=fsync)
 
