@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.errors import BufferContractError
 from hpcdi.types import Columns
 
 
@@ -41,6 +42,8 @@ def flatten(
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Nested dictionary of '/'-joined paths."""
+    if not any("/" in path for path in flat):
+        return dict(flat)
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, leaf = path.split("/")
@@ -86,6 +89,20 @@ def to_tensors(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: to_tensors(value) for key, value in tree.items()}
     return torch.tensor(np.asarray(tree), dtype=torch.float32)
+
+
+def share_tensors(columns: Columns, *, pin_memory: bool = False) -> dict[str, Any]:
+    """Columns as torch tensors of the same memory; or of page-locked memory, for copies to a GPU.
+
+    Raises:
+        BufferContractError: page-locked memory needs a GPU, and there is none.
+    """
+    import torch
+
+    if pin_memory and not torch.cuda.is_available():
+        raise BufferContractError("pin_memory needs a CUDA device, and torch sees none")
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+    return {n: t.pin_memory() for n, t in tensors.items()} if pin_memory else tensors
 
 
 def column_objection(columns: Columns, like: Columns) -> str | None:

@@ -36,7 +36,11 @@ from hpcdi.worker.learner import (
 )
 from hpcdi.worker.replay_buffer import (
     AdvancedReplayBuffer,
+    ElasticReplayBuffer,
+    EpisodeReplayBuffer,
     IBuffer,
+    NaiveReplayBuffer,
+    SequenceReplayBuffer,
     create_buffer,
     get_buffer_cls,
 )
@@ -48,6 +52,8 @@ __all__ = [
     "BaseLearner",
     "BaseParallelCollector",
     "Coordinator",
+    "ElasticReplayBuffer",
+    "EpisodeReplayBuffer",
     "FlaskFileSystemCollector",
     "FlaskFileSystemLearner",
     "IBuffer",
@@ -55,6 +61,8 @@ __all__ = [
     "MPIFileSystemCollector",
     "MPIFileSystemLearner",
     "NaiveCollector",
+    "NaiveReplayBuffer",
+    "SequenceReplayBuffer",
     "ZerglingParallelCollector",
     "add_learner_hook",
     "build_learner_hook_by_cfg",

@@ -125,7 +125,7 @@ def test_a_state_of_objects_shares_nothing() -> None:
     buffer.push({"text": "a", "tags": ["old"]})
     state = buffer.state_dict()
     copy.load_state_dict(state)
-    for drawn in (*copy.sample(1, 0), state["data"]["items"][0]):
+    for drawn in (*copy.sample(1, 0), state["ring"]["items"]["objects"][0]):
         drawn["tags"].append("new")
     assert buffer.sample(1, 0)[0]["tags"] == ["old"]
 
@@ -191,13 +191,12 @@ COLUMNS = {"n": np.arange(4)}
     [
         ({}, 0, None, "of one length"),
         ({"n": np.arange(4), "m": np.arange(3)}, 0, None, "of one length"),
-        ({"n": np.arange(9)}, 0, None, "9 items at once do not fit into 8"),
         ({"n": np.array(["a", "b"])}, 0, None, "'n' is <U1, a column holds numbers"),
         ({"n": np.array([None, 1])}, 0, None, "'n' is object"),
         (COLUMNS, np.arange(3), None, r"ages of shape \(3,\) for 4 items"),
         (COLUMNS, 0, np.ones(3), r"priorities of shape \(3,\) for 4 items"),
-        (COLUMNS, 0, np.array([1, 1, 1, -1.0]), "negative, infinite or not a number"),
-        (COLUMNS, 0, np.array([1, 1, 1, np.nan]), "negative, infinite or not a number"),
+        (COLUMNS, 0, np.array([1, 1, 1, -1.0]), "negative, not a number or above"),
+        (COLUMNS, 0, np.array([1, 1, 1, np.nan]), "negative, not a number or above"),
         ({"n": np.zeros((4, 2), np.int64)}, 0, None, r"'n' is int64\(2,\).*it was int64\(\)"),
         ({"m": np.arange(4)}, 0, None, r"differ from the first ones in the keys \['m', 'n'\]"),
     ],
@@ -229,6 +228,20 @@ def test_errors_name_the_experiment_and_the_buffer() -> None:
 
 
 def test_more_at_once_than_fit() -> None:
-    buffer = advanced(4)
-    buffer.push(items(0, 11))
-    assert (buffer.count(), buffer.push_count, seen(buffer)) == (4, 11, {7, 8, 9, 10})
+    by_items, by_columns = advanced(4), advanced(4)
+    by_items.push(items(0, 11))
+    kept = by_columns.push_columns(
+        {
+            "n": np.arange(11),
+            "obs/image": np.arange(11, dtype=np.uint8)[:, None, None].repeat(2, 1).repeat(3, 2),
+            "obs/speed": np.arange(11) / 2,
+        },
+        made_at=np.arange(11), priority=np.arange(11) + 1.0,
+    )  # fmt: skip
+    assert kept == range(7, 11)
+    for buffer in (by_items, by_columns):
+        assert (buffer.count(), buffer.push_count, seen(buffer)) == (4, 11, {7, 8, 9, 10})
+    drawn = by_columns.sample(4, 20, slice(None))
+    assert {d["n"]: (round(d["priority"], 4), d["staleness"]) for d in drawn} == {
+        n: (n + 1, 20 - n) for n in range(7, 11)
+    }

@@ -53,14 +53,13 @@ class Model:
 
 def check_valid(buffer: Any, model: Model) -> None:
     """Counts, ids and trees of the buffer agree with each other and with the model."""
-    index = buffer._index
+    index, ring = buffer._index, buffer._ring
     sampler, slots = index._sampler, index.living()
-    counters = index.counters
-    assert buffer.count() == counters.alive == len(slots) == len(model.items)
+    assert buffer.count() == index.alive == len(slots) == len(model.items)
     assert buffer.push_count == model.pushed - model.origin
     assert [int(slot) for slot in slots] == [n % CAPACITY for n in model.items]
-    assert counters.pushed - counters.first <= CAPACITY
-    assert all(counters.first <= n < counters.pushed for n in model.items)
+    assert len(ring) == ring.pushed - ring.first <= CAPACITY
+    assert all(ring.first <= n < ring.pushed for n in model.items)
     mass = sampler.mass()
     assert np.flatnonzero(mass).tolist() == sorted(n % CAPACITY for n in model.items)
     assert index._use[slots].tolist() == [item.use for item in model.items.values()]
@@ -68,9 +67,9 @@ def check_valid(buffer: Any, model: Model) -> None:
     if buffer._prioritized:
         expected = [item.priority for item in model.items.values()]
         assert sampler.priority(slots) == pytest.approx(expected)
-        assert counters.max_priority == pytest.approx(model.largest)
-        assert sampler._sum.reduce() == pytest.approx(mass.sum())
-        assert sampler._min.reduce() == (mass[mass > 0].min() if model.items else INF)
+        assert index.max_priority == pytest.approx(model.largest)
+        assert sampler._tree.total() == pytest.approx(mass.sum())
+        assert sampler._tree.smallest() == (mass[mass > 0].min() if model.items else INF)
 
 
 class BufferMachine(RuleBasedStateMachine):
@@ -124,7 +123,7 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(wrong=st.sampled_from([{"m": 1}, {"n": "text"}, {"n": 0, "priority": -1.0}, 3]))
     def push_refused(self, wrong: Any) -> None:
         # an empty buffer that has been cleared takes any form: nothing to differ from
-        if self.buffer._store is not None:
+        if self.buffer._ring.store is not None:
             with pytest.raises(BufferContractError):
                 self.buffer.push([{"n": 0}, wrong])
 
@@ -177,7 +176,7 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(size=st.integers(1, CAPACITY + 1), now=st.integers(0, 12))
     def sample_batch(self, size: int, now: int) -> None:
         batch = self.buffer.sample_batch(size, now)
-        if self.buffer._store is None:
+        if self.buffer._ring.store is None:
             assert batch is None
             return
         assert (batch is not None) == self.may_draw(size, now)

@@ -116,6 +116,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "enable_track_used_data": False, "deepcopy": False, "thruput_controller": ...,
         "monitor": ...,
     },
+    "NaiveReplayBuffer": {
+        "type": "naive", "replay_buffer_size": 10000, "deepcopy": False,
+        "enable_track_used_data": False, "periodic_thruput_seconds": 60,
+    },
+    "SequenceReplayBuffer": {"type": "sequence", "replay_buffer_size": 10000},
+    "EpisodeReplayBuffer": {"type": "episode", "replay_buffer_size": 10000},
     "BaseLearner": {
         "train_iterations": 10**9, "dataloader": {"num_workers": 0}, "log_policy": True,
         "is_multitask_pipeline": False, "only_monitor_rank0": True, "hook": ...,
@@ -150,16 +156,14 @@ MODULES: dict[str, str] = {
     "learner.comm.base_comm_learner": "BaseCommLearner create_comm_learner",
     "replay_buffer.base_buffer": "IBuffer create_buffer get_buffer_cls",
     "replay_buffer.advanced_buffer": "AdvancedReplayBuffer",
+    "replay_buffer.elastic_buffer": "ElasticReplayBuffer",
+    "replay_buffer.episode_buffer": "EpisodeReplayBuffer",
+    "replay_buffer.naive_buffer": "NaiveReplayBuffer",
+    "replay_buffer.sequence_buffer": "SequenceReplayBuffer",
 }
 """Deep paths below ``hpcdi.worker``, of what is built."""
 
 _GROUPS = {
-    "replay buffers": """NaiveReplayBuffer SequenceReplayBuffer EpisodeReplayBuffer
-        BUFFER_REGISTRY.elastic BUFFER_REGISTRY.episode BUFFER_REGISTRY.naive
-        BUFFER_REGISTRY.sequence AdvancedReplayBuffer.default_config.deepcopy
-        AdvancedReplayBuffer.default_config.enable_track_used_data
-        AdvancedReplayBuffer.default_config.monitor
-        AdvancedReplayBuffer.default_config.thruput_controller""",
     "serial workers": """ISerialCollector SampleSerialCollector EpisodeSerialCollector
         BattleEpisodeSerialCollector BattleSampleSerialCollector ISerialEvaluator VectorEvalMonitor
         InteractionSerialEvaluator BattleInteractionSerialEvaluator MetricSerialEvaluator IMetric

@@ -1,13 +1,27 @@
 """Replay buffers: which data are learnt from, and how often.
 
-Owns: the buffer contract (`base_buffer`), where items lie (`ring`), which are there (`index`), what
-is said of them (`items`), how they are drawn (`samplers`), the buffers themselves. May import:
-`store`, `config`, `utils`, `types`, `errors`. Why so: the same buffer is the coordinator's index
-over shards (its items are row numbers) and a library of its own (its items are transitions); only
-the coordinator and the serial entry hold one.
+Owns: the buffer contract (`base_buffer`), the buffers themselves (`*_buffer`), and their parts:
+where items lie (`ring`: `columns`, `frames`, `objects`), what is known of them (`items`, `index`),
+how they are drawn (`samplers`), when one has to wait (`limits`), what is reported (`monitor`). May
+import: `store`, `config`, `utils`, `types`, `errors`. Why so: the same buffer is the coordinator's
+index over shards (its items are row numbers), serial training's memory (its items are transitions)
+and a library of its own; only the coordinator and the serial entry hold one.
 """
 
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import IBuffer, create_buffer, get_buffer_cls
+from hpcdi.worker.replay_buffer.elastic_buffer import ElasticReplayBuffer
+from hpcdi.worker.replay_buffer.episode_buffer import EpisodeReplayBuffer
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.sequence_buffer import SequenceReplayBuffer
 
-__all__ = ["AdvancedReplayBuffer", "IBuffer", "create_buffer", "get_buffer_cls"]
+__all__ = [
+    "AdvancedReplayBuffer",
+    "ElasticReplayBuffer",
+    "EpisodeReplayBuffer",
+    "IBuffer",
+    "NaiveReplayBuffer",
+    "SequenceReplayBuffer",
+    "create_buffer",
+    "get_buffer_cls",
+]

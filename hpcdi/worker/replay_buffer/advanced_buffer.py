@@ -2,144 +2,99 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.types import Array
-from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.base_buffer import IBuffer
-from hpcdi.worker.replay_buffer.index import Drawn, ItemIndex, Sample
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.index import ItemIndex
 from hpcdi.worker.replay_buffer.items import (
+    Drawn,
+    Sample,
     add_marks,
     check_marks,
     check_priorities,
     made_at_of,
+    marks_of_columns,
     number_of,
     priorities_of,
+    rows_of,
 )
-from hpcdi.worker.replay_buffer.ring import ColumnStore, ObjectStore, store_for, store_of_kind
+from hpcdi.worker.replay_buffer.limits import Limits
+from hpcdi.worker.replay_buffer.monitor import Reports, SampledData
+from hpcdi.worker.replay_buffer.ring import Ring
+from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
 from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler
 from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
 
-STATE_VERSION = 1
-
 
 @BUFFER_REGISTRY.register("advanced")
-class AdvancedReplayBuffer(IBuffer, Closing):
-    """First in, first out; drawn by priority; bounded in use and staleness.
+class AdvancedReplayBuffer(RingBuffer):
+    """Drawn by priority; bounded in use, staleness and rate; watched.
 
-    Items are dicts. Those whose leaves are numbers or arrays are held in columns, others as they
-    are. The n-th item pushed has unique id n; see `ItemIndex`. All methods take one lock.
+    Items are dicts. See `RingBuffer` for the arguments.
 
     Args:
-        cfg: settings, a mapping or an instance of `Config`.
-        tb_logger: not used by this buffer.
-        exp_name: name of the experiment, for messages.
-        instance_name: prefix of ``replay_unique_id``.
-        rng: draws; by default seeded anew from the system.
+        cfg: settings.
+        tb_logger: takes reports.
+        exp_name: name of the experiment.
+        instance_name: name of the buffer.
+        rng: draws.
         prioritized: false draws uniformly, whatever the priorities are.
     """
 
     Config = AdvancedBufferConfig
-
-    _cfg: Any
-    _store: ColumnStore | ObjectStore | None
-    _index: ItemIndex
+    kind: ClassVar[str] = "advanced_buffer"
 
     def __init__(
         self,
         cfg: Any = None,
-        tb_logger: Any = None,  # noqa: ARG002 (the seeds' parameter)
+        tb_logger: Any = None,
         exp_name: str = "default_experiment",
         instance_name: str = "buffer",
         *,
         rng: np.random.Generator | None = None,
         prioritized: bool = True,
     ) -> None:
-        self._cfg = self.parse_config(cfg)
-        self._name = f"{exp_name}/{instance_name}"
-        self._prefix = instance_name
-        self._rng = rng if rng is not None else np.random.default_rng()
         self._prioritized = prioritized
-        self._lock = threading.RLock()
-        self._begin(0)
-
-    def start(self) -> None:
-        """Nothing runs in the background; kept for the seeds' callers."""
-
-    def push(self, data: Any, cur_collector_envstep: int = -1) -> None:  # noqa: ARG002
-        """Add an item or a list of items.
-
-        An item may hold ``collect_iter`` (or ``policy_iter``), the train iteration of the policy
-        that made it, and ``priority``; an item without one gets the largest priority so far.
-
-        Raises:
-            BufferContractError: one is not a dict, differs from what the buffer holds, or has a
-                priority that is negative or not a number. Then none of them is added.
-        """
-        items: Sequence[Mapping[str, Any]] = data if isinstance(data, list) else [data]
-        if not all(isinstance(item, Mapping) for item in items):
-            raise BufferContractError(f"{self._name}: items must be dicts")
-        if not items:
-            return
-        size = self.replay_buffer_size
-        parts = [items[start : start + size] for start in range(0, len(items), size)]
-        with self._lock:
-            store: Any = self._store or store_for(items, size)
-            prepared = [store.prepare(part) for part in parts]
-            largest = self._index.counters.max_priority
-            marks = [(made_at_of(part), priorities_of(part, largest, self._name)) for part in parts]
-            self._store = store
-            for columns, (made_at, priority) in zip(prepared, marks, strict=True):
-                slots = self._index.claim(len(priority))
-                store.put(slots, columns)
-                self._index.admit(slots, made_at, priority)
+        super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
+        watch = self._cfg.monitor.sampled_data_attr
+        reports = Reports(tb_logger, instance_name)
+        self._sampled = SampledData(reports, watch.average_range, watch.print_freq)
+        self.blocked = ""
+        """Why the last draw gave nothing; empty where it gave something."""
 
     def push_columns(
-        self, columns: Mapping[str, Array], made_at: Array | int, priority: Array | None = None
+        self, columns: Mapping[str, Any], made_at: Array | int = -1, priority: Array | None = None
     ) -> range:
-        """Add items given as columns [m, ...]; no more than the buffer holds.
+        """Add items given as columns [m, ...].
 
         Args:
-            columns: the items.
+            columns: the items, by '/'-joined name or nested.
             made_at: train iteration of the policy that made them, [m] or one for all.
             priority: of each, [m]; None: the largest so far.
 
         Returns:
-            Their unique ids.
+            Unique ids of those that stay: at most as many as the buffer holds, the last ones.
 
         Raises:
-            BufferContractError: too many at once, or they differ from what the buffer holds.
+            BufferContractError: they differ from what the buffer holds, or the marks are not of
+                them. Then none of them is added.
         """
-        count = len(next(iter(columns.values()), ()))
-        if count > self.replay_buffer_size:
-            raise BufferContractError(
-                f"{self._name}: {count} items at once do not fit into {self.replay_buffer_size}"
-            )
-        check_marks(made_at, priority, count, self._name)
-        with self._lock:
-            store = self._store or ColumnStore(self.replay_buffer_size)
-            if not isinstance(store, ColumnStore):
-                raise BufferContractError(f"{self._name}: holds objects, not columns")
-            prepared = store.check(columns)
-            self._store = store
-            slots = self._index.claim(count)
-            store.put(slots, prepared)
-            self._index.admit(slots, made_at, priority)
-            end = self._index.counters.pushed
-            return range(end - count, end)
+        with self._lock, self._named():
+            before = self.push_count
+            ids = self._admit_columns(columns, made_at, priority)
+            self._note(pushed=self.push_count - before)
+            return ids
 
     def sample(
         self, size: int, cur_learner_iter: int, sample_range: slice | None = None
     ) -> list[dict[str, Any]] | None:
-        """Draw items as dicts, with replacement; None where there are not enough.
+        """Draw items as dicts, with replacement; None where there are not enough (see `blocked`).
 
         Each has ``replay_unique_id, replay_buffer_idx, priority, staleness, use, IS`` besides its
         own keys. With `sample_range` it draws uniformly among these items only, none of them twice,
@@ -148,77 +103,89 @@ class AdvancedReplayBuffer(IBuffer, Closing):
         Raises:
             BufferContractError: `size` is below 1.
         """
-        with self._lock:
+        with self._lock, self._named():
             drawn = self._draw(size, cur_learner_iter, sample_range)
-            if drawn is None or self._store is None:
+            if drawn is None or self._ring.store is None:
                 return None
-            items = self._store.read(drawn.slots)
-            add_marks(items, drawn, self._index.priority(drawn.slots), self._prefix)
+            items = self._ring.store.read(drawn.slots)
+            add_marks(items, drawn, self._index.priority(drawn.slots), self._names[1])
             self._retire(drawn)
             return items
 
-    def sample_batch(self, size: int, cur_learner_iter: int, draws: int = 1) -> Sample | None:
-        """Draw items as columns; None where there are not enough, or they are not columns.
+    def sample_batch(
+        self,
+        size: int,
+        cur_learner_iter: int,
+        draws: int = 1,
+        *,
+        sample_range: slice | None = None,
+        tensors: bool = False,
+        pin_memory: bool = False,
+    ) -> Sample | None:
+        """Draw items as columns [size, ...]; None where there are not enough, or no columns.
 
         Args:
             size: number of items.
             cur_learner_iter: the learner's current train iteration.
             draws: how many batches they are for, as the annealing of `beta` counts them.
+            sample_range: see `sample`.
+            tensors: give torch tensors instead of arrays.
+            pin_memory: give tensors in page-locked memory.
         """
-        with self._lock:
-            if not isinstance(self._store, ColumnStore):
+        with self._lock, self._named():
+            if not isinstance(self._ring.store, ColumnStore):
                 return None
-            drawn = self._draw(size, cur_learner_iter, draws=draws)
-            if drawn is not None:
-                self._retire(drawn)  # the store still has what the index has dropped
-            return None if drawn is None else Sample(self._store.read_columns(drawn.slots), drawn)
+            drawn = self._draw(size, cur_learner_iter, sample_range, draws)
+            if drawn is None:
+                return None
+            self._retire(drawn)  # the store still has what the index has dropped
+            return self._collate(self._ring.store, drawn, tensors, pin_memory)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities: ``replay_unique_id, replay_buffer_idx, priority``, as lists.
 
         An item that has gone since, or is of another buffer, is passed over.
         """
-        ids = np.array([number_of(n, self._prefix) for n in info["replay_unique_id"]], np.int64)
+        prefix = self._names[1]
+        ids = np.array([number_of(n, prefix) for n in info["replay_unique_id"]], np.int64)
         self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
         """Give items [m] new priorities [m]; gives how many of them are still here.
 
         Raises:
-            BufferContractError: a priority is negative or not a number, or one is missing.
+            BufferContractError: a priority is negative, not a number or above 1e30, or missing.
         """
-        check_priorities(priorities, len(unique_ids), self._name)
-        with self._lock:
+        with self._lock, self._named():
+            check_priorities(priorities, len(unique_ids))
             return self._index.reprioritize(unique_ids, priorities)
 
     def evict(self, before_id: int) -> None:
         """Drop all items whose unique id is below `before_id`."""
         with self._lock:
-            self._index.evict(before_id)
+            ring = self._ring
+            if before_id > ring.first:
+                self._index.drop(ring.slots(ring.first, min(before_id, ring.pushed)))
+                ring.forget(before_id)
 
-    def close(self) -> None:
-        """Drop everything; again: nothing."""
-        if self._store is not None:
-            self.clear()
+    def why_not_push(self, count: int) -> str:
+        """Why `count` items should not be pushed now (`push_sample_rate_limit.max`); or nothing.
 
-    def clear(self) -> None:
-        """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
+        `push` itself never refuses data: who feeds the buffer asks, and waits.
+        """
         with self._lock:
-            self._begin(self._index.counters.pushed)
+            return self._limits.why_not_push(count)
+
+    def why_not_sample(self, size: int, cur_learner_iter: int) -> str:
+        """Why `size` items cannot be drawn now; empty where they can."""
+        with self._lock:
+            if np.isfinite(self._cfg.max_staleness):
+                self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
+            return self._limits.why_not_draw(size, self.count())
 
     def count(self) -> int:
         """Items that can be drawn."""
-        return self._index.counters.alive
-
-    @property
-    def replay_buffer_size(self) -> int:
-        """Items that it can hold."""
-        return int(self._cfg.replay_buffer_size)
-
-    @property
-    def push_count(self) -> int:
-        """Items that were pushed since the last `clear`."""
-        return self._index.counters.pushed - self._index.counters.origin
+        return self._index.alive
 
     @property
     def beta(self) -> float:
@@ -233,67 +200,97 @@ class AdvancedReplayBuffer(IBuffer, Closing):
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included."""
         with self._lock:
-            return {
-                "capacity": self.replay_buffer_size,
-                "store_kind": "none" if self._store is None else self._store.kind,
-                "data": {} if self._store is None else self._store.state_dict(),
+            return super().state_dict() | {
                 "index": self._index.state_dict(),
                 "beta": {"start": self._beta_start, "draws": self._draws},
-                "rng": {"state": self._rng.bit_generator.state},
             }
 
-    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
-        """Become the buffer of a `state_dict` (always copied).
-
-        Raises:
-            BufferContractError: it was of another capacity.
-        """
-        state = _state_dict
-        if state["capacity"] != self.replay_buffer_size:
-            raise BufferContractError(
-                f"{self._name}: the saved buffer holds {state['capacity']} items, this one "
-                f"{self.replay_buffer_size} (replay_buffer_size)"
-            )
+    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
+        """See `RingBuffer.load_state_dict`."""
         with self._lock:
-            self.clear()
-            if state["store_kind"] != "none":
-                self._store = store_of_kind(state["store_kind"], self.replay_buffer_size)
-                self._store.load_state_dict(state["data"])
-            self._index.load_state_dict(state["index"])
-            self._beta_start, self._draws = state["beta"]["start"], state["beta"]["draws"]
-            self._rng.bit_generator.state = state["rng"]["state"]
+            super().load_state_dict(_state_dict, deepcopy)
+            self._index.load_state_dict(_state_dict["index"])
+            beta = _state_dict["beta"]
+            self._beta_start, self._draws = float(beta["start"]), int(beta["draws"])
 
-    def save_data(self, file_name: str | Path) -> None:
-        """Write the state to an HDF5 file that appears whole."""
-        save_state(file_name, "advanced_buffer", STATE_VERSION, self.state_dict())
+    @property
+    def _report_s(self) -> float:
+        return float(self._cfg.monitor.periodic_thruput.seconds)
 
-    def load_data(self, file_name: str | Path) -> None:
-        """Become the buffer of a file."""
-        self.load_state_dict(load_state(file_name, "advanced_buffer", STATE_VERSION))
-
-    def _begin(self, first_id: int) -> None:
-        size = self.replay_buffer_size
+    def _begin(self, ring: Ring) -> None:
+        super()._begin(ring)
+        size = ring.capacity
         sampler = PrioritizedSampler(size, self._cfg.alpha) if self._prioritized else None
-        self._store = None
-        self._index = ItemIndex(size, sampler or UniformSampler(size), first_id)
+        self._index = ItemIndex(ring, sampler or UniformSampler(size))
+        self._limits = Limits(self._cfg)
         self._beta_start, self._draws = float(self._cfg.beta), 0
 
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        self._limits.note(pushed, drawn)
+        super()._note(pushed, drawn)
+
+    def _push_one(self, item: Any) -> None:
+        if not isinstance(item, Mapping):
+            raise BufferContractError("items must be dicts")
+        priority, made_at = item.get("priority"), item.get("collect_iter")
+        made_at = item.get("policy_iter") if made_at is None else made_at
+        if priority is not None:
+            priority = float(priority)
+            check_priorities(np.array([priority]), 1)
+        self._index.admit_one(
+            self._ring.append(item), -1 if made_at is None else int(made_at), priority
+        )
+
+    def _push_list(self, items: list[Any]) -> None:
+        if not all(isinstance(item, Mapping) for item in items):
+            raise BufferContractError("items must be dicts")
+        priority = priorities_of(items, self._index.max_priority)
+        made_at = made_at_of(items)
+        ids = self._ring.extend(items)
+        self._admit(ids, made_at, priority)
+
+    def _push_columns(self, columns: Mapping[str, Any]) -> None:
+        self._admit_columns(columns, *marks_of_columns(columns))
+
+    def _admit_columns(
+        self, columns: Mapping[str, Any], made_at: Array | int, priority: Array | None
+    ) -> range:
+        check_marks(made_at, priority, rows_of(columns))
+        ids = self._ring.extend_columns(columns)
+        self._admit(ids, made_at, priority)
+        return ids
+
+    def _admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
+        if priority is not None:
+            self._index.note_largest(priority)
+            priority = priority[-len(ids) :]
+        if isinstance(made_at, np.ndarray) and made_at.ndim:
+            made_at = made_at[-len(ids) :]
+        if ids:
+            self._index.admit(ids, made_at, priority)
+
     def _draw(
-        self, size: int, cur_learner_iter: int, sample_range: slice | None = None, draws: int = 1
+        self, size: int, cur_learner_iter: int, among: slice | None = None, draws: int = 1
     ) -> Drawn | None:
         if size < 1:
-            raise BufferContractError(f"{self._name}: cannot draw {size} items")
-        if np.isfinite(self._cfg.max_staleness):
-            self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness)
-        if self.count() < max(size, self._cfg.min_fill):
+            raise BufferContractError(f"cannot draw {size} items")
+        self.blocked = self.why_not_sample(size, cur_learner_iter)
+        if self.blocked:
             return None
-        if sample_range is not None:
-            drawn = self._index.draw_range(size, cur_learner_iter, sample_range, self._rng)
+        if among is not None:
+            drawn = self._index.draw_range(size, cur_learner_iter, among, self._rng)
+            self.blocked = "" if drawn is not None else f"fewer than {size} items in {among}"
         else:
             drawn = self._index.draw(size, cur_learner_iter, self.beta, self._rng)
-        self._draws += draws if drawn is not None else 0
+        if drawn is not None:
+            self._draws += draws
+            self._note(drawn=size)
+            if self._sampled.is_due:
+                priority = self._index.priority(drawn.slots)
+                marks = {"use": drawn.use, "priority": priority, "staleness": drawn.staleness}
+                self._sampled.add(marks, cur_learner_iter)
         return drawn
 
     def _retire(self, drawn: Drawn) -> None:
         if np.isfinite(self._cfg.max_use):
-            self._index.drop_used(drawn.slots, self._cfg.max_use)
+            self._ring.drop(self._index.drop_used(drawn.slots, self._cfg.max_use))

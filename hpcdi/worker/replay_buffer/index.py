@@ -1,112 +1,80 @@
-"""Which items a buffer holds: ids, slots, uses, ages, and the draw among them."""
+"""What a buffer knows of its items besides what they hold: priority, uses, age."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hpcdi.types import Array, Columns
-from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler
+from hpcdi.types import Array
+from hpcdi.worker.replay_buffer.items import Drawn
+from hpcdi.worker.replay_buffer.ring import Ring
+from hpcdi.worker.replay_buffer.samplers import Sampler
 
-
-class Drawn(NamedTuple):
-    """Items that were drawn; all of length m."""
-
-    slots: Array
-    unique_ids: Array
-    weights: Array
-    """Importance weights, float32, at most 1."""
-    staleness: Array
-    """Train iterations between the policy that made the item and now; -1 where not known."""
-    use: Array
-    """How often each item has been drawn, this draw included."""
-
-
-class Sample(NamedTuple):
-    """Items that were drawn: their columns, and what the index says of them."""
-
-    columns: Columns
-    drawn: Drawn
-
-
-@dataclass
-class Counters:
-    """Ids in [first, pushed) may be alive; `origin` is the first id since the last clear."""
-
-    pushed: int = 0
-    first: int = 0
-    origin: int = 0
-    alive: int = 0
-    max_priority: float = 1.0
+_ONCE = np.int32(1)
 
 
 class ItemIndex:
-    """First in, first out; item n has unique id n and lies in slot ``n mod capacity``.
-
-    So an id alone finds an item, and the id of one that is gone is recognised.
+    """Which of a ring's items can be drawn, and how often and by whom they were made and drawn.
 
     Args:
-        capacity: slots.
-        sampler: draws among those that are alive.
-        origin: id of its first item.
+        ring: where the items lie.
+        sampler: draws among those that are alive: neither overwritten nor dropped.
     """
 
-    def __init__(
-        self, capacity: int, sampler: PrioritizedSampler | UniformSampler, origin: int = 0
-    ) -> None:
-        self.capacity = capacity
-        self.counters = Counters(pushed=origin, first=origin, origin=origin)
-        self._sampler = sampler
-        self._use = np.zeros(capacity, dtype=np.int64)
-        self._made_at = np.zeros(capacity, dtype=np.int64)
+    def __init__(self, ring: Ring, sampler: Sampler) -> None:
+        self.alive = 0
+        self.max_priority = 1.0
+        self._ring, self._sampler = ring, sampler
+        self._use = np.zeros(ring.capacity, dtype=np.int32)
+        self._made_at = np.zeros(ring.capacity, dtype=np.int32)
 
-    def claim(self, count: int) -> Array:
-        """Slots for `count` new items (no more than there are slots); the oldest items give way."""
-        new = np.arange(self.counters.pushed, self.counters.pushed + count)
-        self.evict(self.counters.pushed + count - self.capacity)
-        self.counters.pushed += count
-        return new % self.capacity
-
-    def admit(self, slots: Array, made_at: Array | int, priority: Array | float | None) -> None:
-        """New items can be drawn from now on; None is the largest priority so far."""
+    def admit_one(self, slot: int, made_at: int, priority: float | None) -> None:
+        """The new item in `slot` can be drawn; without a priority it has the largest so far."""
+        self.alive += not self._sampler.alive(slot)
+        self._use[slot] = 0
+        self._made_at[slot] = made_at
         if priority is None:
-            priority = self.counters.max_priority
-        self._use[slots] = 0
-        self._made_at[slots] = made_at
-        self._sampler.set(slots, priority)
-        self.counters.alive += len(slots)
-        self._note_largest(priority)
+            self._sampler.set_one(slot, self.max_priority)
+        else:
+            self._sampler.set_one(slot, priority)
+            self.max_priority = max(self.max_priority, priority)
 
-    def evict(self, before_id: int) -> None:
-        """Drop all items whose unique id is below `before_id`."""
-        gone = np.arange(self.counters.first, min(before_id, self.counters.pushed))
-        if gone.size:
-            self.drop(gone % self.capacity)
-            self.counters.first = int(gone[-1]) + 1
+    def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
+        """New items [m] can be drawn; None is the largest priority so far, of all of them."""
+        for span in self._ring.spans(ids.start, ids.stop):
+            slots = np.arange(span.start, span.stop)
+            rows = slice(span.offset, span.offset + len(slots))
+            self.alive += len(slots) - int(np.count_nonzero(self._sampler.alive(slots)))
+            self._use[span.start : span.stop] = 0
+            self._made_at[slots] = made_at[rows] if isinstance(made_at, np.ndarray) else made_at
+            given = self.max_priority if priority is None else priority[rows]
+            self._sampler.set(slots, given)
+        if priority is not None:
+            self.note_largest(priority)
 
-    def drop(self, slots: Array) -> None:
-        """Draw slots [m], all different, no more; those that are gone already are passed over."""
+    def drop(self, slots: Array) -> Array:
+        """Draw slots [m], all different, no more; gives those that could be drawn till now."""
         slots = slots[self._sampler.alive(slots)]
         if slots.size:
             self._sampler.remove(slots)
-            self.counters.alive -= len(slots)
+            self.alive -= len(slots)
+        return slots
 
-    def drop_stale(self, train_iter: int, max_staleness: float) -> None:
+    def drop_stale(self, train_iter: int, max_staleness: float) -> Array:
         """Drop items whose policy is over `max_staleness` iterations older than `train_iter`."""
         slots = self.living()
         made = self._made_at[slots]
-        self.drop(slots[(made >= 0) & (train_iter - made > max_staleness)])
+        return self.drop(slots[(made >= 0) & (train_iter - made > max_staleness)])
 
-    def drop_used(self, slots: Array, max_use: float) -> None:
+    def drop_used(self, slots: Array, max_use: float) -> Array:
         """Drop those of slots [m] that have been drawn `max_use` times."""
-        self.drop(np.unique(slots[self._use[slots] >= max_use]))
+        return self.drop(np.unique(slots[self._use[slots] >= max_use]))
 
     def draw(self, size: int, train_iter: int, beta: float, rng: np.random.Generator) -> Drawn:
         """Draw `size` items of those alive; there must be one."""
-        slots, weights = self._sampler.draw(size, self.counters.alive, beta, rng)
+        slots, weights = self._sampler.draw(size, self.alive, beta, rng)
         return self._describe(slots, weights, train_iter)
 
     def draw_range(
@@ -121,47 +89,53 @@ class ItemIndex:
 
     def reprioritize(self, unique_ids: Array, priorities: Array) -> int:
         """Give items [m] new priorities, but for those that are gone; how many are not."""
-        slots = unique_ids % self.capacity
-        here = (unique_ids >= self.counters.first) & (unique_ids < self.counters.pushed)
+        slots = unique_ids % self._ring.capacity
+        here = (unique_ids >= self._ring.first) & (unique_ids < self._ring.pushed)
         here &= self._sampler.alive(slots)
-        if here.any():
-            self._sampler.set(slots[here], priorities[here])
-            self._note_largest(priorities[here])
-        return int(here.sum())
+        count = int(np.count_nonzero(here))
+        if count < len(slots):
+            slots, priorities = slots[here], priorities[here]
+        if count:
+            self._sampler.set(slots, priorities)
+            self.note_largest(priorities)
+        return count
 
     def living(self) -> Array:
         """Slots that can be drawn, the oldest item first."""
-        slots = np.arange(self.counters.first, self.counters.pushed) % self.capacity
-        return slots[self._sampler.alive(slots)]
+        slots = self._ring.slots()
+        return slots if self.alive == len(slots) else slots[self._sampler.alive(slots)]
 
     def priority(self, slots: Array) -> Array:
         """Priorities of slots [m]."""
         return self._sampler.priority(slots)
 
+    def note_largest(self, priorities: Array) -> None:
+        """Priorities that items had, even if they did not stay."""
+        if priorities.size:
+            self.max_priority = max(self.max_priority, float(priorities.max()))
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything, copied."""
+        """Everything, of the oldest item first: copies."""
         return {
-            "mass": self._sampler.mass(),
-            "use": self._use.copy(),
-            "made_at": self._made_at.copy(),
-            "counters": vars(self.counters).copy(),
+            "mass": self._ring.ordered(self._sampler.mass()),
+            "use": self._ring.ordered(self._use),
+            "made_at": self._ring.ordered(self._made_at),
+            "max_priority": self.max_priority,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave."""
-        self._sampler.restore(np.asarray(state["mass"]))
-        self._use[:] = state["use"]
-        self._made_at[:] = state["made_at"]
-        self.counters = Counters(**state["counters"])
+        """Take what `state_dict` gave; the ring has its items already."""
+        slots = self._ring.slots()
+        mass = np.zeros(self._ring.capacity, dtype=np.float32)
+        mass[slots] = state["mass"]
+        self._sampler.restore(mass)
+        self._use[slots] = state["use"]
+        self._made_at[slots] = state["made_at"]
+        self.alive = int(np.count_nonzero(state["mass"]))
+        self.max_priority = float(state["max_priority"])
 
     def _describe(self, slots: Array, weights: Array, train_iter: int) -> Drawn:
-        np.add.at(self._use, slots, 1)
-        newest = self.counters.pushed - 1
-        unique_ids = newest - (newest - slots) % self.capacity
-        made = self._made_at[slots]
+        np.add.at(self._use, slots, _ONCE)
+        made = self._made_at.take(slots)
         staleness = np.where(made >= 0, train_iter - made, -1)
-        return Drawn(slots, unique_ids, weights, staleness, self._use[slots])
-
-    def _note_largest(self, priority: Array | float) -> None:
-        if np.size(priority):
-            self.counters.max_priority = max(self.counters.max_priority, float(np.max(priority)))
+        return Drawn(slots, self._ring.ids_at(slots), weights, staleness, self._use.take(slots))

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
-from hpcdi.worker.replay_buffer.index import Drawn
+from hpcdi.worker.replay_buffer.samplers import LARGEST_PRIORITY
+
+
+class Drawn(NamedTuple):
+    """Items that were drawn; all of length m."""
+
+    slots: Array
+    unique_ids: Array
+    weights: Array
+    """Importance weights, float32, at most 1."""
+    staleness: Array
+    """Train iterations between the policy that made the item and now; -1 where not known."""
+    use: Array
+    """How often each item has been drawn, this draw included; -1 where it is not counted."""
+
+
+class Sample(NamedTuple):
+    """Items that were drawn: their columns, and what the buffer says of them."""
+
+    columns: dict[str, Any]
+    """Arrays, or torch tensors, [m, ...]; nested as the items are."""
+    drawn: Drawn
 
 
 def made_at_of(items: Sequence[Mapping[str, Any]]) -> Array:
@@ -18,7 +40,7 @@ def made_at_of(items: Sequence[Mapping[str, Any]]) -> Array:
     return np.array([next((int(v) for v in pair if v is not None), -1) for pair in said])
 
 
-def priorities_of(items: Sequence[Mapping[str, Any]], largest: float, owner: str) -> Array:
+def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
     """Priority of each item, float64 [m]; `largest` where it has none.
 
     Raises:
@@ -26,48 +48,99 @@ def priorities_of(items: Sequence[Mapping[str, Any]], largest: float, owner: str
     """
     said = [item.get("priority") for item in items]
     priorities = np.array([largest if value is None else float(value) for value in said])
-    check_priorities(priorities, len(items), owner)
+    check_priorities(priorities, len(items))
     return priorities
 
 
-def check_priorities(priorities: Array, count: int, owner: str) -> None:
+def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | None]:
+    """What columns say of their items, as `made_at_of` and `priorities_of` do; None: nothing."""
+    made_at = columns.get("collect_iter", columns.get("policy_iter", -1))
+    priority = columns.get("priority")
+    return np.asarray(made_at), None if priority is None else np.asarray(priority, np.float64)
+
+
+def rows_of(columns: Mapping[str, Any]) -> int:
+    """Rows of columns, nested or not."""
+    first = next(iter(columns.values()), ())
+    return rows_of(first) if isinstance(first, Mapping) else len(first)
+
+
+def check_priorities(priorities: Array, count: int) -> None:
     """See that priorities are of `count` items, and can be drawn by.
 
     Raises:
-        BufferContractError: they are not, or one is negative, infinite or not a number.
+        BufferContractError: they are not, or one is negative, not a number, or above 1e30.
     """
     if np.shape(priorities) != (count,):
+        raise BufferContractError(f"priorities of shape {np.shape(priorities)} for {count} items")
+    if count and not (priorities.min() >= 0 and priorities.max() <= LARGEST_PRIORITY):
         raise BufferContractError(
-            f"{owner}: priorities of shape {np.shape(priorities)} for {count} items"
+            f"a priority is negative, not a number or above {LARGEST_PRIORITY:g}"
         )
-    if not np.all(np.isfinite(priorities) & (priorities >= 0)):
-        raise BufferContractError(f"{owner}: a priority is negative, infinite or not a number")
 
 
-def check_marks(made_at: Array | int, priority: Array | None, count: int, owner: str) -> None:
+def check_marks(made_at: Array | int, priority: Array | None, count: int) -> None:
     """See that what is said of `count` items is said of each, or of all of them at once.
 
     Raises:
         BufferContractError: it is not, or see `check_priorities`.
     """
     if np.shape(made_at) not in ((), (count,)):
-        raise BufferContractError(f"{owner}: ages of shape {np.shape(made_at)} for {count} items")
+        raise BufferContractError(f"ages of shape {np.shape(made_at)} for {count} items")
     if priority is not None:
-        check_priorities(priority, count, owner)
+        check_priorities(priority, count)
 
 
 def add_marks(items: list[dict[str, Any]], drawn: Drawn, priority: Array, prefix: str) -> None:
     """Write into drawn items [m] what the buffer says of them; `priority` is theirs."""
-    for k, item in enumerate(items):
-        item["replay_unique_id"] = f"{prefix}_{drawn.unique_ids[k]}"
-        item["replay_buffer_idx"] = int(drawn.slots[k])
-        item["priority"] = float(priority[k])
-        item["staleness"] = int(drawn.staleness[k])
-        item["use"] = int(drawn.use[k])
-        item["IS"] = float(drawn.weights[k])
+    marks = zip(
+        drawn.unique_ids.tolist(), drawn.slots.tolist(), priority.tolist(),
+        drawn.staleness.tolist(), drawn.use.tolist(), drawn.weights.tolist(), strict=True,
+    )  # fmt: skip
+    for item, (number, slot, own_priority, staleness, use, weight) in zip(
+        items, marks, strict=True
+    ):
+        item["replay_unique_id"] = f"{prefix}_{number}"
+        item["replay_buffer_idx"] = slot
+        item["priority"] = own_priority
+        item["staleness"] = staleness
+        item["use"] = use
+        item["IS"] = weight
 
 
 def number_of(name: Any, prefix: str) -> int:
     """The unique id in a ``replay_unique_id``; -1, which no item has, where another made it."""
     owner, _, number = str(name).rpartition("_")
     return int(number) if owner == prefix and number.isdecimal() else -1
+
+
+class UsedData:
+    """Which data files no item refers to any more: items name theirs by ``data_id``.
+
+    Nothing is removed here: who owns the files asks, and decides.
+    """
+
+    def __init__(self) -> None:
+        self._users: Counter[str] = Counter()
+        self._unused: list[str] = []
+
+    def arrive(self, item: Any) -> None:
+        """An item is here."""
+        data_id = item.get("data_id") if isinstance(item, Mapping) else None
+        if data_id is not None:
+            self._users[str(data_id)] += 1
+
+    def leave(self, item: Any) -> None:
+        """An item that was here has gone."""
+        data_id = item.get("data_id") if isinstance(item, Mapping) else None
+        if data_id is not None:
+            self._users[str(data_id)] -= 1
+            if self._users[str(data_id)] == 0:
+                del self._users[str(data_id)]
+                self._unused.append(str(data_id))
+
+    def take(self) -> list[str]:
+        """Data ids that no item has any more, since the last call; each once."""
+        unused = [data_id for data_id in dict.fromkeys(self._unused) if data_id not in self._users]
+        self._unused = []
+        return unused

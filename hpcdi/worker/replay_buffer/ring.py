@@ -1,171 +1,192 @@
-"""Where a buffer's items lie: columns for arrays and numbers, a list for anything else."""
+"""Where a buffer's items lie: first in, first out; item n has unique id n.
+
+An item lies in slot ``n mod capacity``, so an id alone finds it, and the id of one that has gone is
+recognised. What a slot holds is a store's affair: columns for arrays and numbers, a list for
+anything else.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import flatten, split_columns, stack_columns, unflatten
-
-_NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
-
-
-class ItemStore(Protocol):
-    """Items in numbered slots; `prepare` may refuse, `put` not: a refused push changes nothing."""
-
-    kind: str
-
-    def prepare(self, items: Sequence[Mapping[str, Any]]) -> Any:
-        """Items in the form that `put` takes.
-
-        Raises:
-            BufferContractError: they differ from what the store holds.
-        """
-        ...
-
-    def put(self, slots: Array, prepared: Any) -> None:
-        """Put prepared items into slots [m]."""
-        ...
-
-    def read(self, slots: Array) -> list[dict[str, Any]]:
-        """Items of slots [m], each a dict of its own."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """A copy of all slots."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the slots of a `state_dict`."""
-        ...
+from hpcdi.types import Array
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.items import UsedData
+from hpcdi.worker.replay_buffer.objects import ObjectStore
 
 
-class ColumnStore:
-    """Items as columns; names, dtypes and row shapes are those of the first items.
+class Span(NamedTuple):
+    """Consecutive slots, and how far the first of them is from the first item meant."""
+
+    start: int
+    stop: int
+    offset: int
+
+
+class Ring:
+    """Slots for `capacity` items, the newest ones.
 
     Args:
         capacity: slots.
+        first_id: unique id of the first item.
+        frames: columns whose leading axis stacks frames; each frame is stored once.
+        copies: whether objects are copied as they come and go.
+        used: is told which items come and go.
     """
 
-    kind = "columns"
+    def __init__(
+        self,
+        capacity: int,
+        first_id: int = 0,
+        *,
+        frames: tuple[str, ...] = (),
+        copies: bool = False,
+        used: UsedData | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.first = self.pushed = self.origin = first_id
+        """Ids in [first, pushed) are here; `origin` is the first since the buffer was cleared."""
+        self.store: ColumnStore | ObjectStore | None = None
+        self.used = used
+        self._frames, self._copies = frames, copies
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._columns: Columns = {}
+    def __len__(self) -> int:
+        return self.pushed - self.first
 
-    def prepare(self, items: Sequence[Mapping[str, Any]]) -> Columns:
-        """See `ItemStore.prepare`."""
-        try:
-            return self.check(stack_columns(items))
-        except ValueError as error:
-            raise BufferContractError(str(error)) from error
-
-    def check(self, columns: Mapping[str, Array]) -> Columns:
-        """The same columns [m, ...], where they fit those that are held.
+    def append(self, item: Any) -> int:
+        """Add an item, in the place of the oldest one when full; gives its slot.
 
         Raises:
-            BufferContractError: other names, dtypes, row shapes or lengths, or no numbers.
+            BufferContractError: it differs from the items that are here.
         """
-        if not columns or len({len(column) for column in columns.values()}) > 1:
-            lengths = {name: len(column) for name, column in columns.items()}
-            raise BufferContractError(f"columns must be of one length, not {lengths}")
-        for name, column in columns.items():
-            if column.dtype.kind not in _NUMBERS:
-                raise BufferContractError(f"{name!r} is {column.dtype}, a column holds numbers")
-        if not self._columns:
-            self._columns = {
-                name: np.zeros((self._capacity, *column.shape[1:]), dtype=column.dtype)
-                for name, column in columns.items()
-            }
-        if columns.keys() != self._columns.keys():
-            odd = sorted(columns.keys() ^ self._columns.keys())
-            raise BufferContractError(f"items differ from the first ones in the keys {odd}")
-        for name, column in columns.items():
-            held = self._columns[name]
-            fits = np.can_cast(column.dtype, held.dtype, "same_kind")
-            if column.shape[1:] != held.shape[1:] or not fits:
-                raise BufferContractError(
-                    f"{name!r} is {column.dtype}{column.shape[1:]}, "
-                    f"in the first items it was {held.dtype}{held.shape[1:]}"
-                )
-        return dict(columns)
+        slot = self.pushed % self.capacity
+        self._overwrite(self.pushed + 1 - self.capacity)
+        if self.store is None or not self.store.put_one(item, slot):
+            store: Any = self.store or self._store_for([item])
+            prepared = store.prepare([item])
+            self.store = store
+            store.put(slot, slot + 1, prepared, 0)
+        self._grow(1)
+        if self.used is not None:
+            self.used.arrive(item)
+        return slot
 
-    def put(self, slots: Array, prepared: Columns) -> None:
-        """See `ItemStore.put`."""
-        for name, column in prepared.items():
-            self._columns[name][slots] = column
+    def extend(self, items: Sequence[Any]) -> range:
+        """Add items; gives the ids of those that stay, at most `capacity`, the last ones.
 
-    def read(self, slots: Array) -> list[dict[str, Any]]:
-        """See `ItemStore.read`."""
-        return split_columns(self.read_columns(slots))
+        Raises:
+            BufferContractError: one differs from the others or from those that are here; then none
+                of them is added.
+        """
+        store = self.store or self._store_for(items)
+        prepared = store.prepare(items)
+        if self.used is not None:
+            for item in items:
+                self.used.arrive(item)
+            for item in items[: -self.capacity]:
+                self.used.leave(item)
+        return self._put(store, prepared, len(items))
 
-    def read_columns(self, slots: Array) -> Columns:
-        """Columns of slots [m]: fresh arrays."""
-        return {name: np.take(column, slots, axis=0) for name, column in self._columns.items()}
+    def extend_columns(self, columns: Mapping[str, Any]) -> range:
+        """Add items given as columns [m, ...]; gives the ids of those that stay.
+
+        Raises:
+            BufferContractError: they differ from the items that are here.
+        """
+        store = self.store or ColumnStore(self.capacity, self._frames)
+        if not isinstance(store, ColumnStore):
+            raise BufferContractError("the buffer holds objects, not columns")
+        prepared = store.check(columns)
+        return self._put(store, prepared, len(next(iter(prepared.values()))))
+
+    def spans(self, first_id: int, end_id: int) -> Iterator[Span]:
+        """Where items [first_id, end_id) lie: one or two spans."""
+        done = first_id
+        while done < end_id:
+            start = done % self.capacity
+            stop = min(start + end_id - done, self.capacity)
+            yield Span(start, stop, done - first_id)
+            done += stop - start
+
+    def slots(self, first_id: int | None = None, end_id: int | None = None) -> Array:
+        """Slots of items [first_id, end_id), by default all that are here, the oldest first."""
+        first = self.first if first_id is None else first_id
+        ids = np.arange(first, self.pushed if end_id is None else end_id)
+        return ids % self.capacity
+
+    def ids_at(self, slots: Array) -> Array:
+        """Unique ids of the items in slots [m]."""
+        newest = self.pushed - 1
+        return newest - (newest - slots) % self.capacity
+
+    def drop(self, slots: Array) -> None:
+        """Items in slots [m] are not needed any more; their ids stay."""
+        if self.used is not None and isinstance(self.store, ObjectStore):
+            for slot in slots.tolist():
+                self.used.leave(self.store.peek(slot))
+        if self.store is not None:
+            self.store.drop(slots)
+
+    def forget(self, before_id: int) -> None:
+        """Drop all items whose unique id is below `before_id`."""
+        self._overwrite(before_id)
+        self.first = max(self.first, min(before_id, self.pushed))
+
+    def ordered(self, by_slot: Array) -> Array:
+        """What an array [capacity] says of the items here, the oldest first: a copy."""
+        parts = [by_slot[span.start : span.stop] for span in self.spans(self.first, self.pushed)]
+        return np.concatenate(parts) if parts else by_slot[:0].copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `ItemStore.state_dict`."""
-        return unflatten({name: column.copy() for name, column in self._columns.items()})
+        """The items here, the oldest first, and their ids; copies."""
+        spans = list(self.spans(self.first, self.pushed))
+        return {
+            "capacity": self.capacity,
+            "ids": {"first": self.first, "pushed": self.pushed, "origin": self.origin},
+            "kind": "none" if self.store is None else self.store.kind,
+            "items": {} if self.store is None else self.store.state_of(spans),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the slots of a `state_dict`."""
-        self._columns = {name: array.copy() for name, array in flatten(state).items()}
+        """Take the items of a `state_dict`, instead of those that are here."""
+        ids, kind = state["ids"], state["kind"]
+        self.store = None
+        if kind != "none":
+            is_columns = kind == ColumnStore.kind
+            store = ColumnStore(self.capacity, self._frames) if is_columns else self._object_store()
+            store.restore(state["items"], self.spans(int(ids["first"]), int(ids["pushed"])))
+            self.store = store
+        self.first, self.pushed, self.origin = (int(ids[n]) for n in ("first", "pushed", "origin"))
+        if self.used is not None and isinstance(self.store, ObjectStore):
+            for slot in self.slots().tolist():
+                self.used.arrive(self.store.peek(slot))
 
+    def _put(self, store: Any, prepared: Any, count: int) -> range:
+        self.store = store
+        end = self.pushed + count
+        first = max(self.pushed, end - self.capacity)
+        self._overwrite(end - self.capacity)
+        for span in self.spans(first, end):
+            store.put(span.start, span.stop, prepared, span.offset + first - self.pushed)
+        self._grow(count)
+        return range(first, end)
 
-class ObjectStore:
-    """Items as they are.
+    def _overwrite(self, before_id: int) -> None:
+        if self.used is not None and before_id > self.first:
+            self.drop(self.slots(self.first, min(before_id, self.pushed)))
 
-    Args:
-        capacity: slots.
-    """
+    def _grow(self, count: int) -> None:
+        self.pushed += count
+        self.first = max(self.first, self.pushed - self.capacity)
 
-    kind = "objects"
+    def _store_for(self, items: Sequence[Any]) -> ColumnStore | ObjectStore:
+        if ColumnStore.fits(items[0]):
+            return ColumnStore(self.capacity, self._frames)
+        return self._object_store()
 
-    def __init__(self, capacity: int) -> None:
-        self._items: list[dict[str, Any] | None] = [None] * capacity
-
-    def prepare(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """See `ItemStore.prepare`: anything fits."""
-        return [dict(item) for item in items]
-
-    def put(self, slots: Array, prepared: list[dict[str, Any]]) -> None:
-        """See `ItemStore.put`."""
-        for slot, item in zip(slots, prepared, strict=True):
-            self._items[slot] = item
-
-    def read(self, slots: Array) -> list[dict[str, Any]]:
-        """See `ItemStore.read`."""
-        return [dict(self._items[slot] or {}) for slot in slots]
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `ItemStore.state_dict`."""
-        return {"items": copy.deepcopy(self._items)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the slots of a `state_dict`."""
-        self._items = copy.deepcopy(state["items"])
-
-
-def store_for(items: Sequence[Mapping[str, Any]], capacity: int) -> ColumnStore | ObjectStore:
-    """The store that fits the first item: columns where all leaves are numbers or arrays."""
-    return ColumnStore(capacity) if _is_columnar(items[0]) else ObjectStore(capacity)
-
-
-def store_of_kind(kind: str, capacity: int) -> ColumnStore | ObjectStore:
-    """An empty store, "columns" or "objects"."""
-    return ColumnStore(capacity) if kind == ColumnStore.kind else ObjectStore(capacity)
-
-
-def _is_columnar(tree: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; of a mapping: all of its leaves are."""
-    if isinstance(tree, Mapping):
-        return bool(tree) and all(_is_columnar(value) for value in tree.values())
-    try:
-        return np.asarray(tree).dtype.kind in _NUMBERS
-    except ValueError:  # a list of lists of different lengths
-        return False
+    def _object_store(self) -> ObjectStore:
+        return ObjectStore(self.capacity, self._copies)

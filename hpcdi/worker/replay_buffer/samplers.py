@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hpcdi.types import Array
-from hpcdi.utils.segment_tree import MinTree, SumTree
+from hpcdi.utils.segment_tree import PriorityTree
 
-_SMALLEST_PRIORITY = 1e-6
+SMALLEST_PRIORITY = 1e-6
+LARGEST_PRIORITY = 1e30
 
 
 class Draw(NamedTuple):
@@ -17,6 +18,42 @@ class Draw(NamedTuple):
 
     slots: Array
     weights: Array
+
+
+class Sampler(Protocol):
+    """Some of `capacity` slots can be drawn; how likely each is, is the sampler's."""
+
+    def mass(self) -> Array:
+        """Of every slot, float32 [capacity]: 0 where it is not drawn."""
+        ...
+
+    def alive(self, slots: Any) -> Any:
+        """Which of slots [m] can be drawn: bool [m]; or whether one slot can be."""
+        ...
+
+    def priority(self, slots: Array) -> Array:
+        """Priorities of slots [m] that can be drawn."""
+        ...
+
+    def set(self, slots: Array, priority: Array | float) -> None:
+        """Slots [m] can be drawn, with their priorities [m] or one for all."""
+        ...
+
+    def set_one(self, slot: int, priority: float) -> None:
+        """A slot can be drawn."""
+        ...
+
+    def remove(self, slots: Array) -> None:
+        """Draw slots [m] no more."""
+        ...
+
+    def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:
+        """Draw `size` slots, with replacement, of `count` that can be drawn."""
+        ...
+
+    def restore(self, mass: Array) -> None:
+        """Take what `mass` gave."""
+        ...
 
 
 class PrioritizedSampler:
@@ -33,50 +70,46 @@ class PrioritizedSampler:
 
     def __init__(self, capacity: int, alpha: float) -> None:
         self._alpha = alpha
-        self._sum = SumTree(capacity)
-        self._min = MinTree(capacity)
+        self._tree = PriorityTree(capacity)
 
     def mass(self) -> Array:
-        """Priority^alpha of every slot, float64 [capacity]; 0 where there is nothing to draw."""
-        return self._sum.values.copy()
+        """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""
+        return self._tree.leaves
 
-    def alive(self, slots: Array) -> Array:
-        """Which of slots [m] can be drawn: bool [m]."""
-        alive: Array = self._sum.values[slots] > 0.0
-        return alive
+    def alive(self, slots: Any) -> Any:
+        """See `Sampler.alive`."""
+        return self._tree.leaves[slots] > 0.0
 
     def priority(self, slots: Array) -> Array:
-        """Priorities of slots [m], as they were set; all 1 where alpha is 0."""
-        mass = self._sum.values[slots]
+        """As they were set, to float32's precision; all 1 where alpha is 0."""
+        mass = self._tree.leaves[slots].astype(np.float64)
         return mass ** (1 / self._alpha) if self._alpha > 0 else np.sign(mass)
 
     def set(self, slots: Array, priority: Array | float) -> None:
-        """Give slots [m] their priorities."""
-        mass = np.maximum(priority, _SMALLEST_PRIORITY) ** self._alpha
-        self._sum.update(slots, mass)
-        self._min.update(slots, mass)
+        """See `Sampler.set`."""
+        self._tree.set(slots, np.maximum(priority, SMALLEST_PRIORITY) ** self._alpha)
+
+    def set_one(self, slot: int, priority: float) -> None:
+        """See `Sampler.set_one`."""
+        self._tree.set_one(slot, max(priority, SMALLEST_PRIORITY) ** self._alpha)
 
     def remove(self, slots: Array) -> None:
-        """Draw slots [m] no more."""
-        self._sum.update(slots, 0.0)
-        self._min.update(slots, np.inf)
+        """See `Sampler.remove`."""
+        self._tree.set(slots, 0.0)
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
-        """Draw `size` slots, of `count` that can be drawn, in the order of their strata."""
-        total = self._sum.reduce()
-        mass = (np.arange(size) + rng.random(size)) * (total / size)
-        slots = self._sum.find(mass)
+        """Draw `size` slots, in the order of their strata."""
+        total = self._tree.total()
+        slots = self._tree.find((np.arange(size) + rng.random(size)) * (total / size))
         if beta == 0.0:
             return Draw(slots, np.ones(size, dtype=np.float32))
-        drawn = self._sum.values[slots]
         # (N P)^-beta over its maximum: N and the total mass cancel out
-        weights = (self._min.reduce() / drawn) ** beta
-        return Draw(slots, weights.astype(np.float32))
+        ratio = np.float32(self._tree.smallest()) / self._tree.leaves.take(slots)
+        return Draw(slots, ratio ** np.float32(beta))
 
     def restore(self, mass: Array) -> None:
-        """Take the masses of a saved sampler."""
-        self._sum.fill(mass)
-        self._min.fill(np.where(mass > 0, mass, np.inf))
+        """See `Sampler.restore`."""
+        self._tree.fill(mass)
 
 
 class UniformSampler:
@@ -93,28 +126,31 @@ class UniformSampler:
         self._alive = np.zeros(capacity, dtype=bool)
 
     def mass(self) -> Array:
-        """1 where a slot can be drawn, else 0; float64 [capacity]."""
-        return self._alive.astype(np.float64)
+        """1 where a slot can be drawn, else 0."""
+        return self._alive.astype(np.float32)
 
-    def alive(self, slots: Array) -> Array:
-        """Which of slots [m] can be drawn: bool [m]."""
-        alive: Array = self._alive[slots]
-        return alive
+    def alive(self, slots: Any) -> Any:
+        """See `Sampler.alive`."""
+        return self._alive[slots]
 
     def priority(self, slots: Array) -> Array:
         """1 for each of slots [m]."""
         return np.ones(len(slots))
 
     def set(self, slots: Array, priority: Array | float) -> None:  # noqa: ARG002
-        """Slots [m] can be drawn."""
+        """See `Sampler.set`; priorities are not kept."""
         self._alive[slots] = True
 
+    def set_one(self, slot: int, priority: float) -> None:  # noqa: ARG002
+        """See `Sampler.set_one`."""
+        self._alive[slot] = True
+
     def remove(self, slots: Array) -> None:
-        """Draw slots [m] no more."""
+        """See `Sampler.remove`."""
         self._alive[slots] = False
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
-        """Draw `size` slots, of `count` that can be drawn, with replacement."""
+        """See `Sampler.draw`."""
         capacity = len(self._alive)
         if 2 * count < capacity:  # rather few: list them instead of missing often
             alive = np.flatnonzero(self._alive)
@@ -126,5 +162,5 @@ class UniformSampler:
         return Draw(slots, np.ones(size, dtype=np.float32))
 
     def restore(self, mass: Array) -> None:
-        """Take the masses of a saved sampler."""
+        """See `Sampler.restore`."""
         self._alive[:] = mass > 0

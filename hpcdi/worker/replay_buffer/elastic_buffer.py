@@ -1,0 +1,49 @@
+"""The uniform replay buffer whose size follows the run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.errors import BufferContractError
+from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.settings import ElasticBufferConfig
+
+
+@BUFFER_REGISTRY.register("elastic")
+class ElasticReplayBuffer(NaiveReplayBuffer):
+    """Draws among the newest ``set_buffer_size(env steps)`` items, at most `replay_buffer_size`.
+
+    See `RingBuffer` for the arguments. As the size grows again, older items come back.
+    """
+
+    Config = ElasticBufferConfig
+    kind: ClassVar[str] = "elastic_buffer"
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "buffer",
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
+        if not callable(self._cfg.set_buffer_size):
+            raise BufferContractError(
+                f"{exp_name}/{instance_name}: set_buffer_size must be a function of the "
+                "environment steps that gives a number of items"
+            )
+        self.update(0)
+
+    def update(self, envstep: int) -> None:  # type: ignore[override]
+        """Take the size for this number of environment steps."""
+        with self._lock:
+            self._window = max(1, int(self._cfg.set_buffer_size(envstep)))
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+        return min(len(self._ring), self._window)

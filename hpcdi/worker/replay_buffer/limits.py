@@ -1,0 +1,106 @@
+"""When drawing, or pushing, has to wait; and why, in words."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+
+_BUCKETS = 100  # of the window: the rate forgets a hundredth of it at a time
+
+
+class Traffic:
+    """Items pushed and drawn within the last `window_s` seconds.
+
+    Args:
+        window_s: seconds that it looks back.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pushed = self.drawn = 0
+        self._window_s, self._clock = window_s, clock
+        self._buckets: deque[tuple[float, int, int]] = deque()  # since when, pushed, drawn
+
+    def add(self, pushed: int, drawn: int) -> None:
+        """Count items."""
+        self.forget()
+        self.pushed += pushed
+        self.drawn += drawn
+        now = self._clock()
+        if self._buckets and now - self._buckets[-1][0] < self._window_s / _BUCKETS:
+            since, pushed_then, drawn_then = self._buckets.pop()
+            self._buckets.append((since, pushed_then + pushed, drawn_then + drawn))
+        else:
+            self._buckets.append((now, pushed, drawn))
+
+    def forget(self) -> None:
+        """Leave behind what is older than the window."""
+        oldest = self._clock() - self._window_s
+        while self._buckets and self._buckets[0][0] < oldest:
+            _, pushed, drawn = self._buckets.popleft()
+            self.pushed -= pushed
+            self.drawn -= drawn
+
+
+class Limits:
+    """The rules of one buffer; each question gives the reason to wait, or nothing.
+
+    The rate is items pushed for one that is drawn, over the window. Drawing waits where the rate
+    would fall below its minimum, pushing where it would rise above its maximum; while nothing was
+    drawn within the window, pushing is free, so that one never waits for the other forever.
+
+    Args:
+        cfg: settings.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(
+        self, cfg: AdvancedBufferConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        control = cfg.thruput_controller
+        self._rate = control.push_sample_rate_limit
+        self._is_limited = self._rate.min > 0 or math.isfinite(self._rate.max)
+        self._traffic = Traffic(control.window_seconds, clock)
+        self._window_s = control.window_seconds
+        self._min_fill, self._min_ratio = cfg.min_fill, control.sample_min_limit_ratio
+
+    def note(self, pushed: int = 0, drawn: int = 0) -> None:
+        """Items were pushed, or drawn."""
+        if self._is_limited:
+            self._traffic.add(pushed, drawn)
+
+    def why_not_draw(self, size: int, held: int) -> str:
+        """Why `size` items cannot be drawn of those `held`; empty where they can."""
+        if held < self._min_fill:
+            return f"{held} items are here, drawing begins at {self._min_fill} (min_fill)"
+        if held < size * self._min_ratio or held < 1:
+            return (
+                f"{held} items are here, a draw of {size} needs {math.ceil(size * self._min_ratio)}"
+                " (sample_min_limit_ratio)"
+            )
+        if self._rate.min > 0:
+            self._traffic.forget()
+            pushed, drawn = self._traffic.pushed, self._traffic.drawn + size
+            if pushed < self._rate.min * drawn:
+                return (
+                    f"{pushed} items pushed for {drawn} drawn in {self._window_s:g} s, less than "
+                    f"{self._rate.min:g} for one (push_sample_rate_limit.min): data come too slowly"
+                )
+        return ""
+
+    def why_not_push(self, count: int) -> str:
+        """Why `count` items should not be pushed now; empty where they can."""
+        if math.isfinite(self._rate.max):
+            self._traffic.forget()
+            pushed, drawn = self._traffic.pushed + count, self._traffic.drawn
+            if drawn and pushed > self._rate.max * drawn:
+                return (
+                    f"{pushed} items pushed for {drawn} drawn in {self._window_s:g} s, more than "
+                    f"{self._rate.max:g} for one (push_sample_rate_limit.max): they are learnt "
+                    "from too slowly"
+                )
+        return ""

@@ -1,0 +1,108 @@
+"""What a buffer reports of itself: drawn items' use, priority and staleness; its traffic."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
+
+
+class Reports:
+    """Where reports go: curves of a TensorBoard writer, or lines of the log without one.
+
+    Args:
+        tb_logger: has ``add_scalar(tag, value, step)``; or None.
+        name: of the buffer.
+    """
+
+    def __init__(self, tb_logger: Any, name: str) -> None:
+        self._tb_logger, self._name = tb_logger, name
+
+    def write(self, group: str, values: dict[str, float], step: int) -> None:
+        """Report values, as of `step` of what the group counts."""
+        if self._tb_logger is None:
+            text = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            LOGGER.info("%s at %s %d: %s", self._name, group, step, text)
+            return
+        for name, value in values.items():
+            self._tb_logger.add_scalar(f"{self._name}_{group}/{name}", value, step)
+
+
+class SampledData:
+    """Mean, maximum and minimum of drawn items' marks, every `print_freq` draws.
+
+    Args:
+        reports: where they go.
+        average_range: draws that a report is the mean of, the last ones before it.
+        print_freq: draws between two reports.
+    """
+
+    def __init__(self, reports: Reports, average_range: int, print_freq: int) -> None:
+        self._reports = reports
+        self._print_freq = print_freq
+        self._first = max(0, print_freq - average_range)
+        self._draws = 0
+        self._seen: deque[dict[str, float]] = deque(maxlen=average_range)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next draw is one that a report is made of; the others cost nothing."""
+        self._draws += 1
+        return (self._draws - 1) % self._print_freq >= self._first
+
+    def add(self, marks: dict[str, Array], train_iter: int) -> None:
+        """Take the marks [m] of a draw that `is_due`."""
+        self._seen.append(
+            {
+                f"{name}_{word}": float(of(values))
+                for name, values in marks.items()
+                for word, of in (("avg", np.mean), ("max", np.max), ("min", np.min))
+            }
+        )
+        if self._draws % self._print_freq == 0:
+            means = {n: float(np.mean([seen[n] for seen in self._seen])) for n in self._seen[0]}
+            self._reports.write("iter", means, train_iter)
+
+
+class PeriodicThruput:
+    """Items pushed and drawn, and how many are held, every so many seconds.
+
+    It looks at the clock as items come and go: there is no thread that could be left behind.
+
+    Args:
+        reports: where they go.
+        seconds: between two reports.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(
+        self, reports: Reports, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reports, self._seconds, self._clock = reports, seconds, clock
+        self._opened = self._reported = clock()
+        self._pushed = self._drawn = 0
+
+    def note(self, pushed: int, drawn: int, held: int) -> None:
+        """Items were pushed or drawn; `held` are here now."""
+        self._pushed += pushed
+        self._drawn += drawn
+        if self._clock() - self._reported >= self._seconds:
+            self.report(held)
+
+    def report(self, held: int) -> None:
+        """Report what came and went since the last time, if anything."""
+        if self._pushed or self._drawn:
+            now = self._clock()
+            past = max(now - self._reported, 1e-9)
+            values = {
+                "push_count": self._pushed, "sample_count": self._drawn, "remain_count": held,
+                "push_per_s": self._pushed / past, "sample_per_s": self._drawn / past,
+            }  # fmt: skip
+            self._reports.write("sec", values, round(now - self._opened))
+            self._reported, self._pushed, self._drawn = now, 0, 0

@@ -1,0 +1,105 @@
+"""The uniform replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.errors import BufferContractError
+from hpcdi.types import Array
+from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.items import Drawn, Sample
+from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
+from hpcdi.worker.replay_buffer.settings import NaiveBufferConfig
+
+
+@BUFFER_REGISTRY.register("naive")
+class NaiveReplayBuffer(RingBuffer):
+    """First in, first out; every item is drawn with the same probability.
+
+    See `RingBuffer` for the arguments. Items may be anything.
+    """
+
+    Config = NaiveBufferConfig
+    kind: ClassVar[str] = "naive_buffer"
+
+    def sample(
+        self,
+        size: int,
+        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        sample_range: slice | None = None,
+        replace: bool = False,
+    ) -> list[Any] | None:
+        """Draw `size` items; None where there are not enough.
+
+        Args:
+            size: number of items.
+            cur_learner_iter: not used.
+            sample_range: draw among these only, the oldest being item 0: ``slice(-10, None)`` are
+                the ten newest.
+            replace: an item may be drawn more than once.
+
+        Raises:
+            BufferContractError: `size` is below 1.
+        """
+        with self._lock:
+            slots = self._draw(size, sample_range, replace)
+            if slots is None or self._ring.store is None:
+                return None
+            self._note(drawn=size)
+            return self._ring.store.read(slots)
+
+    def sample_batch(
+        self,
+        size: int,
+        cur_learner_iter: int = -1,  # noqa: ARG002
+        *,
+        sample_range: slice | None = None,
+        replace: bool = False,
+        tensors: bool = False,
+        pin_memory: bool = False,
+    ) -> Sample | None:
+        """Draw items as columns [size, ...]; None where there are not enough, or no columns.
+
+        Args:
+            size: number of items.
+            cur_learner_iter: not used.
+            sample_range: see `sample`.
+            replace: see `sample`.
+            tensors: give torch tensors instead of arrays.
+            pin_memory: give tensors in page-locked memory.
+
+        Raises:
+            BufferContractError: `size` is below 1, or there is no device to pin memory for.
+        """
+        with self._lock, self._named():
+            if not isinstance(self._ring.store, ColumnStore):
+                return None
+            slots = self._draw(size, sample_range, replace)
+            if slots is None:
+                return None
+            self._note(drawn=size)
+            ones, unknown = np.ones(size, np.float32), np.full(size, -1)
+            drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
+            return self._collate(self._ring.store, drawn, tensors, pin_memory)
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Nothing is known of items that could change; kept for the seeds' callers."""
+
+    def _draw(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
+        """Slots of `size` items, or None where there are not enough."""
+        if size < 1:
+            raise BufferContractError(f"cannot draw {size} items")
+        count = self.count()
+        among = range(count)[sample_range] if sample_range is not None else range(count)
+        if len(among) < (1 if replace else size):
+            return None
+        if replace:
+            chosen = self._rng.integers(0, len(among), size)
+        else:
+            chosen = self._rng.choice(len(among), size, replace=False)
+        first = self._ring.pushed - count + among.start
+        return (first + chosen * among.step) % self._ring.capacity

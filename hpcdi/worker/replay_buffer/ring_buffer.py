@@ -1,0 +1,204 @@
+"""What the buffers have in common: a ring of items, one lock, a generator, saved states."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.errors import BufferContractError
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.nested import share_tensors, unflatten
+from hpcdi.worker.replay_buffer.base_buffer import IBuffer
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.items import Drawn, Sample, UsedData
+from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
+from hpcdi.worker.replay_buffer.ring import Ring
+
+STATE_VERSION = 2
+
+
+class RingBuffer(IBuffer, Closing):
+    """First in, first out; the n-th item pushed has unique id n.
+
+    Items that are dicts of numbers and arrays, nested as they like, are held in columns, whose
+    names, dtypes and shapes the first push declares; others are held as they are. All methods take
+    one lock, so threads may share a buffer.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        tb_logger: takes reports, by ``add_scalar(tag, value, step)``; None: they go to the log.
+        exp_name: name of the experiment, for messages.
+        instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
+        rng: draws; by default seeded anew from the system.
+    """
+
+    kind: ClassVar[str] = "ring_buffer"
+    """Of saved states: what another kind of buffer refuses."""
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "buffer",
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._names = (exp_name, instance_name)
+        self._rng = rng if rng is not None else np.random.default_rng()
+        self._lock = threading.RLock()
+        self._used = UsedData() if self._cfg.enable_track_used_data else None
+        self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
+        self._begin(self._new_ring(0))
+
+    def start(self) -> None:
+        """Nothing runs in the background; kept for the seeds' callers."""
+
+    def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:  # noqa: ARG002
+        """Add an item, a list of items or, if `columns`, items as columns [m, ...].
+
+        Raises:
+            BufferContractError: one differs from what the buffer holds. Then none of them is added.
+        """
+        with self._lock, self._named():
+            before = self.push_count
+            if columns:
+                self._push_columns(data)
+            elif not isinstance(data, list):
+                self._push_one(data)
+            elif data:
+                self._push_list(data)
+            self._note(pushed=self.push_count - before)
+
+    def clear(self) -> None:
+        """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
+        with self._lock:
+            self._ring.forget(self._ring.pushed)
+            self._begin(self._new_ring(self._ring.pushed))
+
+    def close(self) -> None:
+        """Report the last traffic and drop everything; again: nothing."""
+        if self._ring.store is not None:
+            self._thruput.report(self.count())
+            self.clear()
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+        return len(self._ring)
+
+    @property
+    def replay_buffer_size(self) -> int:
+        """Items that it can hold."""
+        return int(self._cfg.replay_buffer_size)
+
+    @property
+    def push_count(self) -> int:
+        """Items that were pushed since the last `clear`."""
+        return self._ring.pushed - self._ring.origin
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the columns; 0 where items are held as they are."""
+        store = self._ring.store
+        return store.n_bytes if isinstance(store, ColumnStore) else 0
+
+    def take_used(self) -> list[str]:
+        """Data ids (items' ``data_id``) that no item has any more, since the last call.
+
+        Empty without `enable_track_used_data`. Whoever owns the files removes them, or not.
+        """
+        with self._lock:
+            return self._used.take() if self._used is not None else []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, copied; the random generator's state included."""
+        with self._lock:
+            return {
+                "capacity": self.replay_buffer_size,
+                "ring": self._ring.state_dict(),
+                "rng": {"state": self._rng.bit_generator.state},
+            }
+
+    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
+        """Become the buffer of a `state_dict` (always copied).
+
+        Raises:
+            BufferContractError: it was of another capacity, or stores frames of other columns; then
+                the buffer stays as it is.
+        """
+        with self._lock, self._named():
+            held, size = _state_dict["capacity"], self.replay_buffer_size
+            if held != size:
+                raise BufferContractError(
+                    f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
+                )
+            ring = self._new_ring(0, int(_state_dict["ring"]["capacity"]))
+            ring.load_state_dict(_state_dict["ring"])
+            self._ring.forget(self._ring.pushed)
+            self._begin(ring)
+            self._rng.bit_generator.state = _state_dict["rng"]["state"]
+
+    def save_data(self, file_name: str | Path) -> None:
+        """Write the state to an HDF5 file that appears whole, or not at all.
+
+        Raises:
+            SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
+        """
+        save_state(file_name, self.kind, STATE_VERSION, self.state_dict())
+
+    def load_data(self, file_name: str | Path) -> None:
+        """Become the buffer of a file.
+
+        Raises:
+            SnapshotError: it is missing, torn, or of another kind of buffer or schema.
+        """
+        self.load_state_dict(load_state(file_name, self.kind, STATE_VERSION))
+
+    def _begin(self, ring: Ring) -> None:
+        """Hold what `ring` holds, from now on."""
+        self._ring = ring
+
+    def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
+        return Ring(
+            capacity or self.replay_buffer_size, first_id,
+            frames=self._cfg.frames, copies=self._cfg.deepcopy, used=self._used,
+        )  # fmt: skip
+
+    @property
+    def _report_s(self) -> float:
+        return float(self._cfg.periodic_thruput_seconds)
+
+    def _push_one(self, item: Any) -> None:
+        self._ring.append(item)
+
+    def _push_list(self, items: list[Any]) -> None:
+        self._ring.extend(items)
+
+    def _push_columns(self, columns: Mapping[str, Any]) -> None:
+        self._ring.extend_columns(columns)
+
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        self._thruput.note(pushed, drawn, self.count())
+
+    @staticmethod
+    def _collate(store: ColumnStore, drawn: Drawn, tensors: bool, pin_memory: bool) -> Sample:
+        """Items that were drawn, as columns."""
+        columns: dict[str, Any] = store.read_columns(drawn.slots)
+        if tensors or pin_memory:
+            columns = share_tensors(columns, pin_memory=pin_memory)
+        return Sample(unflatten(columns), drawn)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of a push say which buffer refused it."""
+        try:
+            yield
+        except BufferContractError as error:
+            raise BufferContractError(f"{'/'.join(self._names)}: {error}") from error

@@ -1,0 +1,168 @@
+"""The replay buffer of sequences: consecutive items of one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.errors import BufferContractError
+from hpcdi.types import Array
+from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.items import Drawn, Sample
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.ring import Ring
+from hpcdi.worker.replay_buffer.settings import SequenceBufferConfig
+
+_ENDS = ("done", "terminated", "truncated")
+_TRIALS = 4  # starts drawn for one that is needed, before all are listed
+
+
+@BUFFER_REGISTRY.register("sequence")
+class SequenceReplayBuffer(NaiveReplayBuffer):
+    """Draws runs of items that follow each other in one episode.
+
+    An item ends its episode if its ``done``, ``terminated`` or ``truncated`` is true; the next one
+    is of another episode too if its ``env_id`` is another. A sequence never crosses the end of an
+    episode, nor the place where the newest item follows the oldest one. See `RingBuffer` for the
+    arguments.
+    """
+
+    Config = SequenceBufferConfig
+    kind: ClassVar[str] = "sequence_buffer"
+
+    def sample(  # type: ignore[override]
+        self,
+        batch: int,
+        sequence: int,
+        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        sample_range: slice | None = None,
+        replace: bool = False,
+    ) -> list[list[Any]] | None:
+        """Draw `batch` lists of `sequence` items; None where there are not enough.
+
+        Args:
+            batch: number of sequences; they may overlap.
+            sequence: items of each.
+            cur_learner_iter: not used.
+            sample_range: draw among these items only, the oldest being item 0.
+            replace: a sequence may be drawn more than once.
+
+        Raises:
+            BufferContractError: `batch` or `sequence` is below 1, or the range has steps.
+        """
+        with self._lock, self._named():
+            slots = self._draw_sequences(batch, sequence, sample_range, replace)
+            if slots is None or self._ring.store is None:
+                return None
+            self._note(drawn=slots.size)
+            items = self._ring.store.read(slots.reshape(-1))
+            return [items[start : start + sequence] for start in range(0, len(items), sequence)]
+
+    def sample_batch(  # type: ignore[override]
+        self,
+        batch: int,
+        sequence: int,
+        cur_learner_iter: int = -1,  # noqa: ARG002
+        *,
+        sample_range: slice | None = None,
+        replace: bool = False,
+        tensors: bool = False,
+        pin_memory: bool = False,
+    ) -> Sample | None:
+        """Draw sequences as columns [batch, sequence, ...]; see `sample`.
+
+        What the buffer says of the items has the shape [batch, sequence] too.
+        """
+        with self._lock, self._named():
+            if not isinstance(self._ring.store, ColumnStore):
+                return None
+            slots = self._draw_sequences(batch, sequence, sample_range, replace)
+            if slots is None:
+                return None
+            self._note(drawn=slots.size)
+            ones, unknown = np.ones(slots.shape, np.float32), np.full(slots.shape, -1)
+            drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
+            return self._collate(self._ring.store, drawn, tensors, pin_memory)
+
+    def _begin(self, ring: Ring) -> None:
+        super()._begin(ring)
+        self._episode_of = np.zeros(ring.capacity, dtype=np.int64)
+        """Of each slot: the id of the first item of its episode, as far as the ring has known."""
+        self._find_episodes(ring.first)
+
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        if pushed:
+            self._find_episodes(max(self._ring.pushed - pushed, self._ring.first))
+        super()._note(pushed, drawn)
+
+    def _find_episodes(self, first_id: int) -> None:
+        """See to which episodes the items from `first_id` on belong."""
+        follows = first_id > self._ring.first  # on an item that is still here
+        ids = np.arange(first_id - follows, self._ring.pushed)
+        slots = ids % self._ring.capacity
+        ends, envs = self._borders(slots)
+        begins = np.concatenate([[True], ends[:-1] | (envs[1:] != envs[:-1])])[: len(ids)]
+        known = np.where(begins, ids, 0)
+        if follows:
+            known[0] = self._episode_of[slots[0]]
+        self._episode_of[slots] = np.maximum.accumulate(known)
+
+    def _borders(self, slots: Array) -> tuple[Array, Array]:
+        """Of items in slots [m]: whether each ends its episode, and its environment."""
+        store, count = self._ring.store, len(slots)
+        ends, envs = np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
+        if isinstance(store, ColumnStore):
+            for name in _ENDS:
+                column = store.column(name)
+                if column is not None:
+                    ends |= column[slots].reshape(count, -1).any(axis=1)
+            env_id = store.column("env_id")
+            envs = env_id[slots].reshape(count) if env_id is not None else envs
+        elif store is not None:
+            items = [store.peek(slot) for slot in slots.tolist()]
+            said = [item if isinstance(item, Mapping) else {} for item in items]
+            ends = np.array([any(bool(s.get(n, False)) for n in _ENDS) for s in said], dtype=bool)
+            envs = np.array([int(s.get("env_id", 0)) for s in said], dtype=np.int64)
+        return ends, envs
+
+    def _draw_sequences(
+        self, batch: int, sequence: int, sample_range: slice | None, replace: bool
+    ) -> Array | None:
+        """Slots [batch, sequence], or None where there are not enough sequences."""
+        if batch < 1 or sequence < 1:
+            raise BufferContractError(f"cannot draw {batch} sequences of {sequence} items")
+        among = range(self.count())[sample_range or slice(None)]
+        if among.step != 1:
+            raise BufferContractError(f"sequences are of neighbours, not of every {among.step}")
+        starts = len(among) - sequence + 1
+        if starts < 1:
+            return None
+        first = self._ring.pushed - self.count() + among.start
+        trials = _TRIALS * batch
+        if replace or trials < starts:
+            chosen = self._rng.integers(0, starts, trials)
+            chosen = chosen if replace else _different(chosen)
+            found = self._whole(first + chosen, sequence)[:batch]
+        else:
+            found = np.zeros(0, np.int64)
+        if len(found) < batch:  # rather few are whole: list them all
+            whole = self._whole(np.arange(first, first + starts), sequence)
+            if len(whole) < (1 if replace else batch):
+                return None
+            found = self._rng.choice(whole, batch, replace=replace)
+        return (found[:, None] + np.arange(sequence)) % self._ring.capacity
+
+    def _whole(self, ids: Array, sequence: int) -> Array:
+        """Those of ids [m] at which a sequence begins that lies in one episode."""
+        episode, size = self._episode_of, self._ring.capacity
+        whole: Array = ids[episode[ids % size] == episode[(ids + sequence - 1) % size]]
+        return whole
+
+
+def _different(values: Array) -> Array:
+    """Each of values [m] once, in the order in which they come first."""
+    _, first = np.unique(values, return_index=True)
+    return values[np.sort(first)]
