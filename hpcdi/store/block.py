@@ -24,14 +24,12 @@ import numpy as np
 
 from hpcdi import __version__
 from hpcdi.errors import ShardError
-from hpcdi.store.hdf5 import DAMAGE, LIBVER, read_attributes, write_attributes
+from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.image import Image, image_of
 from hpcdi.types import ITEM_DTYPE, Array, Columns, ColumnSpec, RowView, ShardRef
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1
-_ALIGNMENT = 64
-_STRUCTURE_BYTES = 1 << 16
-"""Room for HDF5's own structures: an image that need not grow is made in half the time."""
 _HEADER_CRC = "header_crc32"
 _OWN_NAMES = frozenset(
     ("format", "schema_version", "hpcdi_version", "rows_used", "tail_rows", "crc32", "columns",
@@ -99,7 +97,7 @@ def block_rows(block_bytes: int, bytes_of_row: int, partition_size: int) -> int:
     return max(1, min(block_bytes // max(bytes_of_row, 1), partition_size // 4))
 
 
-def encode(block: Block, path: str) -> tuple[bytes, ShardRef]:
+def encode(block: Block, path: str) -> tuple[Image, ShardRef]:
     """HDF5 image of a block and the reference that announces it under `path`.
 
     Raises:
@@ -113,10 +111,10 @@ def encode(block: Block, path: str) -> tuple[bytes, ShardRef]:
         image, specs = _image(block, datasets, crc32)
     except (TypeError, ValueError) as error:
         raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
-    return image, ShardRef(path, len(image), block.rows, crc32, specs, block.views)
+    return image, ShardRef(path, image.size, block.rows, crc32, specs, block.views)
 
 
-def _image(block: Block, datasets: Columns, crc32: int) -> tuple[bytes, tuple[ColumnSpec, ...]]:
+def _image(block: Block, datasets: Columns, crc32: int) -> tuple[Image, tuple[ColumnSpec, ...]]:
     header = {
         **block.facts,
         "format": FORMAT,
@@ -128,18 +126,11 @@ def _image(block: Block, datasets: Columns, crc32: int) -> tuple[bytes, tuple[Co
         "columns": json.dumps(list(datasets)),
         "views": json.dumps([dataclasses.asdict(view) for view in block.views]),
     }
-    specs = []
-    expected = sum(array.nbytes + _ALIGNMENT for array in datasets.values()) + _STRUCTURE_BYTES
-    with h5py.File.in_memory(
-        libver=LIBVER, alignment_threshold=1, alignment_interval=_ALIGNMENT, block_size=expected
-    ) as file:
-        write_attributes(file, {**header, _HEADER_CRC: _header_crc(header)})
-        for name, array in datasets.items():
-            dataset = file.create_dataset(name, data=array)
-            offset = dataset.id.get_offset() if array.size else 0
-            specs.append(ColumnSpec(name, array.dtype.str, array.shape, offset))
-        file.flush()
-        image: bytes = file.id.get_file_image()
+    image = image_of(datasets, {**header, _HEADER_CRC: _header_crc(header)})
+    specs = [
+        ColumnSpec(name, array.dtype.str, array.shape, image.offsets[name])
+        for name, array in datasets.items()
+    ]
     return image, tuple(specs)
 
 

@@ -38,7 +38,7 @@ def write_shard(layout: RunLayout, path: str, block: Block, *, fsync: bool = Tru
     final = layout.inside(path)
     try:
         with published(final, fsync=fsync) as file:
-            file.write(image)
+            image.write_to(file)
     except OSError as error:
         raise ShardError(final, f"cannot be written: {error.strerror or error}") from error
     return ref

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ import numpy as np
 from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
-from hpcdi.store.hdf5 import DAMAGE, LIBVER, read_attributes, write_attributes
+from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.image import Image, image_of
 from hpcdi.types import Array
 from hpcdi.utils.nested import flatten, unflatten
 
@@ -46,7 +46,7 @@ def save_state(
     image = _encode(path, kind, version, state)
     try:
         with published(path, fsync=fsync) as file:
-            file.write(image)
+            image.write_to(file)
     except OSError as error:
         raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
 
@@ -93,7 +93,7 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
     return kind, version, unflatten(flat)
 
 
-def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any]) -> bytes:
+def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any]) -> Image:
     try:
         flat = flatten(state, keep_empty=True)
         arrays = {n: np.asarray(v, order="C") for n, v in flat.items() if isinstance(v, np.ndarray)}
@@ -104,17 +104,13 @@ def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any])
             "checksums": {n: _crc32(a) for n, a in arrays.items()},
         }
         text = json.dumps(told).encode()
-        buffer = BytesIO()
-        with h5py.File(buffer, "w", libver=LIBVER) as file:
-            attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
-            write_attributes(file, {**attributes, "text_crc32": zlib.crc32(text)})
-            file.create_dataset("text", data=np.bytes_(text))
-            group = file.create_group("arrays")
-            for name, array in arrays.items():
-                group.create_dataset(name, data=array)
+        datasets = {f"arrays/{name}": array for name, array in arrays.items()}
+        attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
+        return image_of(
+            {"text": np.array(text), **datasets}, {**attributes, "text_crc32": zlib.crc32(text)}
+        )
     except (TypeError, ValueError) as error:
         raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
-    return buffer.getvalue()
 
 
 def _crc32(array: Array) -> int:

@@ -6,13 +6,15 @@ the names that HDF5 gives to groups and datasets.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.types import Columns
+from hpcdi.types import Array, Columns
 
 
 def flatten(
@@ -97,12 +99,19 @@ def share_tensors(columns: Columns, *, pin_memory: bool = False) -> dict[str, An
     Raises:
         BufferContractError: page-locked memory needs a GPU, and there is none.
     """
-    import torch
-
+    torch = sys.modules.get("torch") or import_module("torch")
     if pin_memory and not torch.cuda.is_available():
         raise BufferContractError("pin_memory needs a CUDA device, and torch sees none")
     tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
     return {n: t.pin_memory() for n, t in tensors.items()} if pin_memory else tensors
+
+
+def narrowed(integers: Array) -> Array:
+    """Integers in the smallest dtype that holds all of them: a copy."""
+    if not integers.size:
+        return integers.copy()
+    ends = np.min_scalar_type(integers.min()), np.min_scalar_type(integers.max())
+    return integers.astype(np.result_type(*ends))
 
 
 def column_objection(columns: Columns, like: Columns) -> str | None:

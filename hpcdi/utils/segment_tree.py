@@ -22,6 +22,8 @@ from hpcdi.types import Array
 FAN_OUT = 16
 TOP_NODES = 4096
 _SHIFT = 4  # of an index, to its parent's
+BLOCK_SHIFT = 12  # of an index, to the block of which the smallest leaf is known
+_INFINITE = np.float32(np.inf)
 
 Indices = npt.NDArray[np.int64]
 
@@ -29,30 +31,42 @@ Indices = npt.NDArray[np.int64]
 class NumpyKernels:
     """The inner loops, as numpy operations over whole batches."""
 
-    def resum(self, groups: Array, lows: Array, nodes: Indices, sums: Array, mins: Array) -> None:
-        """Set `sums` and `mins` of nodes [m] from their children.
+    def write(self, leaves: Array, at: Indices, mass: Array, low: Array, doubtful: Array) -> None:
+        """Set leaves at indices [m] to masses (float32, [m] or one), and see to the blocks' lows.
 
-        Args:
-            groups: children's masses, [nodes of this level, 16].
-            lows: children's smallest positive masses, of the same shape; the masses themselves,
-                where the children are leaves.
-            nodes: which.
-            sums: of this level, float64; written at `nodes`.
-            mins: smallest positive mass below each node of this level, float32; inf where none.
+        A block whose smallest leaf is overwritten is in doubt; see `PriorityTree.smallest`.
         """
-        part = _by_child(groups, nodes)
+        blocks = at >> BLOCK_SHIFT
+        doubtful[blocks[leaves.take(at) <= low.take(blocks)]] = True
+        np.minimum.at(low, blocks, np.where(mass > 0, mass, _INFINITE))
+        leaves[at] = mass
+        if mass.ndim:
+            lost = leaves.take(at) != mass  # to a later one of the same leaf
+            if np.count_nonzero(lost):
+                doubtful[blocks[lost]] = True
+
+    def resum(self, groups: Array, nodes: Indices, sums: Array) -> None:
+        """Set `sums` (float64) at nodes [m] from the masses of their children [nodes, 16]."""
+        nodes = _without_repeats(nodes)
+        part = np.empty((FAN_OUT, len(nodes)))
+        part[:] = groups.take(nodes, 0).T
         half = part[:8] + part[8:]
         half = half[:4] + half[4:]
         half = half[:2] + half[2:]
         sums[nodes] = half[0] + half[1]
-        if lows is groups:
-            part[part == 0.0] = np.inf
-        else:
-            part = lows.take(nodes, 0).T
-        half = np.minimum(part[:8], part[8:])
-        half = np.minimum(half[:4], half[4:])
-        half = np.minimum(half[:2], half[2:])
-        mins[nodes] = np.minimum(half[0], half[1])
+
+    def running_sum(self, masses: Array, out: Array) -> None:
+        """Set ``out[k + 1]`` to the sum of masses 0 to k, added one by one."""
+        np.cumsum(masses, dtype=np.float64, out=out[1:])
+
+    def search(self, top: Array, mass: Array) -> tuple[Indices, Array]:
+        """For each mass [m], the node at which the running sum `top` passes it.
+
+        Gives the nodes, and the mass that is left to pass below them.
+        """
+        last = top.searchsorted(top[-1]) - 1  # the last node that holds anything
+        nodes = np.minimum(top[1:].searchsorted(mass, side="right"), last)
+        return nodes, mass - top.take(nodes)
 
     def descend(self, groups: Array, nodes: Indices, mass: Array) -> tuple[Indices, Array]:
         """From nodes [m] to the children at which the running sum passes `mass` [m].
@@ -60,14 +74,17 @@ class NumpyKernels:
         Gives the children, and the mass that is left to pass below them.
         """
         count = len(nodes)
-        before = np.zeros((FAN_OUT + 1, count))
-        before[1:] = _by_child(groups, nodes)
+        before = np.empty((FAN_OUT + 1, count))
+        before[0] = 0.0
+        before[1:] = groups.take(nodes, 0).T
         rows = list(before)
         for child in range(2, FAN_OUT + 1):
             np.add(rows[child - 1], rows[child], out=rows[child])
-        passed = (before[1:] <= mass).sum(axis=0)
-        beyond = np.flatnonzero(passed == FAN_OUT)
-        if beyond.size:  # rounding: the sum of a node and that of its children are a hair apart
+        passes = before[1:] <= mass
+        passed = np.add.reduce(passes.view(np.int8), axis=0, dtype=np.int64)
+        if np.count_nonzero(passes[-1]):
+            # rounding: the sum of a node and that of its children are a hair apart
+            beyond = np.flatnonzero(passes[-1])
             passed[beyond] = _last_positive(groups[nodes[beyond]])
         left = mass - before.reshape(-1).take(passed * count + np.arange(count))
         return nodes * FAN_OUT + passed, left
@@ -99,16 +116,21 @@ class PriorityTree:
     def __init__(self, capacity: int, inner: Any = None) -> None:
         self.capacity = capacity
         self._inner = inner if inner is not None else kernels()
-        self._sums: list[Array] = []
-        self._mins: list[Array] = []  # of every level above the leaves
-        self._stale: list[int] = []  # leaves that were set one by one; their parents are not yet
         sizes = [capacity]
         while sizes[-1] > TOP_NODES:
             sizes.append(-(-sizes[-1] // FAN_OUT))
         sizes[:-1] = [parents * FAN_OUT for parents in sizes[1:]]  # whole groups
-        self._sums += [np.zeros(sizes[0], np.float32), *(np.zeros(size) for size in sizes[1:])]
-        self._mins += [np.full(size, np.inf, dtype=np.float32) for size in sizes[1:]]
-        self._top = np.zeros(len(self._sums[-1]) + 1)  # running sum, from 0
+        self._sums: list[Array] = [
+            np.zeros(sizes[0], np.float32),
+            *(np.zeros(size) for size in sizes[1:]),
+        ]
+        self._top = np.zeros(sizes[-1] + 1)  # running sum of the last level, from 0
+        self._stale: list[int] = []  # leaves that were set one by one; their parents are not yet
+        # The smallest positive leaf of every block, or a lower bound where the block is in doubt:
+        # only the blocks that matter are looked at again, when the smallest of all is asked for.
+        blocks = -(-sizes[0] // (1 << BLOCK_SHIFT))
+        self._low = np.full(blocks, np.inf, dtype=np.float32)
+        self._doubtful = np.zeros(blocks, dtype=bool)
 
     @property
     def leaves(self) -> Array:
@@ -117,7 +139,10 @@ class PriorityTree:
 
     def set(self, leaves: Indices, mass: Array | float) -> None:
         """Set leaves [m] to masses [m] or one; of equal leaves the last one counts."""
-        self._sums[0][leaves] = mass
+        if not len(leaves):
+            return
+        mass = np.asarray(mass, dtype=np.float32)
+        self._inner.write(self._sums[0], leaves, mass, self._low, self._doubtful)
         self._refresh(leaves)
 
     def set_one(self, leaf: int, mass: float) -> None:
@@ -129,30 +154,30 @@ class PriorityTree:
         """Set all leaves from masses [capacity]."""
         self._sums[0][: self.capacity] = mass
         self._stale = []
+        self._low[:], self._doubtful[:] = 0.0, True
         self._refresh(np.arange(0, self.capacity, FAN_OUT))
 
     def total(self) -> float:
         """Sum of all masses."""
         self._settle()
-        np.cumsum(self._sums[-1], dtype=np.float64, out=self._top[1:])
+        self._inner.running_sum(self._sums[-1], self._top)
         return float(self._top[-1])
 
     def smallest(self) -> float:
         """The smallest positive mass; inf where all are 0."""
         self._settle()
-        if self._mins:
-            return float(self._mins[-1].min())
-        positive = self._sums[0][self._sums[0] > 0]
-        return float(positive.min()) if positive.size else np.inf
+        while self._doubtful[(block := int(self._low.argmin()))]:
+            leaves = self._sums[0][block << BLOCK_SHIFT : (block + 1) << BLOCK_SHIFT]
+            self._low[block] = np.where(leaves > 0, leaves, _INFINITE).min()
+            self._doubtful[block] = False
+        return float(self._low[block])
 
     def find(self, mass: Array) -> Indices:
         """For each `mass` [m] in [0, total), the leaf at which the running sum passes it.
 
         `total` must have been called since the last change. A leaf of mass 0 is never found.
         """
-        last = self._top.searchsorted(self._top[-1]) - 1  # the last node that holds anything
-        nodes = np.minimum(self._top[1:].searchsorted(mass, side="right"), last)
-        left = mass - self._top[nodes]
+        nodes, left = self._inner.search(self._top, mass)
         for sums in self._sums[-2::-1]:
             nodes, left = self._inner.descend(sums.reshape(-1, FAN_OUT), nodes, left)
         found: Indices = nodes
@@ -161,19 +186,14 @@ class PriorityTree:
     def _settle(self) -> None:
         if self._stale:
             leaves, self._stale = np.array(self._stale), []
+            self._low[leaves >> BLOCK_SHIFT] = 0.0
+            self._doubtful[leaves >> BLOCK_SHIFT] = True
             self._refresh(leaves)
 
     def _refresh(self, changed: Indices) -> None:
-        for level, mins in enumerate(self._mins):
-            changed = _without_repeats(changed >> _SHIFT)
-            groups = self._sums[level].reshape(-1, FAN_OUT)
-            lows = self._mins[level - 1].reshape(-1, FAN_OUT) if level else groups
-            self._inner.resum(groups, lows, changed, self._sums[level + 1], mins)
-
-
-def _by_child(groups: Array, nodes: Indices) -> Array:
-    """Masses of the children of nodes [m], float64 [16, m]."""
-    return groups.take(nodes, 0).T.astype(np.float64, order="C")
+        for level, sums in enumerate(self._sums[1:]):
+            changed = changed >> _SHIFT
+            self._inner.resum(self._sums[level].reshape(-1, FAN_OUT), changed, sums)
 
 
 def _last_positive(groups: Array) -> Indices:
@@ -183,10 +203,10 @@ def _last_positive(groups: Array) -> Indices:
 
 
 def _without_repeats(indices: Indices) -> Indices:
-    """Drop equal neighbours (all repeats, where the input is sorted)."""
-    if indices.size < 2:
+    """Drop equal neighbours, where there are likely many: of leaves that were set in a row."""
+    if not 0 <= indices[-1] - indices[0] < len(indices) - 1:
         return indices
     keep = np.empty(indices.shape, dtype=bool)
     keep[0] = True
     np.not_equal(indices[1:], indices[:-1], out=keep[1:])
-    return indices if keep.all() else indices[keep]
+    return indices[keep]

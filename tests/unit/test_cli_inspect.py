@@ -20,7 +20,7 @@ def write_shard(path: Path, *, damaged: bool = False) -> Path:
     items["item_len"] = 5
     block = Block({"reward": np.arange(5, dtype=np.float32)}, items)
     image, ref = encode(block, path.name)
-    data = bytearray(image)
+    data = bytearray(bytes(image))
     data[ref.columns[0].offset] ^= damaged
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

@@ -77,7 +77,8 @@ def test_a_flipped_bit_in_any_column_is_noticed(
 
 
 def test_every_byte_of_every_column_is_covered() -> None:
-    image, ref = encode(make_block(), SHARD)
+    encoded, ref = encode(make_block(), SHARD)
+    image = bytes(encoded)
     stored = [array.nbytes for array in map_datasets(image, ref).values()]
     covered = 0
     for spec, n_bytes in zip(ref.columns, stored, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -85,10 +86,9 @@ class AdvancedReplayBuffer(RingBuffer):
             BufferContractError: they differ from what the buffer holds, or the marks are not of
                 them. Then none of them is added.
         """
-        with self._lock, self._named():
-            before = self.push_count
+        with self._lock:
             ids = self._admit_columns(columns, made_at, priority)
-            self._note(pushed=self.push_count - before)
+            self._note(pushed=rows_of(columns))
             return ids
 
     def sample(
@@ -103,12 +103,12 @@ class AdvancedReplayBuffer(RingBuffer):
         Raises:
             BufferContractError: `size` is below 1.
         """
-        with self._lock, self._named():
+        with self._lock:
             drawn = self._draw(size, cur_learner_iter, sample_range)
             if drawn is None or self._ring.store is None:
                 return None
             items = self._ring.store.read(drawn.slots)
-            add_marks(items, drawn, self._index.priority(drawn.slots), self._names[1])
+            add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
             self._retire(drawn)
             return items
 
@@ -132,7 +132,7 @@ class AdvancedReplayBuffer(RingBuffer):
             tensors: give torch tensors instead of arrays.
             pin_memory: give tensors in page-locked memory.
         """
-        with self._lock, self._named():
+        with self._lock:
             if not isinstance(self._ring.store, ColumnStore):
                 return None
             drawn = self._draw(size, cur_learner_iter, sample_range, draws)
@@ -146,7 +146,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
         An item that has gone since, or is of another buffer, is passed over.
         """
-        prefix = self._names[1]
+        prefix = self._name
         ids = np.array([number_of(n, prefix) for n in info["replay_unique_id"]], np.int64)
         self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))
 
@@ -156,9 +156,9 @@ class AdvancedReplayBuffer(RingBuffer):
         Raises:
             BufferContractError: a priority is negative, not a number or above 1e30, or missing.
         """
-        with self._lock, self._named():
+        with self._lock:
             check_priorities(priorities, len(unique_ids))
-            return self._index.reprioritize(unique_ids, priorities)
+            return self._index.reprioritize(np.asarray(unique_ids, np.int64), priorities)
 
     def evict(self, before_id: int) -> None:
         """Drop all items whose unique id is below `before_id`."""
@@ -179,7 +179,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def why_not_sample(self, size: int, cur_learner_iter: int) -> str:
         """Why `size` items cannot be drawn now; empty where they can."""
         with self._lock:
-            if np.isfinite(self._cfg.max_staleness):
+            if math.isfinite(self._cfg.max_staleness):
                 self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
             return self._limits.why_not_draw(size, self.count())
 
@@ -229,7 +229,7 @@ class AdvancedReplayBuffer(RingBuffer):
         self._limits.note(pushed, drawn)
         super()._note(pushed, drawn)
 
-    def _push_one(self, item: Any) -> None:
+    def _push_one(self, item: Any) -> int:
         if not isinstance(item, Mapping):
             raise BufferContractError("items must be dicts")
         priority, made_at = item.get("priority"), item.get("collect_iter")
@@ -240,17 +240,20 @@ class AdvancedReplayBuffer(RingBuffer):
         self._index.admit_one(
             self._ring.append(item), -1 if made_at is None else int(made_at), priority
         )
+        return 1
 
-    def _push_list(self, items: list[Any]) -> None:
+    def _push_list(self, items: list[Any]) -> int:
         if not all(isinstance(item, Mapping) for item in items):
             raise BufferContractError("items must be dicts")
         priority = priorities_of(items, self._index.max_priority)
         made_at = made_at_of(items)
         ids = self._ring.extend(items)
         self._admit(ids, made_at, priority)
+        return len(items)
 
-    def _push_columns(self, columns: Mapping[str, Any]) -> None:
+    def _push_columns(self, columns: Mapping[str, Any]) -> int:
         self._admit_columns(columns, *marks_of_columns(columns))
+        return rows_of(columns)
 
     def _admit_columns(
         self, columns: Mapping[str, Any], made_at: Array | int, priority: Array | None
@@ -292,5 +295,5 @@ class AdvancedReplayBuffer(RingBuffer):
         return drawn
 
     def _retire(self, drawn: Drawn) -> None:
-        if np.isfinite(self._cfg.max_use):
+        if math.isfinite(self._cfg.max_use):
             self._ring.drop(self._index.drop_used(drawn.slots, self._cfg.max_use))

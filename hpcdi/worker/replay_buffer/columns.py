@@ -114,6 +114,8 @@ class ColumnStore:
         Raises:
             BufferContractError: other names, dtypes, row shapes or lengths, or no numbers.
         """
+        if self._are_alike(columns):
+            return dict(columns)
         flat = {name: np.asarray(column) for name, column in _flat(columns).items()}
         if not flat or len({len(c) if c.ndim else -1 for c in flat.values()} | {-1}) != 2:
             lengths = {name: column.shape[:1] for name, column in flat.items()}
@@ -249,6 +251,20 @@ class ColumnStore:
     @property
     def _is_nested(self) -> bool:
         return any("/" in name for name in self._fields)
+
+    def _are_alike(self, columns: Mapping[str, Any]) -> bool:
+        """Whether columns are plainly like those that are held; if not, they may fit still."""
+        if not self._fields or len(columns) != len(self._fields):
+            return False
+        rows = set()
+        for name, (dtype, shape, _) in self._fields.items():
+            column = columns.get(name)
+            if type(column) is not np.ndarray or column.dtype is not dtype:
+                return False
+            rows.add(len(column) if column.ndim else -1)
+            if column.shape[1:] != shape:
+                return False
+        return len(rows) == 1 and -1 not in rows
 
     def _compare(self, columns: Columns) -> None:
         odd = sorted(columns.keys() ^ self._fields.keys())

@@ -69,7 +69,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
         See `NaiveReplayBuffer.sample` for the arguments.
         """
-        with self._lock, self._named():
+        with self._lock:
             chosen = self._choose(size, sample_range, replace)
             if chosen is None or self._ring.store is None:
                 return None
@@ -100,7 +100,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
             tensors: give torch tensors instead of arrays.
             pin_memory: give tensors in page-locked memory.
         """
-        with self._lock, self._named():
+        with self._lock:
             store = self._ring.store
             if not isinstance(store, ColumnStore):
                 return None
@@ -146,15 +146,15 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
         return super()._new_ring(first_id, capacity or _FIRST_ROWS)
 
-    def _push_one(self, item: Any) -> None:
+    def _push_one(self, item: Any) -> int:
         if not isinstance(item, Mapping):
             raise BufferContractError("an episode is a list of transitions in a list, or columns")
-        self._push_list([item])
+        return self._push_list([item])
 
-    def _push_columns(self, columns: Mapping[str, Any]) -> None:
-        self._push_list([columns])
+    def _push_columns(self, columns: Mapping[str, Any]) -> int:
+        return self._push_list([columns])
 
-    def _push_list(self, items: list[Any]) -> None:
+    def _push_list(self, items: list[Any]) -> int:
         """Add episodes: all are lists of transitions, or all are columns."""
         if all(isinstance(item, list) and item for item in items):
             lengths = [len(item) for item in items]
@@ -177,6 +177,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         while len(self._episodes) > self.replay_buffer_size:
             self._episodes.popleft()
         self._ring.forget(self._episodes[0][0])
+        return len(lengths)
 
     def _make_room(self, rows: int) -> None:
         """Have room for more transitions without overwriting any."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.types import Array
+from hpcdi.utils.nested import narrowed
 from hpcdi.worker.replay_buffer.items import Drawn
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.samplers import Sampler
@@ -27,8 +28,8 @@ class ItemIndex:
         self.alive = 0
         self.max_priority = 1.0
         self._ring, self._sampler = ring, sampler
-        self._use = np.zeros(ring.capacity, dtype=np.int32)
-        self._made_at = np.zeros(ring.capacity, dtype=np.int32)
+        self._marks = np.zeros((ring.capacity, 2), dtype=np.int32)  # side by side: one cache miss
+        self._use, self._made_at = self._marks.T
 
     def admit_one(self, slot: int, made_at: int, priority: float | None) -> None:
         """The new item in `slot` can be drawn; without a priority it has the largest so far."""
@@ -48,7 +49,7 @@ class ItemIndex:
             rows = slice(span.offset, span.offset + len(slots))
             self.alive += len(slots) - int(np.count_nonzero(self._sampler.alive(slots)))
             self._use[span.start : span.stop] = 0
-            self._made_at[slots] = made_at[rows] if isinstance(made_at, np.ndarray) else made_at
+            self._made_at[slots] = made_at if isinstance(made_at, int) else made_at[rows]
             given = self.max_priority if priority is None else priority[rows]
             self._sampler.set(slots, given)
         if priority is not None:
@@ -90,8 +91,10 @@ class ItemIndex:
     def reprioritize(self, unique_ids: Array, priorities: Array) -> int:
         """Give items [m] new priorities, but for those that are gone; how many are not."""
         slots = unique_ids % self._ring.capacity
-        here = (unique_ids >= self._ring.first) & (unique_ids < self._ring.pushed)
-        here &= self._sampler.alive(slots)
+        # one comparison for both ends: what is below the first id is huge as an unsigned number
+        here = (unique_ids - self._ring.first).view(np.uint64) < np.uint64(len(self._ring))
+        if self.alive < len(self._ring):
+            here &= self._sampler.alive(slots)
         count = int(np.count_nonzero(here))
         if count < len(slots):
             slots, priorities = slots[here], priorities[here]
@@ -115,11 +118,11 @@ class ItemIndex:
             self.max_priority = max(self.max_priority, float(priorities.max()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, of the oldest item first: copies."""
+        """Everything, of the oldest item first: copies, in the smallest dtypes that hold them."""
         return {
             "mass": self._ring.ordered(self._sampler.mass()),
-            "use": self._ring.ordered(self._use),
-            "made_at": self._ring.ordered(self._made_at),
+            "use": narrowed(self._ring.ordered(self._use)),
+            "made_at": narrowed(self._ring.ordered(self._made_at)),
             "max_priority": self.max_priority,
         }
 
@@ -136,6 +139,6 @@ class ItemIndex:
 
     def _describe(self, slots: Array, weights: Array, train_iter: int) -> Drawn:
         np.add.at(self._use, slots, _ONCE)
-        made = self._made_at.take(slots)
+        use, made = self._marks.take(slots, axis=0).T
         staleness = np.where(made >= 0, train_iter - made, -1)
-        return Drawn(slots, self._ring.ids_at(slots), weights, staleness, self._use.take(slots))
+        return Drawn(slots, self._ring.ids_at(slots), weights, staleness, use)

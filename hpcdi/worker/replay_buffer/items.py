@@ -54,9 +54,11 @@ def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
 
 def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | None]:
     """What columns say of their items, as `made_at_of` and `priorities_of` do; None: nothing."""
-    made_at = columns.get("collect_iter", columns.get("policy_iter", -1))
+    made_at = columns.get("collect_iter", columns.get("policy_iter"))
     priority = columns.get("priority")
-    return np.asarray(made_at), None if priority is None else np.asarray(priority, np.float64)
+    return -1 if made_at is None else np.asarray(made_at), None if priority is None else np.asarray(
+        priority, np.float64
+    )
 
 
 def rows_of(columns: Mapping[str, Any]) -> int:
@@ -65,18 +67,20 @@ def rows_of(columns: Mapping[str, Any]) -> int:
     return rows_of(first) if isinstance(first, Mapping) else len(first)
 
 
-def check_priorities(priorities: Array, count: int) -> None:
-    """See that priorities are of `count` items, and can be drawn by.
+def check_priorities(priorities: Array, count: int) -> float:
+    """See that priorities are of `count` items, and can be drawn by; gives the largest one.
 
     Raises:
         BufferContractError: they are not, or one is negative, not a number, or above 1e30.
     """
     if np.shape(priorities) != (count,):
         raise BufferContractError(f"priorities of shape {np.shape(priorities)} for {count} items")
-    if count and not (priorities.min() >= 0 and priorities.max() <= LARGEST_PRIORITY):
+    largest = float(priorities.max(initial=0.0))
+    if not (priorities.min(initial=0.0) >= 0 and largest <= LARGEST_PRIORITY):
         raise BufferContractError(
             f"a priority is negative, not a number or above {LARGEST_PRIORITY:g}"
         )
+    return largest
 
 
 def check_marks(made_at: Array | int, priority: Array | None, count: int) -> None:

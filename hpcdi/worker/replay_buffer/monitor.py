@@ -88,15 +88,14 @@ class PeriodicThruput:
         self._opened = self._reported = clock()
         self._pushed = self._drawn = 0
 
-    def note(self, pushed: int, drawn: int, held: int) -> None:
-        """Items were pushed or drawn; `held` are here now."""
+    def note(self, pushed: int, drawn: int) -> bool:
+        """Items were pushed or drawn; gives whether it is time to report."""
         self._pushed += pushed
         self._drawn += drawn
-        if self._clock() - self._reported >= self._seconds:
-            self.report(held)
+        return self._clock() - self._reported >= self._seconds
 
     def report(self, held: int) -> None:
-        """Report what came and went since the last time, if anything."""
+        """Report what came and went since the last time, if anything; `held` items are here."""
         if self._pushed or self._drawn:
             now = self._clock()
             past = max(now - self._reported, 1e-9)

@@ -75,19 +75,22 @@ class NaiveReplayBuffer(RingBuffer):
         Raises:
             BufferContractError: `size` is below 1, or there is no device to pin memory for.
         """
-        with self._lock, self._named():
+        with self._lock:
             if not isinstance(self._ring.store, ColumnStore):
                 return None
             slots = self._draw(size, sample_range, replace)
             if slots is None:
                 return None
             self._note(drawn=size)
-            ones, unknown = np.ones(size, np.float32), np.full(size, -1)
-            drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
-            return self._collate(self._ring.store, drawn, tensors, pin_memory)
+            return self._collate(self._ring.store, self._describe(slots), tensors, pin_memory)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Nothing is known of items that could change; kept for the seeds' callers."""
+
+    def _describe(self, slots: Array) -> Drawn:
+        """Items in slots of any shape; uniform draws all weigh the same, and are not counted."""
+        ones, unknown = np.ones(slots.shape, np.float32), np.full(slots.shape, -1)
+        return Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
 
     def _draw(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
         """Slots of `size` items, or None where there are not enough."""

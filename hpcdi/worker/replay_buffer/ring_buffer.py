@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +15,31 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.worker.replay_buffer.base_buffer import IBuffer
 from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import Drawn, Sample, UsedData
+from hpcdi.worker.replay_buffer.items import Drawn, Sample, UsedData, rows_of
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring
 
 STATE_VERSION = 2
+
+
+class Guard:
+    """The lock of a buffer; errors of what happens under it say whose they are.
+
+    Args:
+        owner: of the buffer.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._lock.release()
+        if isinstance(error, BufferContractError) and not str(error).startswith(self._owner):
+            raise BufferContractError(f"{self._owner}: {error}") from error
 
 
 class RingBuffer(IBuffer, Closing):
@@ -51,9 +70,9 @@ class RingBuffer(IBuffer, Closing):
         rng: np.random.Generator | None = None,
     ) -> None:
         self._cfg = self.parse_config(cfg)
-        self._names = (exp_name, instance_name)
+        self._name = instance_name
         self._rng = rng if rng is not None else np.random.default_rng()
-        self._lock = threading.RLock()
+        self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if self._cfg.enable_track_used_data else None
         self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
         self._begin(self._new_ring(0))
@@ -67,15 +86,14 @@ class RingBuffer(IBuffer, Closing):
         Raises:
             BufferContractError: one differs from what the buffer holds. Then none of them is added.
         """
-        with self._lock, self._named():
-            before = self.push_count
+        with self._lock:
             if columns:
-                self._push_columns(data)
+                pushed = self._push_columns(data)
             elif not isinstance(data, list):
-                self._push_one(data)
-            elif data:
-                self._push_list(data)
-            self._note(pushed=self.push_count - before)
+                pushed = self._push_one(data)
+            else:
+                pushed = self._push_list(data) if data else 0
+            self._note(pushed)
 
     def clear(self) -> None:
         """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
@@ -133,7 +151,7 @@ class RingBuffer(IBuffer, Closing):
             BufferContractError: it was of another capacity, or stores frames of other columns; then
                 the buffer stays as it is.
         """
-        with self._lock, self._named():
+        with self._lock:
             held, size = _state_dict["capacity"], self.replay_buffer_size
             if held != size:
                 raise BufferContractError(
@@ -175,17 +193,24 @@ class RingBuffer(IBuffer, Closing):
     def _report_s(self) -> float:
         return float(self._cfg.periodic_thruput_seconds)
 
-    def _push_one(self, item: Any) -> None:
+    def _push_one(self, item: Any) -> int:
+        """Add an item; gives how many that are: 1."""
         self._ring.append(item)
+        return 1
 
-    def _push_list(self, items: list[Any]) -> None:
+    def _push_list(self, items: list[Any]) -> int:
+        """Add at least one item; gives how many they are."""
         self._ring.extend(items)
+        return len(items)
 
-    def _push_columns(self, columns: Mapping[str, Any]) -> None:
+    def _push_columns(self, columns: Mapping[str, Any]) -> int:
+        """Add items given as columns; gives how many they are."""
         self._ring.extend_columns(columns)
+        return rows_of(columns)
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
-        self._thruput.note(pushed, drawn, self.count())
+        if self._thruput.note(pushed, drawn):
+            self._thruput.report(self.count())
 
     @staticmethod
     def _collate(store: ColumnStore, drawn: Drawn, tensors: bool, pin_memory: bool) -> Sample:
@@ -194,11 +219,3 @@ class RingBuffer(IBuffer, Closing):
         if tensors or pin_memory:
             columns = share_tensors(columns, pin_memory=pin_memory)
         return Sample(unflatten(columns), drawn)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Errors of a push say which buffer refused it."""
-        try:
-            yield
-        except BufferContractError as error:
-            raise BufferContractError(f"{'/'.join(self._names)}: {error}") from error

@@ -100,7 +100,10 @@ class PrioritizedSampler:
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
         """Draw `size` slots, in the order of their strata."""
         total = self._tree.total()
-        slots = self._tree.find((np.arange(size) + rng.random(size)) * (total / size))
+        goals = rng.random(size)
+        goals += np.arange(size)
+        goals *= total / size
+        slots = self._tree.find(goals)
         if beta == 0.0:
             return Draw(slots, np.ones(size, dtype=np.float32))
         # (N P)^-beta over its maximum: N and the total mass cancel out

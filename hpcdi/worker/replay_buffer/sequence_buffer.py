@@ -11,7 +11,7 @@ from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import Drawn, Sample
+from hpcdi.worker.replay_buffer.items import Sample
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.settings import SequenceBufferConfig
@@ -53,7 +53,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         Raises:
             BufferContractError: `batch` or `sequence` is below 1, or the range has steps.
         """
-        with self._lock, self._named():
+        with self._lock:
             slots = self._draw_sequences(batch, sequence, sample_range, replace)
             if slots is None or self._ring.store is None:
                 return None
@@ -76,16 +76,14 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
 
         What the buffer says of the items has the shape [batch, sequence] too.
         """
-        with self._lock, self._named():
+        with self._lock:
             if not isinstance(self._ring.store, ColumnStore):
                 return None
             slots = self._draw_sequences(batch, sequence, sample_range, replace)
             if slots is None:
                 return None
             self._note(drawn=slots.size)
-            ones, unknown = np.ones(slots.shape, np.float32), np.full(slots.shape, -1)
-            drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
-            return self._collate(self._ring.store, drawn, tensors, pin_memory)
+            return self._collate(self._ring.store, self._describe(slots), tensors, pin_memory)
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Replay buffers side by side in one run: hpcdi, cpprb, stable-baselines3, tianshou, torchrl.
+
+Transitions like CartPole's (float32[4], capacity 1e6) and like Atari's (uint8[4, 84, 84], capacity
+2e4; stacks as they are, and with each frame stored once). All buffers live in one process, full, and
+take turns: a figure is the median of its turns, and the ratio of hpcdi is to the best of the others
+(theirs to the best of hpcdi). What is not installed is left out; `make bench` installs all of them,
+into a virtual environment of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from buffer_peers import Peer, Task, made
+from figures import Row, parser, show
+
+TASKS = (
+    Task("cartpole", (4,), np.float32, 1_000_000),
+    Task("atari", (4, 84, 84), np.uint8, 20_000),
+)
+SIZES = (64, 256, 1024)
+
+
+def say(text: str) -> None:
+    """Print to people."""
+    sys.stderr.write(text + "\n")
+
+
+def per_second(action: Callable[[], object], seconds: float) -> float:
+    """How often `action` can be done in a second, after one that is not counted."""
+    action()
+    count, start = 0, time.perf_counter()
+    while (past := time.perf_counter() - start) < seconds:
+        action()
+        count += 1
+    return count / past
+
+
+def in_turns(
+    actions: dict[str, Callable[[], object]], seconds: float, turns: int
+) -> dict[str, float]:
+    """Rate of each action, the median of its turns; 0 for one that fails."""
+    rates: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(turns):
+        for name, action in actions.items():
+            try:
+                rates[name].append(per_second(action, seconds))
+            except Exception as error:  # a peer's fault is a figure too
+                say(f"{name}: {type(error).__name__}: {error}")
+                rates[name].append(0.0)
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def compared(name: str, unit: str, rates: dict[str, float], lower_is_better: bool) -> Iterable[Row]:
+    """A row for each buffer; the ratio is above 1 where it is better than the best other one."""
+    known = {who: rate for who, rate in rates.items() if rate > 0}
+    for who, rate in known.items():
+        others = {
+            w: r for w, r in known.items() if w.startswith("hpcdi") != who.startswith("hpcdi")
+        }
+        best = (min if lower_is_better else max)(others, key=lambda w: others[w], default=None)
+        ratio = None
+        if best is not None:
+            ratio = others[best] / rate if lower_is_better else rate / others[best]
+        yield Row(f"{name}: {who}", rate, unit, ratio=ratio, peer=best or "")
+
+
+def fill(peer: Peer, task: Task, count: int) -> None:
+    """Push `count` transitions by the peer's fast path."""
+    size = peer.rows_at_once
+    block = task.rows(64 * size)
+    pushed = 0
+    while pushed < count:
+        at = pushed % (64 * size)
+        peer.push_rows({name: column[at : at + size] for name, column in block.items()})
+        pushed += size
+
+
+def one_by_one(peer: Peer, task: Task) -> Callable[[], object]:
+    """Pushes single transitions."""
+    rows, turn = task.rows(512), iter(range(10**12))
+
+    def push() -> None:
+        for _ in range(64):
+            peer.push_one(rows, next(turn) % 512)
+
+    return push
+
+
+def by_rows(peer: Peer, task: Task) -> Callable[[], object]:
+    """Pushes 64 transitions, in as many calls as the peer needs."""
+    rows, turn, size = task.rows(1024), iter(range(10**12)), peer.rows_at_once
+
+    def push() -> None:
+        for _ in range(64 // size):
+            at = next(turn) * size % 1024
+            peer.push_rows({name: column[at : at + size] for name, column in rows.items()})
+
+    return push
+
+
+def rss_bytes() -> int:
+    """Memory of this process."""
+    with Path("/proc/self/statm").open() as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def figures(task: Task, seconds: float, turns: int, capacity: int) -> Iterable[Row]:
+    """All rows of one task."""
+    task = Task(task.name, task.shape, task.dtype, capacity)
+    for prioritized in (False, True):
+        peers, grown = {}, {}
+        for peer in made(task, prioritized, say):
+            gc.collect()
+            before = rss_bytes()
+            fill(peer, task, capacity)
+            grown[peer.name] = (rss_bytes() - before) / capacity
+            peers[peer.name] = peer
+        kind = f"{task.name}, prioritized" if prioritized else task.name
+        say(f"{kind}: {', '.join(peers)}")
+        if not prioritized:
+            yield from compared(f"{kind} memory", "B/item", grown, lower_is_better=True)
+            pushes = {n: one_by_one(p, task) for n, p in peers.items()}
+            rates = {n: 64 * r for n, r in in_turns(pushes, seconds, turns).items()}
+            yield from compared(f"{kind} push one", "items/s", rates, lower_is_better=False)
+            pushes = {n: by_rows(p, task) for n, p in peers.items()}
+            rates = {n: 64 * r for n, r in in_turns(pushes, seconds, turns).items()}
+            yield from compared(f"{kind} push rows of 64", "items/s", rates, lower_is_better=False)
+        for size in SIZES:
+            word = "sample + update of" if prioritized else "sample"
+            actions: dict[str, Callable[[], object]] = {
+                n: functools.partial(p.round if prioritized else p.sample, size)
+                for n, p in peers.items()
+            }
+            rates = in_turns(actions, seconds, turns)
+            yield from compared(f"{kind} {word} {size}", "/s", rates, lower_is_better=False)
+        if not prioritized:
+            yield from persistence(kind, peers)
+
+
+def persistence(kind: str, peers: dict[str, Peer]) -> Iterable[Row]:
+    """Seconds to save and to load everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        for word in ("save", "load"):
+            taken = {}
+            for name, peer in peers.items():
+                start = time.perf_counter()
+                try:
+                    getattr(peer, word)(Path(folder) / f"{name.replace(' ', '_')}.h5")
+                except Exception as error:  # a peer's fault is a figure too
+                    say(f"{name}: {type(error).__name__}: {error}")
+                    continue
+                taken[name] = time.perf_counter() - start
+            yield from compared(f"{kind} {word}", "s", taken, lower_is_better=True)
+
+
+def main() -> int:
+    """Run it."""
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--only", choices=[task.name for task in TASKS], help="one task")
+    chosen = arguments.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    for task in TASKS:
+        if chosen.only in (None, task.name):
+            capacity = task.capacity // 10 if chosen.quick else task.capacity
+            seconds, turns = (0.1, 3) if chosen.quick else (0.4, 5)
+            show(figures(task, seconds, turns, capacity), chosen.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
