@@ -4,12 +4,13 @@
 Transitions like CartPole's (float32[4], capacity 1e6) and like Atari's (uint8[4, 84, 84], capacity
 2e4; stacks as they are, and with each frame stored once). All buffers live in one process, full, and
 take turns: a figure is the median of its turns, and the ratio of hpcdi is to the best of the others
-(theirs to the best of hpcdi). What is not installed is left out; `make bench` installs all of them,
-into a virtual environment of its own.
+(theirs to the best of hpcdi). What is not installed is left out; `make bench` installs all of
+them, into a virtual environment of their own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import statistics
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from buffer_peers import Peer, Task, made
+from buffer_peers import Peer, Task, makers
 from figures import Row, parser, show
 
 TASKS = (
@@ -71,7 +72,7 @@ def compared(name: str, unit: str, rates: dict[str, float], lower_is_better: boo
         ratio = None
         if best is not None:
             ratio = others[best] / rate if lower_is_better else rate / others[best]
-        yield Row(f"{name}: {who}", rate, unit, ratio=ratio, peer=best or "")
+        yield Row(f"{name}, {who}", rate, unit, ratio=ratio, peer=best or "")
 
 
 def fill(peer: Peer, task: Task, count: int) -> None:
@@ -114,37 +115,53 @@ def rss_bytes() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def figures(task: Task, seconds: float, turns: int, capacity: int) -> Iterable[Row]:
-    """All rows of one task."""
-    task = Task(task.name, task.shape, task.dtype, capacity)
-    for prioritized in (False, True):
-        peers, grown = {}, {}
-        for peer in made(task, prioritized, say):
-            gc.collect()
-            before = rss_bytes()
-            fill(peer, task, capacity)
-            grown[peer.name] = (rss_bytes() - before) / capacity
-            peers[peer.name] = peer
-        kind = f"{task.name}, prioritized" if prioritized else task.name
-        say(f"{kind}: {', '.join(peers)}")
-        if not prioritized:
-            yield from compared(f"{kind} memory", "B/item", grown, lower_is_better=True)
-            pushes = {n: one_by_one(p, task) for n, p in peers.items()}
+def filled(
+    task: Task, prioritized: bool, compact: bool
+) -> tuple[dict[str, Peer], dict[str, float]]:
+    """All buffers that can be made here, full, and the bytes of memory of an item in each."""
+    peers, grown = {}, {}
+    for make in makers(task, prioritized, compact):
+        gc.collect()
+        before = rss_bytes()
+        try:
+            peer = make()
+        except NotImplementedError:
+            continue
+        except ImportError as error:
+            say(f"left out: {make.func.name} ({error})")  # type: ignore[attr-defined]
+            continue
+        fill(peer, task, task.capacity)
+        grown[peer.name] = (rss_bytes() - before) / task.capacity
+        peers[peer.name] = peer
+    return peers, grown
+
+
+def figures(
+    task: Task, prioritized: bool, compact: bool, seconds: float, turns: int
+) -> Iterable[Row]:
+    """All rows of one kind of buffer and task."""
+    peers, grown = filled(task, prioritized, compact)
+    if not peers:
+        return
+    words = [task.name, "frames once" if compact else "", "prioritized" if prioritized else ""]
+    kind = " ".join(filter(None, words))
+    say(f"{kind}: {', '.join(peers)}")
+    if not prioritized:
+        yield from compared(f"{kind}: memory", "B/item", grown, lower_is_better=True)
+        for what, action in (("push one", one_by_one), ("push rows of 64", by_rows)):
+            pushes = {n: action(p, task) for n, p in peers.items()}
             rates = {n: 64 * r for n, r in in_turns(pushes, seconds, turns).items()}
-            yield from compared(f"{kind} push one", "items/s", rates, lower_is_better=False)
-            pushes = {n: by_rows(p, task) for n, p in peers.items()}
-            rates = {n: 64 * r for n, r in in_turns(pushes, seconds, turns).items()}
-            yield from compared(f"{kind} push rows of 64", "items/s", rates, lower_is_better=False)
-        for size in SIZES:
-            word = "sample + update of" if prioritized else "sample"
-            actions: dict[str, Callable[[], object]] = {
-                n: functools.partial(p.round if prioritized else p.sample, size)
-                for n, p in peers.items()
-            }
-            rates = in_turns(actions, seconds, turns)
-            yield from compared(f"{kind} {word} {size}", "/s", rates, lower_is_better=False)
-        if not prioritized:
-            yield from persistence(kind, peers)
+            yield from compared(f"{kind}: {what}", "items/s", rates, lower_is_better=False)
+    for size in SIZES:
+        word = "sample + update" if prioritized else "sample"
+        actions: dict[str, Callable[[], object]] = {
+            n: functools.partial(p.round if prioritized else p.sample, size)
+            for n, p in peers.items()
+        }
+        rates = in_turns(actions, seconds, turns)
+        yield from compared(f"{kind}: {word} {size}", "/s", rates, lower_is_better=False)
+    if not prioritized:
+        yield from persistence(kind, peers)
 
 
 def persistence(kind: str, peers: dict[str, Peer]) -> Iterable[Row]:
@@ -160,7 +177,7 @@ def persistence(kind: str, peers: dict[str, Peer]) -> Iterable[Row]:
                     say(f"{name}: {type(error).__name__}: {error}")
                     continue
                 taken[name] = time.perf_counter() - start
-            yield from compared(f"{kind} {word}", "s", taken, lower_is_better=True)
+            yield from compared(f"{kind}: {word}", "s", taken, lower_is_better=True)
 
 
 def main() -> int:
@@ -171,11 +188,15 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
+    seconds, turns = (0.1, 3) if chosen.quick else (0.4, 5)
     for task in TASKS:
-        if chosen.only in (None, task.name):
-            capacity = task.capacity // 10 if chosen.quick else task.capacity
-            seconds, turns = (0.1, 3) if chosen.quick else (0.4, 5)
-            show(figures(task, seconds, turns, capacity), chosen.json)
+        if chosen.only not in (None, task.name):
+            continue
+        if chosen.quick:
+            task = dataclasses.replace(task, capacity=task.capacity // 10)
+        for compact in (False, True):
+            for prioritized in (False, True):
+                show(figures(task, prioritized, compact, seconds, turns), chosen.json)
     return 0
 
 

@@ -6,6 +6,7 @@ A library that is not installed is left out.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -224,9 +225,8 @@ class StableBaselines(Peer):
         from gymnasium.spaces import Box, Discrete
         from stable_baselines3.common.buffers import ReplayBuffer
 
-        space = Box(-np.inf, np.inf, task.shape, task.dtype)
-        if len(task.shape) > 1:
-            space = Box(0, 255, task.shape, task.dtype)
+        ends = (-np.inf, np.inf) if len(task.shape) == 1 else (0, 255)
+        space = Box(*ends, task.shape, task.dtype)
 
         def make(envs: int) -> Any:
             return ReplayBuffer(task.capacity, space, Discrete(2), n_envs=envs)
@@ -386,14 +386,10 @@ PEERS: tuple[type[Peer], ...] = (
 )  # fmt: skip
 
 
-def made(task: Task, prioritized: bool, say: Callable[[str], None]) -> Iterator[Peer]:
-    """The buffers that can be made here; `say` hears of the others."""
+def makers(task: Task, prioritized: bool, compact: bool) -> Iterator[Callable[[], Peer]]:
+    """What makes each buffer; calling it fails where a library is missing, or has no such buffer."""
+    if compact and len(task.shape) == 1:
+        return
     for cls in PEERS:
-        if cls.compact and len(task.shape) == 1:
-            continue
-        try:
-            yield cls(task, prioritized)
-        except NotImplementedError:
-            continue
-        except ImportError as error:
-            say(f"left out: {cls.name} ({error})")
+        if cls.compact == compact:
+            yield functools.partial(cls, task, prioritized)

@@ -51,7 +51,7 @@ def show(rows: Iterable[Row], as_json: bool) -> None:
         verdict = {True: "ok", False: "MISSED", None: ""}[row.ok]
         versus = f"{row.ratio:.2f} x {row.peer}" if row.ratio is not None else row.peer
         sys.stdout.write(
-            f"{row.name:<58} {row.value:>12,.4g} {row.unit:<10} {row.goal:<10} {verdict:<7} "
+            f"{row.name:<64} {row.value:>12,.4g} {row.unit:<10} {row.goal:<10} {verdict:<7} "
             f"{versus}\n".rstrip()
             + "\n"
         )

@@ -19,6 +19,7 @@ from hpcdi.utils.recycle import Recycler
 
 _NOWHERE = -1
 _GROWTH = 1024
+_ROWS_AT_ONCE = 16
 
 
 class FramePool:
@@ -134,12 +135,16 @@ class FrameStore:
 
     def read(self, slots: Array) -> Columns:
         """Columns at slots of any shape: arrays of the caller's own."""
-        places, frames, found = self._places.take(slots, axis=0), self._pool.frames, {}
-        for k, name in enumerate(self.names):
-            at = places[..., k * self._stack : (k + 1) * self._stack]
-            out = self._recycler.empty((*at.shape, *frames.shape[1:]), frames.dtype)
-            found[name] = frames.take(at, axis=0, out=out, mode="clip")
-        return found
+        frames, count = self._pool.frames, slots.size
+        places = self._places.take(slots.reshape(-1), axis=0).reshape(count, -1, self._stack)
+        shape = (count, self._stack, *frames.shape[1:])
+        found = [self._recycler.empty(shape, frames.dtype) for _ in self.names]
+        for start in range(0, count, _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            for k, out in enumerate(found):  # the second finds its frames in the cache
+                frames.take(places[rows, k], axis=0, out=out[rows], mode="clip")
+        shape = (*slots.shape, *shape[1:])
+        return {n: out.reshape(shape) for n, out in zip(self.names, found, strict=True)}
 
     def state_of(self, slots: Array) -> dict[str, Array]:
         """Frames of the items in slots [m], each once, and which are whose; copies."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -89,7 +90,7 @@ class NaiveReplayBuffer(RingBuffer):
 
     def _describe(self, slots: Array) -> Drawn:
         """Items in slots of any shape; uniform draws all weigh the same, and are not counted."""
-        ones, unknown = np.ones(slots.shape, np.float32), np.full(slots.shape, -1)
+        ones, unknown = _plain_marks(slots.shape)
         return Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
 
     def _draw(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
@@ -104,5 +105,16 @@ class NaiveReplayBuffer(RingBuffer):
             chosen = self._rng.integers(0, len(among), size)
         else:
             chosen = self._rng.choice(len(among), size, replace=False)
-        first = self._ring.pushed - count + among.start
-        return (first + chosen * among.step) % self._ring.capacity
+        if among.step != 1:
+            chosen *= among.step
+        chosen += self._ring.pushed - count + among.start
+        chosen %= self._ring.capacity
+        return chosen
+
+
+@functools.lru_cache(maxsize=16)
+def _plain_marks(shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Weights of 1 and marks of -1, not to be written."""
+    ones, unknown = np.ones(shape, np.float32), np.full(shape, -1)
+    ones.flags.writeable = unknown.flags.writeable = False
+    return ones, unknown

@@ -121,7 +121,10 @@ class Ring:
     def ids_at(self, slots: Array) -> Array:
         """Unique ids of the items in slots [m]."""
         newest = self.pushed - 1
-        return newest - (newest - slots) % self.capacity
+        ids: Array = newest - slots
+        ids %= self.capacity
+        np.subtract(newest, ids, out=ids)
+        return ids
 
     def drop(self, slots: Array) -> None:
         """Items in slots [m] are not needed any more; their ids stay."""
