@@ -136,7 +136,8 @@ class FrameStore:
     def read(self, slots: Array) -> Columns:
         """Columns at slots of any shape: arrays of the caller's own."""
         frames, count = self._pool.frames, slots.size
-        places = self._places.take(slots.reshape(-1), axis=0).reshape(count, -1, self._stack)
+        places = self._places.take(slots.reshape(-1), axis=0)
+        places = places.reshape(count, len(self.names), self._stack)
         shape = (count, self._stack, *frames.shape[1:])
         found = [self._recycler.empty(shape, frames.dtype) for _ in self.names]
         for start in range(0, count, _ROWS_AT_ONCE):
