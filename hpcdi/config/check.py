@@ -15,6 +15,25 @@ def check(config: Any) -> list[Problem]:
     if lacking:
         said = f"the settings of type {policy.type!r} lack {', '.join(lacking)}: its Config must be"
         return [Problem("policy", f"{said} derived from hpcdi.policy.settings.PolicyConfig")]
+    problems += _buffer_problems(policy)
+    if policy.learn.learner.learner_num > 1:
+        problems.append(
+            Problem(
+                "policy.learn.learner.learner_num",
+                "more than one learner needs gradient synchronisation, which this version does "
+                "not have yet; set it to 1",
+            )
+        )
+    if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
+        problems.append(
+            Problem("exp_name", f"must be a plain folder name, not {config.exp_name!r}")
+        )
+    return problems
+
+
+def _buffer_problems(policy: Any) -> list[Problem]:
+    """Of the replay buffer, with what it is fed by and drawn from for."""
+    problems: list[Problem] = []
     buffer = policy.other.replay_buffer
     if policy.learn.batch_size > buffer.replay_buffer_size:
         problems.append(
@@ -33,16 +52,20 @@ def check(config: Any) -> list[Problem]:
                 f"not {buffer.replay_buffer_size}",
             )
         )
-    if policy.learn.learner.learner_num > 1:
+    if not hasattr(buffer, "min_fill"):
         problems.append(
             Problem(
-                "policy.learn.learner.learner_num",
-                "more than one learner needs gradient synchronisation, which this version does "
-                "not have yet; set it to 1",
+                "policy.other.replay_buffer.type",
+                f"a run over several ranks draws from an 'advanced' buffer, not {buffer.type!r}; "
+                "policy.priority: false makes it draw uniformly",
             )
         )
-    if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
+    if getattr(buffer, "frames", ()):
         problems.append(
-            Problem("exp_name", f"must be a plain folder name, not {config.exp_name!r}")
+            Problem(
+                "policy.other.replay_buffer.frames",
+                "is for buffers that hold data themselves; a run over several ranks holds them in "
+                "shards, and rank 0 their index",
+            )
         )
     return problems

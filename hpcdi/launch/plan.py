@@ -13,8 +13,8 @@ from hpcdi.utils.metrics import human_bytes
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
 """Of a stored row beside observation and action: reward, two flags, n-step return, discount and
 offset of its bootstrap."""
-_INDEX_ITEM_BYTES = 2 * 16 + 8 + 8 + 8
-"""Of an item in rank 0's index: leaves and nodes of two trees, uses, version, row."""
+_INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
+"""Of an item in rank 0's index: mass, its share of the sums above, uses, version, row."""
 _STEPS_PER_S = 20_000
 """Assumed of one collector where nothing is known; cheap environments reach it on one core."""
 
@@ -79,7 +79,7 @@ def full_block(config: Any, row_bytes: int) -> int:
 
 def memory_of(role: str, config: Any, row_bytes: int) -> float:
     """Bytes of data that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.worker.coordinator.replay_desk import ring_rows
+    from hpcdi.worker.coordinator.partition import ring_rows
 
     block = full_block(config, row_bytes)
     if role == "learner":

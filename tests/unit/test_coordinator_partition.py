@@ -11,7 +11,7 @@ import pytest
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
 from hpcdi.errors import BufferContractError
 from hpcdi.types import ITEM_DTYPE, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.replay_desk import Partition, item_rows, ring_rows
+from hpcdi.worker.coordinator.partition import Partition, item_rows, ring_rows
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 100

@@ -34,8 +34,13 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
     return compile_config({**main, **mapping}, source).config
 
 
-def make_desk(config: ExperimentConfig) -> ReplayDesk:
-    """The replay buffer: one partition for each learner, seeded by the experiment."""
+def make_desk(config: ExperimentConfig, curves: Any = None) -> ReplayDesk:
+    """The replay buffer: one partition for each learner, seeded by the experiment.
+
+    Args:
+        config: the experiment.
+        curves: takes what the buffers report of themselves.
+    """
     policy = config.policy
     buffer_cfg = policy.other.replay_buffer
     learners = policy.learn.learner.learner_num
@@ -48,7 +53,7 @@ def make_desk(config: ExperimentConfig) -> ReplayDesk:
 
     def make_buffer(name: str) -> AdvancedReplayBuffer:
         buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
-            share, None, config.exp_name, name,
+            share, curves, config.exp_name, name,
             rng=np.random.default_rng(seeds.spawn(1)[0]), prioritized=policy.priority,
         )  # fmt: skip
         return buffer

@@ -27,10 +27,15 @@ class Backlog:
         self._unread: set[int] = set()
         self._freed: list[str] = []
 
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return sum(block.shard.rows for block in self._waiting)
+
     def add(self, ready: BlockReady) -> None:
         """Let a block wait, if need be in place of the oldest."""
         self._waiting.append(ready)
-        rows = sum(block.shard.rows for block in self._waiting)
+        rows = self.rows
         while rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()
             rows -= oldest.shard.rows

@@ -27,7 +27,7 @@ from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.view import RunView
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class TaskState:
@@ -72,7 +72,7 @@ class Coordinator(Closing, Configurable):
         self._view = RunView(config, layout, is_terminal=is_terminal)
         self._scheduler = Scheduler(
             create_parallel_commander(config),
-            make_desk(config),
+            make_desk(config, self._view.curves),
             range(1, self._link.size) if workers is None else workers,
             timeouts(config.system.coordinator),
             self._view.observe,

@@ -98,6 +98,10 @@ class RunRecord:
         """Give curves to another writer from now on."""
         self._writer = writer
 
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point to a curve of somebody else."""
+        self._writer.add_scalar(tag, value, global_step)
+
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message."""
         match message:

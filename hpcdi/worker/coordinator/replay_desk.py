@@ -1,190 +1,18 @@
-"""What each learner learns from: blocks in, batches out; decisions only.
-
-Each learner has its partition: the rows of its ring, an index of the items in them, and the blocks
-that they came in. The order of messages to a learner makes it safe to reuse rows: a batch that
-names old rows is sent, and so gathered, before the order that overwrites them.
-
-Life of a block here::
-
-    BlockReady ──backlog──► AdmitBlock ──learner holds it──► BlockAdmitted ──► items in the index
-                               │                                                     │
-                               └── rows of the oldest blocks: their items leave it ◄─┘ (later)
-"""
+"""The replay buffer: the partitions of all learners, and the buffers by name; decisions only."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from hpcdi.comm.messages import (
-    AdmitBlock,
-    Batches,
-    BlockAdmitted,
-    BlockReady,
-    DataDemand,
-)
-from hpcdi.errors import BufferContractError
-from hpcdi.store.block import block_rows, transition_rows
-from hpcdi.store.ring import RowPlacer
-from hpcdi.types import Array
+from hpcdi.comm.messages import AdmitBlock, BlockAdmitted, BlockReady
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.coordinator.named_buffers import NamedBuffers
+from hpcdi.worker.coordinator.partition import Partition
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
-
-RING_SLACK = 1.25
-"""Ring rows per item: rows that are not transitions, and the gap where the ring wraps."""
 
 EARLY_ROWS = 1_000_000
 """Rows that may wait while there is no learner."""
-
-
-def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
-    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
-
-    `rows_per_item` is what the first block shows: up to 2, where items are single transitions.
-    """
-    slack = max(RING_SLACK, rows_per_item + 0.05)
-    return int(partition_size * slack) + 2 * full_block
-
-
-@dataclass
-class _Held:
-    """A block that has rows: where, and the unique ids of its items once they are in the index."""
-
-    ready: BlockReady
-    first_row: int
-    end_id: int = -1
-
-
-class Partition:
-    """One learner's part of the replay buffer.
-
-    Args:
-        buffer: index of its items; an item is a row number of the learner's ring.
-        block_bytes: size at which collectors seal a block.
-    """
-
-    def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
-        self.buffer = buffer
-        self.samples_drawn = 0
-        self._block_bytes = block_bytes
-        self._placer: RowPlacer | None = None  # made when the first block tells the size of a row
-        self._held: dict[int, _Held] = {}
-        self._waiting: DataDemand | None = None
-        self._freed: deque[str] = deque()
-        self.backlog = Backlog(buffer.replay_buffer_size)
-
-    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
-        """Take a published block; gives what the learner should read now."""
-        self.backlog.add(ready)
-        return self.orders()
-
-    def orders(self) -> list[AdmitBlock]:
-        """Give rows to the blocks that the learner should read now."""
-        return [self.place(ready) for ready in self.backlog.take()]
-
-    def place(self, ready: BlockReady) -> AdmitBlock:
-        """Give a published block its rows; the items of blocks that give way leave the index."""
-        if self._placer is None:
-            size = self.buffer.replay_buffer_size
-            full_block = block_rows(self._block_bytes, ready.shard.row_bytes(), size)
-            transitions = max(int(ready.items["item_len"].sum()), 1)
-            self._placer = RowPlacer(ring_rows(size, full_block, ready.shard.rows / transitions))
-        if ready.block_id in self._held:
-            raise BufferContractError(f"block {ready.block_id} was announced twice")
-        placement = self._placer.place(ready.block_id, ready.shard.rows)
-        for block_id in placement.evicted:
-            old = self._held.pop(block_id)
-            self.buffer.evict(old.end_id)
-            self._freed.append(old.ready.shard.path)
-        self._held[ready.block_id] = _Held(ready, placement.first_row)
-        return AdmitBlock(
-            ready.buffer_id, ready.block_id, placement.first_row, self._placer.capacity,
-            ready.shard, ready.sealed_at,
-        )  # fmt: skip
-
-    def admit(self, admitted: BlockAdmitted) -> int:
-        """Put a block's items into the index; gives how many (none, if it failed or went)."""
-        self.backlog.read(admitted.block_id)
-        held = self._held.get(admitted.block_id)
-        if held is None or admitted.error:
-            return 0
-        rows, versions = item_rows(held.ready, held.first_row)
-        capacity = self.buffer.replay_buffer_size
-        rows, versions = rows[-capacity:], versions[-capacity:]
-        ids = self.buffer.push_columns({"row": rows}, versions)
-        held.end_id = ids.stop
-        return len(rows)
-
-    def demand(self, demand: DataDemand) -> int:
-        """Take a learner's request and its priorities; gives how many priorities were stale."""
-        stale = 0
-        if demand.unique_ids.size:
-            updated = self.buffer.update_priorities(demand.unique_ids, demand.priorities)
-            stale = len(demand.unique_ids) - updated
-        if demand.batches > 0:
-            owed = self._waiting.batches if self._waiting is not None else 0
-            self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
-        return stale
-
-    def serve(self, env_steps: int) -> Batches | None:
-        """Batches for the waiting request; None while there is none, or too little to draw from.
-
-        At once there are no more batches than the items would fill; the request waits for the rest.
-        """
-        demand = self._waiting
-        batches = 0 if demand is None else self.buffer.count() // demand.batch_size
-        if demand is None or batches == 0:
-            return None
-        batches = min(batches, demand.batches)
-        size = batches * demand.batch_size
-        sample = self.buffer.sample_batch(size, demand.train_iter, draws=batches)
-        if sample is None:
-            return None
-        left = demand.batches - batches
-        self._waiting = dataclasses.replace(demand, batches=left) if left else None
-        self.samples_drawn += size
-        drawn = sample.drawn
-
-        def by_batch(array: Array) -> Array:
-            # neighbours are of neighbouring strata: deal them out, so that a batch spans them all
-            return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
-
-        return Batches(
-            demand.buffer_id, by_batch(sample.columns["row"]), by_batch(drawn.unique_ids),
-            by_batch(drawn.weights), env_steps,
-        )  # fmt: skip
-
-    @property
-    def waits(self) -> bool:
-        """Whether its learner waits for batches."""
-        return self._waiting is not None
-
-    def take_freed(self) -> list[str]:
-        """Paths of shards that the learner does not need any more, since the last call."""
-        freed = [*self.backlog.take_freed(), *self._freed]
-        self._freed.clear()
-        return freed
-
-    def state_dict(self) -> dict[str, Any]:
-        """The index, and which shard each of its blocks lies in."""
-        held = [
-            {
-                "block_id": block_id,
-                "path": block.ready.shard.path,
-                "rows": block.ready.shard.rows,
-                "crc32": block.ready.shard.crc32,
-                "first_row": block.first_row,
-                "end_id": block.end_id,
-            }
-            for block_id, block in self._held.items()
-        ]
-        return {"buffer": self.buffer.state_dict(), "blocks": held}
 
 
 class ReplayDesk:
@@ -209,7 +37,7 @@ class ReplayDesk:
 
     def open(self, learner_rank: int) -> list[AdmitBlock]:
         """A learner starts with an empty partition; gives the blocks that have waited for it."""
-        buffer = self._make_buffer(f"rank{learner_rank}")
+        buffer = self._make_buffer(f"buffer_rank{learner_rank}")
         partition = self.partitions[learner_rank] = Partition(buffer, self._block_bytes)
         orders = []
         for ready in self._early.take_all():
@@ -235,7 +63,12 @@ class ReplayDesk:
     def take_freed(self) -> list[str]:
         """Paths of shards that no learner needs any more, since the last call."""
         freed = [path for p in self.partitions.values() for path in p.take_freed()]
-        return freed + self._early.take_freed()
+        return freed + self._early.take_freed() + self.named.take_freed()
+
+    @property
+    def blocked(self) -> str:
+        """Why a learner, or its blocks, have to wait; empty where none has to."""
+        return next((p.blocked for p in self.partitions.values() if p.blocked), "")
 
     @property
     def blocks_skipped(self) -> int:
@@ -267,9 +100,3 @@ class ReplayDesk:
         A partition comes back when the learner that holds its rows has read them again.
         """
         self.named.load_state_dict(state_dict["named"])
-
-
-def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
-    """Ring row and policy version of each transition of a block, both int64 [transitions]."""
-    versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
-    return first_row + transition_rows(ready.items), versions

@@ -209,7 +209,9 @@ class Scheduler:
             return []
         self._book.begun(message.task_id, now)
         self.counters.priorities_stale += partition.demand(message)
-        return self._serve(rank) + self._count_iterations(message.train_iter, now)
+        served = self._serve(rank)
+        admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
+        return [*served, *admits, *self._count_iterations(message.train_iter, now)]
 
     def _serve(self, rank: int) -> list[Order]:
         batches = self.desk.partitions[rank].serve(self.counters.env_steps)

@@ -14,7 +14,7 @@ from hpcdi.store.retention import Retention
 from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
-from hpcdi.worker.coordinator.records import NoCurves, RunRecord
+from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.task import Notice
 
@@ -42,6 +42,11 @@ class RunView:
             self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
             self._line = _progress_line(config, self._started, is_terminal=is_terminal)
 
+    @property
+    def curves(self) -> ScalarWriter:
+        """Takes the curves of others, as long as the run is shown."""
+        return self._record
+
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message that the scheduler is about to handle, or what it has noticed."""
         if isinstance(message, BlockReady) and self._retention is not None:
@@ -55,6 +60,8 @@ class RunView:
         if self._line is not None:
             self._line.refresh(scheduler, self._record, now)
         if self._retention is not None:
+            for path in scheduler.desk.named.take_needed():
+                self._retention.need(path)
             self._retention.release(scheduler.desk.take_freed())
         self._tell_failure(scheduler)
 

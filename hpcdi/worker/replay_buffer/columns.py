@@ -7,10 +7,9 @@ arrays of their own.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,36 +17,18 @@ from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.nested import flatten, stack_columns, unflatten
 from hpcdi.utils.recycle import Recycler
+from hpcdi.worker.replay_buffer.fields import (
+    LARGE_INTEGER,
+    NUMBERS,
+    Field,
+    is_columnar,
+    is_tensor,
+    joined,
+)
 from hpcdi.worker.replay_buffer.frames import FrameStore
 
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
-
-_NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
-_FITTING: dict[str, tuple[type, ...]] = {
-    "float64": (float, np.float64, np.float32, int),
-    "float32": (float, np.float64, np.float32, int),
-    "int64": (np.int64, np.int32), "int32": (np.int32,), "bool": (bool, np.bool_),
-}  # fmt: skip
-"""Types of single numbers that a column takes as they are, by its dtype."""
-
-
-class Field(NamedTuple):
-    """A column: what its rows are, and whether they came as torch tensors."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    is_tensor: bool
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-    @property
-    def fitting(self) -> tuple[type, ...]:
-        """Types of single numbers that it takes as they are."""
-        return () if self.shape else _FITTING.get(self.dtype.name, ())
 
 
 class ColumnStore:
@@ -73,7 +54,7 @@ class ColumnStore:
     @staticmethod
     def fits(tree: Any) -> bool:
         """Whether an item can be held: a mapping whose leaves are numbers or arrays of numbers."""
-        return isinstance(tree, Mapping) and _is_columnar(tree)
+        return isinstance(tree, Mapping) and is_columnar(tree)
 
     def put_one(self, item: Any, slot: int) -> bool:
         """Put an item into a slot, if it is plainly like the first one; else give False."""
@@ -86,7 +67,7 @@ class ColumnStore:
             if type(value) is np.ndarray:
                 if value.dtype is not dtype or value.shape != shape:
                     return False
-            elif type(value) not in fitting:
+            elif type(value) not in fitting or _is_huge(value):
                 return False
             values.append(value)
         for (_, column, _, _, _), value in zip(quick, values, strict=True):
@@ -116,19 +97,19 @@ class ColumnStore:
         """
         if self._are_alike(columns):
             return dict(columns)
-        flat = {name: np.asarray(column) for name, column in _flat(columns).items()}
+        flat = {name: np.asarray(column) for name, column in joined(columns).items()}
         if not flat or len({len(c) if c.ndim else -1 for c in flat.values()} | {-1}) != 2:
             lengths = {name: column.shape[:1] for name, column in flat.items()}
             raise BufferContractError(f"columns must be of one length, not {lengths}")
         for name, column in flat.items():
-            if column.dtype.kind not in _NUMBERS:
+            if column.dtype.kind not in NUMBERS:
                 raise BufferContractError(f"{name!r} is {column.dtype}, a column holds numbers")
         if not self._fields:
             leaves = flatten(like) if like is not None else {}
             if self._frames is not None:
                 self._frames.declare(flat)
             self._allocate(
-                {n: Field(c.dtype, c.shape[1:], _is_tensor(leaves.get(n))) for n, c in flat.items()}
+                {n: Field(c.dtype, c.shape[1:], is_tensor(leaves.get(n))) for n, c in flat.items()}
             )
         self._compare(flat)
         return flat
@@ -282,27 +263,10 @@ class ColumnStore:
                 )
 
 
-def _flat(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns by '/'-joined name; nested mappings are joined, names that are joined stay."""
-    if any(isinstance(value, Mapping) for value in columns.values()):
-        return flatten(columns)
-    return dict(columns)
-
-
 def _slots_of(spans: Iterable[Any]) -> Array:
     parts = [np.arange(span.start, span.stop) for span in spans]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _is_columnar(tree: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; of a mapping: all of its leaves are."""
-    if isinstance(tree, Mapping):
-        return bool(tree) and all(_is_columnar(value) for value in tree.values())
-    try:
-        return np.asarray(tree).dtype.kind in _NUMBERS
-    except (ValueError, TypeError, RuntimeError):  # ragged lists; tensors elsewhere or with a graph
-        return False
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value).__module__ == "torch"
+def _is_huge(value: Any) -> bool:
+    return type(value) is int and not -LARGE_INTEGER <= value < LARGE_INTEGER
