@@ -7,6 +7,7 @@ PIP_ARGS ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
+PEERS := .venv-peers
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS)
 SAY  := @printf '%s\n'
 
@@ -71,11 +72,21 @@ layers: $(BIN)/.ready-dev
 	@$(BIN)/lint-imports --no-cache > .layers.log 2>&1 || { cat .layers.log; rm -f .layers.log; exit 1; }
 	@rm -f .layers.log
 
-bench: $(BIN)/.ready-dev  ## measure speed, side by side with the alternatives (some minutes)
+bench: $(BIN)/.ready-dev $(PEERS)/.ready  ## measure speed, side by side with the alternatives (some minutes)
 	$(SAY) "bench: tools/bench_*.py --quick"
-	@for tool in tools/bench_*.py; do echo "== $$tool"; $(BIN)/python $$tool --quick; done
+	@for tool in tools/bench_*.py; do echo "== $$tool"; \
+	  case $$tool in *buffers*) python=$(PEERS)/bin/python;; *) python=$(BIN)/python;; esac; \
+	  $$python $$tool --quick || exit 1; done
+
+# a virtual environment of its own: other libraries want other versions
+$(PEERS)/.ready: tools/peers.txt pyproject.toml
+	$(SAY) "bench: installing other libraries' replay buffers into $(PEERS)"
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) torch==$$(sed -n 's/^torch==//p' tools/constraints.txt)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable . -r tools/peers.txt
+	@touch $@
 
 clean:  ## remove .venv, caches and build output; runs/ stays
-	$(SAY) "clean: removing $(VENV), caches and build output; runs/ stays"
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
+	$(SAY) "clean: removing $(VENV), $(PEERS), caches and build output; runs/ stays"
+	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Replay buffers side by side in one run: hpcdi, cpprb, stable-baselines3, tianshou, torchrl.
+"""Replay buffers side by side: hpcdi, cpprb, stable-baselines3, tianshou, torchrl, in one run.
 
 Transitions like CartPole's (float32[4], capacity 1e6) and like Atari's (uint8[4, 84, 84], capacity
-2e4; stacks as they are, and with each frame stored once). All buffers live in one process, full, and
-take turns: a figure is the median of its turns, and the ratio of hpcdi is to the best of the others
-(theirs to the best of hpcdi). What is not installed is left out; `make bench` installs all of
-them, into a virtual environment of their own.
+2e4; stacks as they are, and with each frame stored once). All buffers live in one process, full,
+and take turns: a figure is the median of its turns, and the ratio of hpcdi is to the best of the
+others (theirs to the best of hpcdi). What is not installed is left out; `make bench` installs all
+of them, into a virtual environment of their own.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,18 @@ def by_rows(peer: Peer, task: Task) -> Callable[[], object]:
     return push
 
 
+def memory_of(make: functools.partial[Peer]) -> float:
+    """Bytes of memory that an item costs in a full buffer; to be asked in a process of its own."""
+    cls, (task, *rest) = make.func, make.args
+    small = dataclasses.replace(task, capacity=512)
+    fill(cls(small, *rest), small, 512)  # type: ignore[operator]  # imports what it needs
+    gc.collect()
+    before = rss_bytes()
+    peer = make()
+    fill(peer, task, task.capacity)
+    return (rss_bytes() - before) / float(task.capacity)
+
+
 def rss_bytes() -> int:
     """Memory of this process."""
     with Path("/proc/self/statm").open() as file:
@@ -121,18 +135,18 @@ def filled(
     """All buffers that can be made here, full, and the bytes of memory of an item in each."""
     peers, grown = {}, {}
     for make in makers(task, prioritized, compact):
-        gc.collect()
-        before = rss_bytes()
         try:
             peer = make()
         except NotImplementedError:
             continue
         except ImportError as error:
-            say(f"left out: {make.func.name} ({error})")  # type: ignore[attr-defined]
+            say(f"left out: {error}")
             continue
         fill(peer, task, task.capacity)
-        grown[peer.name] = (rss_bytes() - before) / task.capacity
         peers[peer.name] = peer
+        if not prioritized:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as aside:
+                grown[peer.name] = aside.submit(memory_of, make).result()
     return peers, grown
 
 

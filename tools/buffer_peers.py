@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -386,8 +386,8 @@ PEERS: tuple[type[Peer], ...] = (
 )  # fmt: skip
 
 
-def makers(task: Task, prioritized: bool, compact: bool) -> Iterator[Callable[[], Peer]]:
-    """What makes each buffer; calling it fails where a library is missing, or has no such buffer."""
+def makers(task: Task, prioritized: bool, compact: bool) -> Iterator[functools.partial[Peer]]:
+    """What makes each buffer; it fails where a library is missing, or has no such buffer."""
     if compact and len(task.shape) == 1:
         return
     for cls in PEERS:

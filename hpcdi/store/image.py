@@ -55,6 +55,8 @@ def image_of(arrays: Columns, attributes: Mapping[str, Any]) -> Image:
     Raises:
         TypeError: HDF5 has no such dtype or attribute. ValueError: it refuses a name.
     """
+    if any("\0" in name for name in arrays):
+        raise ValueError("a name holds a zero byte")
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     structure, offsets = _Structure(), {}
     with h5py.File(

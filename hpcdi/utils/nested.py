@@ -111,7 +111,8 @@ def narrowed(integers: Array) -> Array:
     if not integers.size:
         return integers.copy()
     ends = np.min_scalar_type(integers.min()), np.min_scalar_type(integers.max())
-    return integers.astype(np.result_type(*ends))
+    smallest = np.result_type(*ends)
+    return integers.astype(smallest if smallest.kind != "f" else integers.dtype)
 
 
 def column_objection(columns: Columns, like: Columns) -> str | None:

@@ -12,7 +12,16 @@ LARGE_BYTES = 1 << 18
 """Below this, the allocator keeps memory by itself."""
 
 _KEPT = 4
-_UNHELD = 3  # references to an array that only the list, the loop and the question hold
+
+
+def _unheld() -> int:
+    """References to an array that only a list, a loop and the question hold: Python's affair."""
+    for slab in [np.empty(0)]:
+        count = sys.getrefcount(slab)
+    return count
+
+
+_UNHELD = _unheld()
 
 
 class Recycler:

@@ -14,7 +14,11 @@ from hpcdi.errors import BufferContractError, ConfigError, SnapshotError, Unknow
 from hpcdi.store.snapshots import save_state
 from hpcdi.worker.replay_buffer import (
     AdvancedReplayBuffer,
+    ElasticReplayBuffer,
+    EpisodeReplayBuffer,
     IBuffer,
+    NaiveReplayBuffer,
+    SequenceReplayBuffer,
     create_buffer,
     get_buffer_cls,
 )
@@ -22,6 +26,10 @@ from hpcdi.worker.replay_buffer import (
 Make: TypeAlias = Callable[..., Any]
 
 SIZE = 8
+TYPES = {
+    "advanced": AdvancedReplayBuffer, "naive": NaiveReplayBuffer, "elastic": ElasticReplayBuffer,
+    "sequence": SequenceReplayBuffer, "episode": EpisodeReplayBuffer,
+}  # fmt: skip
 
 
 def advanced(size: int = SIZE, *, prioritized: bool = True, **settings: Any) -> Any:
@@ -34,7 +42,38 @@ def uniform(size: int = SIZE, **settings: Any) -> Any:
     return advanced(size, prioritized=False, **settings)
 
 
-MAKERS: dict[str, Make] = {"advanced": advanced, "advanced, uniform": uniform}
+class SequencesOfOne(SequenceReplayBuffer):
+    """Draws items, as the other buffers do."""
+
+    def sample(self, size: int, cur_learner_iter: int) -> Any:  # type: ignore[override]
+        return [only for (only,) in super().sample(size, 1, cur_learner_iter) or []] or None
+
+
+class EpisodesOfOne(EpisodeReplayBuffer):
+    """Takes items, each as an episode of its own, and draws them."""
+
+    def push(self, data: Any, *_: Any) -> None:  # type: ignore[override]
+        super().push([[each] for each in (data if isinstance(data, list) else [data])])
+
+    def sample(self, size: int, cur_learner_iter: int) -> Any:  # type: ignore[override]
+        return [only for (only,) in super().sample(size, cur_learner_iter) or []] or None
+
+
+def maker(kind: Any, **more: Any) -> Make:
+    """Makes seeded buffers of a class."""
+    return lambda size=SIZE, **settings: kind(
+        {"replay_buffer_size": size, **more, **settings}, rng=np.random.default_rng(0)
+    )
+
+
+MAKERS: dict[str, Make] = {
+    "advanced": advanced,
+    "advanced, uniform": uniform,
+    "naive": maker(NaiveReplayBuffer),
+    "elastic": maker(ElasticReplayBuffer, set_buffer_size=lambda _steps: 1000),
+    "sequence": maker(SequencesOfOne),
+    "episode": maker(EpisodesOfOne),
+}
 """Each makes an empty, seeded buffer of a size; a new buffer joins the contract by a line here."""
 
 
@@ -71,7 +110,7 @@ class TestBuffers:
 
     def test_is_a_buffer(self, make: Make) -> None:
         assert isinstance(make(), IBuffer)
-        assert make().default_config()["type"] in ("advanced", "naive", "sequence", "episode")
+        assert make().default_config()["type"] in TYPES
 
     def test_is_empty_at_first(self, make: Make) -> None:
         buffer = make()
@@ -158,9 +197,8 @@ class TestBuffers:
         if pushed:
             assert sequence(buffer) == sequence(from_memory) == sequence(from_file)
         for other in (buffer, from_memory, from_file):
-            other.push(items(pushed, pushed + 2), 0)
-        if pushed:
-            assert sequence(buffer) == sequence(from_memory) == sequence(from_file)
+            other.push(items(pushed, pushed + 3), 0)
+        assert sequence(buffer) == sequence(from_memory) == sequence(from_file)
 
     def test_a_state_is_a_copy(self, make: Make) -> None:
         buffer, before, after = make(), make(), make()
@@ -221,6 +259,15 @@ class TestBuffers:
 class TestMakingOne:
     """`create_buffer` and `get_buffer_cls`, from mappings and from frozen settings."""
 
+    @pytest.mark.parametrize("name", TYPES)
+    def test_every_type_by_its_name(self, name: str) -> None:
+        window = {"set_buffer_size": abs} if name == "elastic" else {}
+        buffer: Any = create_buffer({"type": name, "replay_buffer_size": 5, **window})
+        assert type(buffer) is TYPES[name] is get_buffer_cls({"type": name})
+        assert buffer.replay_buffer_size == 5
+        config = buffer.default_config()
+        assert (config.type, config.cfg_type) == (name, f"{TYPES[name].__name__}Dict")
+
     def test_from_a_mapping(self) -> None:
         buffer: Any = create_buffer(
             {"type": "advanced", "replay_buffer_size": 5}, None, instance_name="mine"
@@ -251,8 +298,3 @@ class TestMakingOne:
         assert problems["alpha"] == "must be at least 0, not -1"
         assert problems["bta"] == "unknown key; did you mean 'beta'?"
         assert problems["min_fill"] == "is above replay_buffer_size (4)"
-
-    def test_default_config(self) -> None:
-        config = AdvancedReplayBuffer.default_config()
-        assert config.cfg_type == "AdvancedReplayBufferDict"
-        assert AdvancedReplayBuffer(config).replay_buffer_size == 4096

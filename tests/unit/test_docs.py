@@ -8,11 +8,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcdi
 from hpcdi import cli
 from hpcdi.config.load import load
+from hpcdi.worker import AdvancedReplayBuffer
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -98,6 +100,24 @@ def test_python_is_valid_and_bash_names_real_scripts() -> None:
     assert python
     for text in python:
         ast.parse(text)
+
+
+def test_the_buffer_that_it_shows_does_what_it_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (shown,) = [text for kind, text in BLOCKS if kind == "python" and "ReplayBuffer" in text]
+    names: dict[str, Any] = {
+        "obs": np.zeros(4, np.float32), "observations": np.ones((300, 4), np.float32),
+        "actions": np.ones(300, np.int64), "rewards": np.ones(300), "dones": np.zeros(300, bool),
+        "td_errors": np.full(256, 2.0),
+    }  # fmt: skip
+    exec(compile(shown, "README.md", "exec"), names)
+    assert names["batch"].columns["obs"].shape == (256, 4)
+    assert set(names["batch"].drawn.use.tolist()) >= {1}
+    again = AdvancedReplayBuffer({"replay_buffer_size": 1_000_000})
+    again.load_data("buffer.h5")
+    assert again.count() == 301
 
 
 def test_the_changelog_knows_the_present() -> None:

@@ -27,6 +27,7 @@ from hpcdi.worker.replay_buffer.items import (
 )
 from hpcdi.worker.replay_buffer.limits import Limits
 from hpcdi.worker.replay_buffer.monitor import Reports, SampledData
+from hpcdi.worker.replay_buffer.objects import ObjectStore
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
 from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler
@@ -37,15 +38,8 @@ from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
 class AdvancedReplayBuffer(RingBuffer):
     """Drawn by priority; bounded in use, staleness and rate; watched.
 
-    Items are dicts. See `RingBuffer` for the arguments.
-
-    Args:
-        cfg: settings.
-        tb_logger: takes reports.
-        exp_name: name of the experiment.
-        instance_name: name of the buffer.
-        rng: draws.
-        prioritized: false draws uniformly, whatever the priorities are.
+    Items are dicts. See `RingBuffer` for the arguments; without `prioritized` it draws uniformly,
+    whatever the priorities are.
     """
 
     Config = AdvancedBufferConfig
@@ -133,10 +127,12 @@ class AdvancedReplayBuffer(RingBuffer):
             pin_memory: give tensors in page-locked memory.
         """
         with self._lock:
-            if not isinstance(self._ring.store, ColumnStore):
-                return None
-            drawn = self._draw(size, cur_learner_iter, sample_range, draws)
-            if drawn is None:
+            drawn = None
+            if isinstance(self._ring.store, ObjectStore):
+                self.blocked = "the items are objects, not columns: draw them by sample"
+            else:
+                drawn = self._draw(size, cur_learner_iter, sample_range, draws)
+            if drawn is None or not isinstance(self._ring.store, ColumnStore):
                 return None
             self._retire(drawn)  # the store still has what the index has dropped
             return self._collate(self._ring.store, drawn, tensors, pin_memory)
@@ -235,8 +231,7 @@ class AdvancedReplayBuffer(RingBuffer):
         priority, made_at = item.get("priority"), item.get("collect_iter")
         made_at = item.get("policy_iter") if made_at is None else made_at
         if priority is not None:
-            priority = float(priority)
-            check_priorities(np.array([priority]), 1)
+            priority = check_priorities(priorities_of([item], 0.0), 1)
         self._index.admit_one(
             self._ring.append(item), -1 if made_at is None else int(made_at), priority
         )

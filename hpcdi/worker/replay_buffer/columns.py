@@ -8,7 +8,7 @@ arrays of their own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from hpcdi.worker.replay_buffer.fields import (
     LARGE_INTEGER,
     NUMBERS,
     Field,
+    arrays_of,
+    check_names,
+    check_range,
     is_columnar,
     is_tensor,
-    joined,
 )
 from hpcdi.worker.replay_buffer.frames import FrameStore
 
+_BLOCK_ROWS = 4096
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
@@ -59,7 +62,7 @@ class ColumnStore:
     def put_one(self, item: Any, slot: int) -> bool:
         """Put an item into a slot, if it is plainly like the first one; else give False."""
         quick = self._quick
-        if len(item) != len(quick) or not quick:
+        if not isinstance(item, dict) or len(item) != len(quick) or not quick:
             return False
         values = []
         for name, _, dtype, shape, fitting in quick:
@@ -80,6 +83,8 @@ class ColumnStore:
         Raises:
             BufferContractError: they differ from the first ones, or from each other.
         """
+        if not all(isinstance(item, Mapping) for item in items):
+            raise BufferContractError("items must be dicts, as the first ones are")
         try:
             return self.check(stack_columns(items), items[0])
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -97,7 +102,7 @@ class ColumnStore:
         """
         if self._are_alike(columns):
             return dict(columns)
-        flat = {name: np.asarray(column) for name, column in joined(columns).items()}
+        flat = arrays_of(columns)
         if not flat or len({len(c) if c.ndim else -1 for c in flat.values()} | {-1}) != 2:
             lengths = {name: column.shape[:1] for name, column in flat.items()}
             raise BufferContractError(f"columns must be of one length, not {lengths}")
@@ -105,6 +110,7 @@ class ColumnStore:
             if column.dtype.kind not in NUMBERS:
                 raise BufferContractError(f"{name!r} is {column.dtype}, a column holds numbers")
         if not self._fields:
+            check_names(flat)
             leaves = flatten(like) if like is not None else {}
             if self._frames is not None:
                 self._frames.declare(flat)
@@ -142,7 +148,7 @@ class ColumnStore:
             drawn = drawn.view(self._records.dtype)
         for name, column in self._columns.items():
             if name in self._packed:
-                found[name] = np.ascontiguousarray(drawn[self._packed[name]])
+                found[name] = drawn[self._packed[name]].copy()  # of one row too: torch needs it
             else:
                 out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
                 found[name] = column.take(slots, axis=0, out=out, mode="clip")
@@ -166,13 +172,18 @@ class ColumnStore:
     def state_of(self, spans: Iterable[Any]) -> dict[str, Any]:
         """Items of spans of slots, in order, as columns; copies."""
         spans = list(spans)
+        rows = sum(span.stop - span.start for span in spans)
         columns = {
-            name: np.concatenate([column[:0], *(column[s.start : s.stop] for s in spans)])
+            name: np.empty((rows, *column.shape[1:]), column.dtype)
             for name, column in self._columns.items()
         }
+        for here, there in _blocks(spans):
+            for name, column in self._columns.items():
+                columns[name][there] = column[here]
         state: dict[str, Any] = {
             "columns": unflatten(columns),
             "order": list(self._fields),
+            "framed": list(self._framed),
             "tensors": [name for name, field in self._fields.items() if field.is_tensor],
         }
         if self._frames is not None:
@@ -186,7 +197,7 @@ class ColumnStore:
             BufferContractError: its frames are of other columns.
         """
         columns, spans = flatten(state["columns"]), list(spans)
-        framed = tuple(name for name in state["order"] if name not in columns)
+        framed = tuple(state["framed"])
         if framed != self._framed:
             raise BufferContractError(
                 f"the saved buffer stores frames of {list(framed)}, this one of "
@@ -199,10 +210,9 @@ class ColumnStore:
         self._allocate(
             {n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors) for n in state["order"]}
         )
-        for span in spans:
+        for here, there in _blocks(spans):
             for name, column in self._columns.items():
-                rows = slice(span.offset, span.offset + span.stop - span.start)
-                column[span.start : span.stop] = columns[name][rows]
+                column[here] = columns[name][there]
 
     @property
     def _framed(self) -> tuple[str, ...]:
@@ -261,6 +271,15 @@ class ColumnStore:
                     f"{name!r} is {column.dtype}{column.shape[1:]}, "
                     f"in the first items it was {field.dtype}{field.shape}"
                 )
+            check_range(name, column, field.dtype)
+
+
+def _blocks(spans: Iterable[Any]) -> Iterator[tuple[slice, slice]]:
+    """Slots and rows of spans, a part at a time: its records fit into the cache."""
+    for span in spans:
+        for start in range(span.start, span.stop, _BLOCK_ROWS):
+            stop, ahead = min(start + _BLOCK_ROWS, span.stop), span.offset - span.start
+            yield slice(start, stop), slice(start + ahead, stop + ahead)
 
 
 def _slots_of(spans: Iterable[Any]) -> Array:

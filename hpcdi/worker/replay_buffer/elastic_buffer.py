@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,10 +41,31 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
         self.update(0)
 
     def update(self, envstep: int) -> None:  # type: ignore[override]
-        """Take the size for this number of environment steps."""
+        """Take the size for this number of environment steps.
+
+        Raises:
+            BufferContractError: `set_buffer_size` gives no number.
+        """
         with self._lock:
-            self._window = max(1, int(self._cfg.set_buffer_size(envstep)))
+            size = self._cfg.set_buffer_size(envstep)
+            try:
+                self._window = max(1, int(min(size, self.replay_buffer_size)))
+            except (TypeError, ValueError) as error:
+                raise BufferContractError(
+                    f"set_buffer_size({envstep}) gives {size!r}, not a number of items"
+                ) from error
 
     def count(self) -> int:
         """Items that can be drawn."""
         return min(len(self._ring), self._window)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, copied; the random generator's state included."""
+        with self._lock:
+            return super().state_dict() | {"window": self._window}
+
+    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
+        """See `RingBuffer.load_state_dict`."""
+        with self._lock:
+            super().load_state_dict(_state_dict, deepcopy)
+            self._window = int(_state_dict["window"])

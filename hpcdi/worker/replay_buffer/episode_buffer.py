@@ -10,9 +10,10 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import flatten, share_tensors, unflatten
+from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.fields import joined
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.settings import EpisodeBufferConfig
@@ -43,6 +44,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     Config = EpisodeBufferConfig
     kind: ClassVar[str] = "episode_buffer"
     _episodes: deque[tuple[int, int]]  # id of the first transition, how many there are
+    _pushed: int = 0  # number of the next episode; `_origin` is the first since the last `clear`
 
     @property
     def episode_len(self) -> int:
@@ -56,7 +58,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     @property
     def push_count(self) -> int:
         """Episodes that were pushed since the last `clear`."""
-        return self._pushed
+        return self._pushed - self._origin
 
     def sample(
         self,
@@ -127,7 +129,8 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         """Everything, copied; the random generator's state included."""
         with self._lock:
             lengths = np.array([length for _, length in self._episodes], dtype=np.int64)
-            return super().state_dict() | {"lengths": lengths, "pushed": self._pushed}
+            numbers = {"pushed": self._pushed, "origin": self._origin}
+            return super().state_dict() | {"lengths": lengths, "numbers": numbers}
 
     def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
         """See `RingBuffer.load_state_dict`."""
@@ -136,12 +139,13 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
             lengths = np.asarray(_state_dict["lengths"]).tolist()
             first_ids = self._ring.pushed - np.cumsum(lengths[::-1])[::-1]
             self._episodes = deque(zip(first_ids.tolist(), lengths, strict=True))
-            self._pushed = int(_state_dict["pushed"])
+            numbers = _state_dict["numbers"]
+            self._pushed, self._origin = int(numbers["pushed"]), int(numbers["origin"])
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
         self._episodes = deque()
-        self._pushed = 0
+        self._origin = self._pushed
 
     def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
         return super()._new_ring(first_id, capacity or _FIRST_ROWS)
@@ -183,10 +187,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         """Have room for more transitions without overwriting any."""
         needed = len(self._ring) + rows
         if needed > self._ring.capacity:
-            small = self._ring
-            self._ring = self._new_ring(0, max(needed, 2 * small.capacity))
-            self._ring.load_state_dict(small.state_dict())
-            small.forget(small.pushed)
+            self._ring.grow_to(max(needed, 2 * self._ring.capacity))
 
     def _choose(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
         """Positions of `size` episodes, the oldest being 0."""
@@ -229,10 +230,18 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
 def _joined(episodes: Sequence[Mapping[str, Any]]) -> tuple[Columns, list[int]]:
     """Columns of episodes one after the other, and the length of each."""
-    flat = [flatten(episode) for episode in episodes]
+    try:
+        flat = [
+            {name: np.asarray(column) for name, column in joined(episode).items()}
+            for episode in episodes
+        ]
+    except ValueError as error:  # ragged, or a nested key with a slash
+        raise BufferContractError(
+            f"columns of an episode are arrays of numbers: {error}"
+        ) from error
     lengths = []
     for columns in flat:
-        found = {len(np.atleast_1d(c)) if np.ndim(c) else 0 for c in columns.values()}
+        found = {len(c) if c.ndim else 0 for c in columns.values()}
         if len(found) != 1 or columns.keys() != flat[0].keys() or not min(found):
             raise BufferContractError(
                 "columns of an episode are of one length [steps, ...], at least 1, and of one set "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcdi.errors import BufferContractError
+from hpcdi.types import Array, Columns
 from hpcdi.utils.nested import flatten
 
 NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
@@ -18,8 +20,8 @@ _FITTING: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 """Types of single numbers that a column takes as they are, by its dtype."""
 
-LARGE_INTEGER = 2**63
-"""From here on, no column takes a Python integer."""
+LARGE_INTEGER = 2**53
+"""Below this, a Python integer is exact as a double: columns take it as it is."""
 
 
 class Field(NamedTuple):
@@ -47,10 +49,55 @@ def joined(columns: Mapping[str, Any]) -> dict[str, Any]:
     return dict(columns)
 
 
+def arrays_of(columns: Mapping[str, Any]) -> Columns:
+    """Columns by '/'-joined name, as arrays in the machine's byte order.
+
+    Raises:
+        BufferContractError: one is no array, or a name has '/' where it is nested.
+    """
+    try:
+        flat = {name: np.asarray(column) for name, column in joined(columns).items()}
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise BufferContractError(str(error)) from error
+    return {n: c.astype(c.dtype.newbyteorder("="), copy=False) for n, c in flat.items()}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """See that no column is where others are nested.
+
+    Raises:
+        BufferContractError: one is.
+    """
+    names = list(names)
+    for name in names:
+        below = [other for other in names if other.startswith(f"{name}/")]
+        if below:
+            raise BufferContractError(f"{name!r} is a column, so {below} cannot lie in it")
+
+
+def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
+    """See that numbers fit into a column of fewer bits: casting them would not tell.
+
+    Raises:
+        BufferContractError: they do not.
+    """
+    if dtype.kind not in "iuf" or np.can_cast(column.dtype, dtype) or not column.size:
+        return
+    if dtype.kind == "f":
+        finite = column[np.isfinite(column)]
+        low, high = finite.min(initial=0.0), finite.max(initial=0.0)
+        ends: Any = np.finfo(dtype)
+    else:
+        low, high, ends = int(column.min()), int(column.max()), np.iinfo(dtype)
+    if low < ends.min or high > ends.max:
+        raise BufferContractError(f"{name!r} is {low} to {high}, more than {dtype} holds")
+
+
 def is_columnar(tree: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; of a mapping: all of its leaves are."""
+    """Whether a leaf is a number or an array of numbers; of a mapping: all leaves are, by name."""
     if isinstance(tree, Mapping):
-        return bool(tree) and all(is_columnar(value) for value in tree.values())
+        are_names = all(isinstance(key, str) for key in tree)
+        return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
     try:
         return np.asarray(tree).dtype.kind in NUMBERS
     except (ValueError, TypeError, RuntimeError):  # ragged lists; tensors elsewhere or with a graph

@@ -8,6 +8,7 @@ is always what was pushed: an order of items that shares nothing costs memory, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from hpcdi.utils.recycle import Recycler
 _NOWHERE = -1
 _GROWTH = 1024
 _ROWS_AT_ONCE = 16
+_ONE_ENV = np.zeros(1, np.int64)
 
 
 class FramePool:
@@ -94,7 +96,8 @@ class FrameStore:
         """Take shapes and dtypes from the first columns.
 
         Raises:
-            BufferContractError: a column is missing, is no stack, or the two differ.
+            BufferContractError: a column is missing, is no stack, or the two differ; or ``env_id``
+                is no whole number.
         """
         for name in self.names:
             if name not in columns or columns[name].ndim < 3:
@@ -104,6 +107,9 @@ class FrameStore:
         kinds = {(columns[name].dtype, columns[name].shape[1:]) for name in self.names}
         if len(kinds) > 1:
             raise BufferContractError(f"{' and '.join(self.names)} differ in shape or dtype")
+        envs = columns.get("env_id", _ONE_ENV)
+        if envs.dtype.kind not in "iub" or math.prod(envs.shape[1:]) != 1:
+            raise BufferContractError(f"'env_id' is {envs.dtype}{envs.shape[1:]}, no whole number")
         self._stack = like.shape[1]
         self._pool = FramePool(like.shape[2:], like.dtype)
         n_frames = self._stack * len(self.names)
@@ -112,23 +118,30 @@ class FrameStore:
     def put(self, start: int, stop: int, columns: Columns, first_row: int) -> None:
         """Put rows of columns, from `first_row`, into slots [start, stop)."""
         rows: dict[int, int] = {}  # slot -> row of these columns
-        envs = columns.get("env_id")
+        given = [np.asarray(columns[name], self._pool.frames.dtype) for name in self.names]
+        envs = columns["env_id"].reshape(-1) if "env_id" in columns else None
         for row, slot in enumerate(range(start, stop), first_row):
-            stacks = [columns[name][row] for name in self.names]
+            stacks = [column[row] for column in given]
             env = 0 if envs is None else int(envs[row])
             count, before = self._latest.get(env, (-self._capacity, _NOWHERE))
             self._pool.release(self._places[slot].tolist(), slot)
-            if self._count - count >= self._capacity:  # the item before has gone
+            if before == slot or self._count - count >= self._capacity:  # the one before has gone
                 places = self._place(stacks, None, [])
             else:
                 where = self._places[before]
                 if before in rows:
-                    earlier = [columns[name][rows[before]] for name in self.names]
+                    earlier = [column[rows[before]] for column in given]
                 else:
                     earlier = list(self._pool.frames[where.reshape(len(self.names), -1)])
                 places = self._place(stacks, earlier, where.tolist())
             self._places[slot] = places
             self._pool.use(places, slot)
+            if len(self._latest) > self._capacity:  # environments that have gone for good
+                self._latest = {
+                    env: last
+                    for env, last in self._latest.items()
+                    if self._count - last[0] < self._capacity
+                }
             self._latest[env] = (self._count, slot)
             self._count += 1
             rows[slot] = row
@@ -196,6 +209,8 @@ class FrameStore:
 
 
 def _same(left: Array, right: Array) -> bool:
+    if left.dtype.kind in "fc":  # equal floats may differ in bits: 0.0 and -0.0
+        return left.tobytes() == right.tobytes()
     return bool((left == right).all())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
         BufferContractError: see `check_priorities`.
     """
     said = [item.get("priority") for item in items]
-    priorities = np.array([largest if value is None else float(value) for value in said])
+    priorities = _numbers([largest if value is None else value for value in said])
     check_priorities(priorities, len(items))
     return priorities
 
@@ -56,15 +56,28 @@ def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | N
     """What columns say of their items, as `made_at_of` and `priorities_of` do; None: nothing."""
     made_at = columns.get("collect_iter", columns.get("policy_iter"))
     priority = columns.get("priority")
-    return -1 if made_at is None else np.asarray(made_at), None if priority is None else np.asarray(
-        priority, np.float64
-    )
+    ages = -1 if made_at is None else np.asarray(made_at)
+    return ages, None if priority is None else _numbers(priority)
 
 
 def rows_of(columns: Mapping[str, Any]) -> int:
-    """Rows of columns, nested or not."""
-    first = next(iter(columns.values()), ())
-    return rows_of(first) if isinstance(first, Mapping) else len(first)
+    """Rows of columns, nested or not; 0 where they are none."""
+    for column in columns.values():
+        rows = rows_of(column) if isinstance(column, Mapping) else _length(column)
+        if rows:
+            return rows
+    return 0
+
+
+def _length(column: Any) -> int:
+    return len(column) if isinstance(column, Sized) and getattr(column, "ndim", True) else 0
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BufferContractError(f"a priority is no number: {error}") from error
 
 
 def check_priorities(priorities: Array, count: int) -> float:

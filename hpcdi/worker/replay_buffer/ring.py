@@ -64,15 +64,15 @@ class Ring:
             BufferContractError: it differs from the items that are here.
         """
         slot = self.pushed % self.capacity
-        self._overwrite(self.pushed + 1 - self.capacity)
+        if self.used is not None:
+            self.extend([item])
+            return slot
         if self.store is None or not self.store.put_one(item, slot):
             store: Any = self.store or self._store_for([item])
             prepared = store.prepare([item])
             self.store = store
             store.put(slot, slot + 1, prepared, 0)
         self._grow(1)
-        if self.used is not None:
-            self.used.arrive(item)
         return slot
 
     def extend(self, items: Sequence[Any]) -> range:
@@ -139,6 +139,19 @@ class Ring:
         self._overwrite(before_id)
         self.first = max(self.first, min(before_id, self.pushed))
 
+    def grow_to(self, capacity: int) -> None:
+        """Have more slots; items stay as they are, in other slots."""
+        old, spans, held = self.store, list(self.spans(self.first, self.pushed)), self.slots()
+        self.capacity = capacity
+        if isinstance(old, ObjectStore):  # the items themselves, no copies
+            items = [old.peek(slot) for slot in held.tolist()]
+            self.store = self._object_store()
+            for span in self.spans(self.first, self.pushed):
+                self.store.put(span.start, span.stop, items, span.offset)
+        elif old is not None:
+            self.store = ColumnStore(capacity, self._frames)
+            self.store.restore(old.state_of(spans), self.spans(self.first, self.pushed))
+
     def ordered(self, by_slot: Array) -> Array:
         """What an array [capacity] says of the items here, the oldest first: a copy."""
         parts = [by_slot[span.start : span.stop] for span in self.spans(self.first, self.pushed)]
@@ -187,7 +200,9 @@ class Ring:
         self.first = max(self.first, self.pushed - self.capacity)
 
     def _store_for(self, items: Sequence[Any]) -> ColumnStore | ObjectStore:
-        if ColumnStore.fits(items[0]):
+        first = items[0]
+        names_data = self.used is not None and isinstance(first, Mapping) and "data_id" in first
+        if ColumnStore.fits(first) and not names_data:
             return ColumnStore(self.capacity, self._frames)
         return self._object_store()
 

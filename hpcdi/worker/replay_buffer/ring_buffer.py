@@ -88,6 +88,8 @@ class RingBuffer(IBuffer, Closing):
         """
         with self._lock:
             if columns:
+                if not isinstance(data, Mapping):
+                    raise BufferContractError(f"columns are a mapping, not a {type(data).__name__}")
                 pushed = self._push_columns(data)
             elif not isinstance(data, list):
                 pushed = self._push_one(data)
@@ -103,9 +105,10 @@ class RingBuffer(IBuffer, Closing):
 
     def close(self) -> None:
         """Report the last traffic and drop everything; again: nothing."""
-        if self._ring.store is not None:
+        with self._lock:
             self._thruput.report(self.count())
-            self.clear()
+            if self._ring.store is not None:
+                self.clear()
 
     def count(self) -> int:
         """Items that can be drawn."""
@@ -130,7 +133,8 @@ class RingBuffer(IBuffer, Closing):
     def take_used(self) -> list[str]:
         """Data ids (items' ``data_id``) that no item has any more, since the last call.
 
-        Empty without `enable_track_used_data`. Whoever owns the files removes them, or not.
+        Empty without `enable_track_used_data`; items given as columns name none. Whoever owns the
+        files removes them, or not.
         """
         with self._lock:
             return self._used.take() if self._used is not None else []

@@ -98,18 +98,21 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
 
     def _find_episodes(self, first_id: int) -> None:
         """See to which episodes the items from `first_id` on belong."""
+        if first_id == self._ring.pushed:
+            return
         follows = first_id > self._ring.first  # on an item that is still here
         ids = np.arange(first_id - follows, self._ring.pushed)
         slots = ids % self._ring.capacity
         ends, envs = self._borders(slots)
-        begins = np.concatenate([[True], ends[:-1] | (envs[1:] != envs[:-1])])[: len(ids)]
+        others = (envs[1:] != envs[:-1]).any(axis=1)
+        begins = np.concatenate([[True], ends[:-1] | others])
         known = np.where(begins, ids, 0)
         if follows:
             known[0] = self._episode_of[slots[0]]
         self._episode_of[slots] = np.maximum.accumulate(known)
 
     def _borders(self, slots: Array) -> tuple[Array, Array]:
-        """Of items in slots [m]: whether each ends its episode, and its environment."""
+        """Of items in slots [m]: whether each ends its episode, and its environment [m, k]."""
         store, count = self._ring.store, len(slots)
         ends, envs = np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
         if isinstance(store, ColumnStore):
@@ -118,13 +121,15 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
                 if column is not None:
                     ends |= column[slots].reshape(count, -1).any(axis=1)
             env_id = store.column("env_id")
-            envs = env_id[slots].reshape(count) if env_id is not None else envs
+            envs = env_id[slots] if env_id is not None else envs
         elif store is not None:
             items = [store.peek(slot) for slot in slots.tolist()]
             said = [item if isinstance(item, Mapping) else {} for item in items]
-            ends = np.array([any(bool(s.get(n, False)) for n in _ENDS) for s in said], dtype=bool)
-            envs = np.array([int(s.get("env_id", 0)) for s in said], dtype=np.int64)
-        return ends, envs
+            ends = np.array([any(np.any(s.get(n, False)) for n in _ENDS) for s in said], dtype=bool)
+            numbers: dict[str, int] = {}  # an environment may be called anything
+            names = [str(s.get("env_id", 0)) for s in said]
+            envs = np.array([numbers.setdefault(n, len(numbers)) for n in names], dtype=np.int64)
+        return ends, envs.reshape(count, -1)
 
     def _draw_sequences(
         self, batch: int, sequence: int, sample_range: slice | None, replace: bool

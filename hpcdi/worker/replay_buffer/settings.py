@@ -25,7 +25,7 @@ class BufferConfig(ComponentConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        if len(self.frames) > 2:
+        if len(self.frames) > 2 or len(set(self.frames)) < len(self.frames):
             yield Problem("frames", "one or two columns, an observation and the next one")
 
 

@@ -1,0 +1,84 @@
+"""A buffer's file survives SIGKILL at any moment; and the tool that says so would notice if not."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.errors import SnapshotError
+
+TOOLS = Path(__file__).parent.parent.parent / "tools"
+ITEMS = 1000
+
+
+def kill(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, str(TOOLS / "kill_snapshots.py"), "--kills", "10", "--seed", "3"]
+    line += ["--items", str(ITEMS), "--folder", str(folder), *more]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("kill_snapshots")
+
+
+def test_every_file_is_whole(tmp_path: Path) -> None:
+    ended = kill(tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    *kills, summary, swept = ended.stdout.splitlines()
+    assert len(kills) == 10
+    assert all(line.endswith("whole") for line in kills)
+    assert summary.startswith("10 of 10 files whole and of one snapshot; ")
+    assert int(re.findall(r"(\d+) kills while saving", summary)[0]) > 0
+    assert "swept by hpcdi.store.atomic.sweep_temporary" in swept
+    assert [path.name for path in (tmp_path / "kill_snapshots").iterdir()] == ["buffer.h5"]
+
+
+def test_files_written_in_place_are_found_damaged(tmp_path: Path) -> None:
+    ended = kill(tmp_path, "--in-place")
+    assert (ended.returncode, ended.stderr) == (1, "")
+    damaged = [line for line in ended.stdout.splitlines() if "IS DAMAGED" in line]
+    assert f"{10 - len(damaged)} of 10 files whole" in ended.stdout
+    assert damaged
+
+
+def test_a_whole_file_is_judged_by_its_number(tool: Any, tmp_path: Path) -> None:
+    path = tmp_path / "buffer.h5"
+    tool.filled(7, ITEMS).save_data(path)
+    assert tool.judge(path, ITEMS, 6, 7) == 7
+    for ended, begun in ((8, 9), (5, 6)):
+        with pytest.raises(ValueError, match=f"snapshot 7 is not one of {ended} to {begun}"):
+            tool.judge(path, ITEMS, ended, begun)
+
+
+def test_a_mixed_file_is_noticed(tool: Any, tmp_path: Path) -> None:
+    """A single item of another snapshot is enough, or its priority."""
+    path, buffer = tmp_path / "buffer.h5", tool.filled(7, ITEMS)
+    buffer.update_priorities(np.array([ITEMS - 1]), np.array([9.0]))
+    buffer.save_data(path)
+    with pytest.raises(ValueError, match="priorities are of several snapshots"):
+        tool.judge(path, ITEMS, 0, 9)
+    buffer.push_columns({n: c[-1:] for n, c in tool.snapshot(8, ITEMS).items()})
+    buffer.save_data(path)
+    with pytest.raises(ValueError, match="'snapshot' is of several snapshots"):
+        tool.judge(path, ITEMS, 0, 9)
+
+
+def test_a_torn_file_or_one_of_too_few_items_is_noticed(tool: Any, tmp_path: Path) -> None:
+    path, buffer = tmp_path / "buffer.h5", tool.filled(7, ITEMS)
+    buffer.evict(1)
+    buffer.save_data(path)
+    with pytest.raises(ValueError, match="999 items instead of 1000"):
+        tool.judge(path, ITEMS, 0, 9)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    with pytest.raises(SnapshotError, match=r"buffer\.h5"):
+        tool.judge(path, ITEMS, 0, 9)
