@@ -38,12 +38,9 @@ class NumpyKernels:
         """
         blocks = at >> BLOCK_SHIFT
         doubtful[blocks[leaves.take(at) <= low.take(blocks)]] = True
-        np.minimum.at(low, blocks, np.where(mass > 0, mass, _INFINITE))
         leaves[at] = mass
-        if mass.ndim:
-            lost = leaves.take(at) != mass  # to a later one of the same leaf
-            if np.count_nonzero(lost):
-                doubtful[blocks[lost]] = True
+        new = leaves.take(at)  # of equal indices, the last mass
+        np.minimum.at(low, blocks, np.where(new > 0, new, _INFINITE))
 
     def resum(self, groups: Array, nodes: Indices, sums: Array) -> None:
         """Set `sums` (float64) at nodes [m] from the masses of their children [nodes, 16]."""

@@ -82,10 +82,10 @@ def test_the_oldest_give_way_however_long_they_are() -> None:
 
 
 def test_more_transitions_than_there_was_room_for() -> None:
-    lengths = [900, 200, 1, 1500, 40, 4000, 7]
+    lengths = [900, 200, 1, 1500, 40, 9000, 7]
     buffer = filled(*lengths)
     assert held(buffer) == list(enumerate(lengths))
-    assert buffer.episode_len == 4000
+    assert buffer.episode_len == 9000
 
 
 def test_room_is_used_again() -> None:

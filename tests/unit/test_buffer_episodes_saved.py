@@ -22,6 +22,16 @@ def test_transitions_may_be_anything() -> None:
     assert drawn[0]["it"] is lock
 
 
+def test_objects_stay_in_order_as_their_room_grows() -> None:
+    """After others have gone, so that they lie round the end of the old room and of the new one."""
+    buffer = make(2)
+    for number, length in enumerate([600, 300, 500, 700, 1300]):
+        buffer.push([[f"{number}/{step}" for step in range(length)]])
+        for drawn in buffer.sample(buffer.count(), 0):
+            first = drawn[0].split("/")[0]
+            assert drawn == [f"{first}/{step}" for step in range(len(drawn))]
+
+
 def test_plain_objects_can_be_saved_others_are_refused(tmp_path: Path) -> None:
     buffer, moved = make(3), make(3)
     buffer.push([episode(n, n + 1, text=str(n)) for n in range(2)])
