@@ -6,6 +6,7 @@ A library that is not installed is left out.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -65,6 +66,10 @@ class Peer:
     def __init__(self, task: Task, prioritized: bool) -> None:
         self.task, self.prioritized = task, prioritized
         self.rng = np.random.default_rng(1)
+
+    def laid_out(self, rows: Columns) -> Columns:
+        """Rows in the layout that the library wants; before anything is measured."""
+        return rows
 
     def push_one(self, rows: Columns, k: int) -> None:
         """Add row k of rows."""
@@ -207,10 +212,20 @@ class Cpprb(Peer):
 
 
 class CpprbCompact(Cpprb):
-    """With stack_compress and next_of."""
+    """With stack_compress and next_of; it wants the frames of a stack in the last axis."""
 
     name = "cpprb, stack_compress"
     compact = True
+
+    def __init__(self, task: Task, prioritized: bool) -> None:
+        stack, *frame = task.shape
+        super().__init__(dataclasses.replace(task, shape=(*frame, stack)), prioritized)
+
+    def laid_out(self, rows: Columns) -> Columns:
+        return {
+            name: np.ascontiguousarray(np.moveaxis(column, 1, -1)) if column.ndim > 1 else column
+            for name, column in rows.items()
+        }
 
 
 class StableBaselines(Peer):
