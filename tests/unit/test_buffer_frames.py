@@ -59,10 +59,11 @@ def stream(start: int, stop: int, env: int = 0, episode: int = 1000) -> list[dic
 def used(buffer: Any) -> int:
     """Frames that are stored; all of them are of items that are here, and nothing else is lost."""
     store = buffer._ring.store._frames
-    count, free = len(store._pool.frames), store._pool._free
+    count, free = len(store._pool._users), store._pool._free
     held = store._places[buffer._ring.slots()]
     assert set(range(count)) - set(free) == set(held.reshape(-1).tolist())
     assert len(set(free)) == len(free)
+    assert store._pool.used == count - len(free)
     return count - len(free)
 
 
@@ -200,7 +201,7 @@ def test_the_pool_does_not_grow_over_many_times_the_capacity() -> None:
     buffer, rng, sizes = buffer_of(30), np.random.default_rng(1), []
     for _ in range(20):
         buffer.push([pair(rng.integers(0, 99, 4), rng.integers(0, 99, 4), 0) for _ in range(30)])
-        sizes.append(buffer.n_bytes)
+        sizes.append(len(buffer._ring.store._frames._pool.frames))
         assert used(buffer) <= 30 * 2 * STACK
     assert len(set(sizes)) == 1
 

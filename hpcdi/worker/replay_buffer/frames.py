@@ -25,33 +25,43 @@ _ONE_ENV = np.zeros(1, np.int64)
 
 
 class FramePool:
-    """Frames in numbered places; it grows as they are needed.
+    """Frames in numbered places; memory is used as they are written.
 
     Args:
         shape: of a frame.
         dtype: of its values.
+        size: frames that it has room for; it grows when they do not suffice.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self.frames = np.empty((0, *shape), dtype)
-        self._users: list[int] = []  # slot of the last item that uses each frame
-        self._free: list[int] = []
+    def __init__(self, shape: tuple[int, ...], dtype: Any, size: int = 0) -> None:
+        self.frames = np.empty((size, *shape), dtype)
+        self._users: list[int] = []  # of each place taken so far: slot of the last item
+        self._free: list[int] = []  # places that were taken
+
+    @property
+    def used(self) -> int:
+        """Frames that are here."""
+        return len(self._users) - len(self._free)
 
     def add(self, frame: Array) -> int:
         """Store a frame; gives its place."""
-        if not self._free:
-            size = len(self.frames)
-            more = max(_GROWTH, size // 8)
-            self.frames.resize((size + more, *self.frames.shape[1:]), refcheck=False)
-            self._users += [_NOWHERE] * more
-            self._free += range(size + more - 1, size - 1, -1)
-        place = self._free.pop()
+        if self._free:
+            place = self._free.pop()
+        else:
+            place = len(self._users)
+            self._users.append(_NOWHERE)
+            if place == len(self.frames):
+                more = place + max(_GROWTH, place // 8)
+                self.frames.resize((more, *self.frames.shape[1:]), refcheck=False)
         self.frames[place] = frame
         return place
 
     def load(self, frames: Array, users: list[int]) -> None:
         """Take frames [m, ...] and their users [m], instead of what is here."""
-        self.frames = frames.copy()
+        self.frames = np.empty(
+            (max(len(self.frames), len(frames)), *frames.shape[1:]), frames.dtype
+        )
+        self.frames[: len(frames)] = frames
         self._users, self._free = users, []
 
     def use(self, places: list[int], slot: int) -> None:
@@ -90,7 +100,14 @@ class FrameStore:
     @property
     def n_bytes(self) -> int:
         """Bytes of all frames, and of where they lie."""
-        return self._pool.frames.nbytes + self._places.nbytes
+        frames = self._pool.frames
+        n_bytes = self._pool.used * frames.itemsize * math.prod(frames.shape[1:])
+        return int(n_bytes) + self._places.nbytes
+
+    @property
+    def _room(self) -> int:
+        """Frames of long episodes: one an item, and some at each beginning."""
+        return self._capacity + self._capacity // 16 + 64
 
     def declare(self, columns: Mapping[str, Array]) -> None:
         """Take shapes and dtypes from the first columns.
@@ -111,7 +128,7 @@ class FrameStore:
         if envs.dtype.kind not in "iub" or math.prod(envs.shape[1:]) != 1:
             raise BufferContractError(f"'env_id' is {envs.dtype}{envs.shape[1:]}, no whole number")
         self._stack = like.shape[1]
-        self._pool = FramePool(like.shape[2:], like.dtype)
+        self._pool = FramePool(like.shape[2:], like.dtype, self._room)
         n_frames = self._stack * len(self.names)
         self._places = np.full((self._capacity, n_frames), _NOWHERE, np.int32)
 
@@ -174,7 +191,7 @@ class FrameStore:
         self._places[slots] = places
         users = np.full(len(frames), _NOWHERE)
         users[places.reshape(-1)] = np.repeat(slots, places.shape[1])  # the last one counts
-        self._pool = FramePool(frames.shape[1:], frames.dtype)
+        self._pool = FramePool(frames.shape[1:], frames.dtype, self._room)
         self._pool.load(frames, users.tolist())
         self._latest, self._count = {}, 0
 
