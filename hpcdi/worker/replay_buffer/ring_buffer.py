@@ -170,6 +170,8 @@ class RingBuffer(IBuffer, Closing):
     def save_data(self, file_name: str | Path) -> None:
         """Write the state to an HDF5 file that appears whole, or not at all.
 
+        Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
+
         Raises:
             SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
         """
