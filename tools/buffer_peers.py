@@ -140,14 +140,14 @@ class HpcdiNumpy(Hpcdi):
     name = "hpcdi, no numba"
 
     def __init__(self, task: Task, prioritized: bool) -> None:
-        from hpcdi.utils import segment_tree
+        from hpcdi.utils import kernels
 
-        if not prioritized or isinstance(segment_tree.kernels(), segment_tree.NumpyKernels):
+        if not prioritized or isinstance(kernels.kernels(), kernels.NumpyKernels):
             raise NotImplementedError("it would be the same")
-        fastest = segment_tree._KERNELS.copy()
-        segment_tree._KERNELS[:] = [segment_tree.NumpyKernels()]
+        fastest = kernels._KERNELS.copy()
+        kernels._KERNELS[:] = [kernels.NumpyKernels()]
         super().__init__(task, prioritized)
-        segment_tree._KERNELS[:] = fastest
+        kernels._KERNELS[:] = fastest
 
 
 class HpcdiCompact(Hpcdi):

@@ -1,4 +1,4 @@
-"""The inner loops of `utils.segment_tree`, compiled by numba: the same additions, the same results.
+"""The inner loops of `utils.kernels`, compiled by numba: the same additions, the same results.
 
 Importing this fails where numba is not installed. The first use compiles, which takes seconds, and
 keeps the code in numba's cache for later runs.
@@ -102,8 +102,26 @@ def _descend(groups: Any, nodes: Any, mass: Any) -> Any:
     return children, left
 
 
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _mark_drawn(marks: Any, slots: Any, newest: int, now: int) -> Any:
+    count, capacity = len(slots), len(marks)
+    use, staleness = np.empty(count, np.int32), np.empty(count, np.int64)
+    ids = np.empty(count, np.int64)
+    for k in range(count):
+        marks[slots[k], 0] += 1
+    for k in range(count):
+        use[k], made = marks[slots[k], 0], marks[slots[k], 1]
+        staleness[k] = now - made if made >= 0 else -1
+        ids[k] = newest - (newest - slots[k]) % capacity
+    return use, staleness, ids
+
+
 class CompiledKernels:
     """See `NumpyKernels`."""
+
+    def mark_drawn(self, marks: Array, slots: Array, newest: int, now: int) -> Any:
+        """See `NumpyKernels.mark_drawn`."""
+        return _mark_drawn(marks, slots, newest, now)
 
     def write(self, leaves: Array, at: Array, mass: Array, low: Array, doubtful: Array) -> None:
         """See `NumpyKernels.write`."""

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.types import Array
-from hpcdi.utils import segment_tree
+from hpcdi.utils import kernels, segment_tree
 from hpcdi.utils.compiled import CompiledKernels
-from hpcdi.utils.segment_tree import NumpyKernels, PriorityTree
+from hpcdi.utils.kernels import NumpyKernels
+from hpcdi.utils.segment_tree import PriorityTree
 
 QUICK = settings(deadline=None, max_examples=60)
 KERNELS = pytest.mark.parametrize(
@@ -129,14 +130,29 @@ def test_both_kinds_of_inner_loops_agree_to_the_last_bit() -> None:
     assert all(other == found[0] for other in found)
 
 
+@pytest.mark.parametrize("newest", [6, 7, 40])
+def test_both_mark_draws_alike(newest: int) -> None:
+    """Of eight slots, some drawn twice: their uses, ages and ids are those of plain arithmetic."""
+    slots = indices([3, 0, 3, 6, 5])
+    made = np.array([4, -1, 2, 9, 0, -1, 7, 12])
+    here = {n % 8: n for n in range(newest - 7, newest + 1)}
+    for inner in (NumpyKernels(), CompiledKernels()):
+        marks = np.stack([np.full(8, 10), made], axis=1).astype(np.int32)
+        use, staleness, ids = inner.mark_drawn(marks, slots, newest, 10)
+        assert use.tolist() == [12, 11, 12, 11, 11]
+        assert staleness.tolist() == [1, 6, 1, 3, -1]
+        assert ids.tolist() == [here[slot] for slot in slots.tolist()]
+        assert marks[:, 0].tolist() == [11, 10, 10, 12, 10, 11, 11, 10]
+
+
 def test_without_numba_numpy_does_it() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
-        "from hpcdi.utils.segment_tree import kernels\n"
+        "from hpcdi.utils.kernels import kernels\n"
         "print(type(kernels()).__name__)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "NumpyKernels"
-    assert isinstance(segment_tree.kernels(), CompiledKernels)
+    assert isinstance(kernels.kernels(), CompiledKernels)

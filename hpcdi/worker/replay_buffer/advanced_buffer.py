@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
+from hpcdi.utils.kernels import NumpyKernels, kernels
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.index import ItemIndex
@@ -30,7 +31,7 @@ from hpcdi.worker.replay_buffer.monitor import Reports, SampledData
 from hpcdi.worker.replay_buffer.objects import ObjectStore
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
-from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler
+from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, Sampler, UniformSampler
 from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
 
 
@@ -216,8 +217,11 @@ class AdvancedReplayBuffer(RingBuffer):
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
         size = ring.capacity
-        sampler = PrioritizedSampler(size, self._cfg.alpha) if self._prioritized else None
-        self._index = ItemIndex(ring, sampler or UniformSampler(size))
+        sampler: Sampler = UniformSampler(size)
+        inner = NumpyKernels()  # to draw uniformly, numba is not worth the time of its import
+        if self._prioritized:
+            sampler, inner = PrioritizedSampler(size, self._cfg.alpha), kernels()
+        self._index = ItemIndex(ring, sampler, inner)
         self._limits = Limits(self._cfg)
         self._beta_start, self._draws = float(self._cfg.beta), 0
 

@@ -13,8 +13,6 @@ from hpcdi.worker.replay_buffer.items import Drawn
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.samplers import Sampler
 
-_ONCE = np.int32(1)
-
 
 class ItemIndex:
     """Which of a ring's items can be drawn, and how often and by whom they were made and drawn.
@@ -22,12 +20,13 @@ class ItemIndex:
     Args:
         ring: where the items lie.
         sampler: draws among those that are alive: neither overwritten nor dropped.
+        inner: the inner loops, see `utils.kernels`.
     """
 
-    def __init__(self, ring: Ring, sampler: Sampler) -> None:
+    def __init__(self, ring: Ring, sampler: Sampler, inner: Any) -> None:
         self.alive = 0
         self.max_priority = 1.0
-        self._ring, self._sampler = ring, sampler
+        self._ring, self._sampler, self._inner = ring, sampler, inner
         self._marks = np.zeros((ring.capacity, 2), dtype=np.int32)  # side by side: one cache miss
         self._use, self._made_at = self._marks.T
 
@@ -138,7 +137,6 @@ class ItemIndex:
         self.max_priority = float(state["max_priority"])
 
     def _describe(self, slots: Array, weights: Array, train_iter: int) -> Drawn:
-        np.add.at(self._use, slots, _ONCE)
-        use, made = self._marks.take(slots, axis=0).T
-        staleness = np.where(made >= 0, train_iter - made, -1)
-        return Drawn(slots, self._ring.ids_at(slots), weights, staleness, use)
+        newest = self._ring.pushed - 1
+        use, staleness, ids = self._inner.mark_drawn(self._marks, slots, newest, train_iter)
+        return Drawn(slots, ids, weights, staleness, use)

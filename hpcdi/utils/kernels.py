@@ -1,0 +1,132 @@
+"""The inner loops of prioritized replay, over whole batches; compiled where numba is installed.
+
+Each loop is here once in numpy operations, and once in `utils.compiled`, with the same additions in
+the same order: the same results to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdi.types import Array
+
+FAN_OUT = 16
+BLOCK_SHIFT = 12  # of a leaf's index, to the block of which the smallest leaf is known
+INFINITE = np.float32(np.inf)
+_ONCE = np.int32(1)
+
+Indices = npt.NDArray[np.int64]
+
+
+class NumpyKernels:
+    """The inner loops, as numpy operations over whole batches."""
+
+    def write(self, leaves: Array, at: Indices, mass: Array, low: Array, doubtful: Array) -> None:
+        """Set leaves at indices [m] to masses (float32, [m] or one), and see to the blocks' lows.
+
+        A block whose smallest leaf is overwritten is in doubt; see `PriorityTree.smallest`.
+        """
+        blocks = at >> BLOCK_SHIFT
+        doubtful[blocks[leaves.take(at) <= low.take(blocks)]] = True
+        leaves[at] = mass
+        new = leaves.take(at)  # of equal indices, the last mass
+        np.minimum.at(low, blocks, np.where(new > 0, new, INFINITE))
+
+    def resum(self, groups: Array, nodes: Indices, sums: Array) -> None:
+        """Set `sums` (float64) at nodes [m] from the masses of their children [nodes, 16]."""
+        nodes = _without_repeats(nodes)
+        part = np.empty((FAN_OUT, len(nodes)))
+        part[:] = groups.take(nodes, 0).T
+        half = part[:8] + part[8:]
+        half = half[:4] + half[4:]
+        half = half[:2] + half[2:]
+        sums[nodes] = half[0] + half[1]
+
+    def running_sum(self, masses: Array, out: Array) -> None:
+        """Set ``out[k + 1]`` to the sum of masses 0 to k, added one by one."""
+        np.cumsum(masses, dtype=np.float64, out=out[1:])
+
+    def search(self, top: Array, mass: Array) -> tuple[Indices, Array]:
+        """For each mass [m], the node at which the running sum `top` passes it.
+
+        Gives the nodes, and the mass that is left to pass below them.
+        """
+        last = top.searchsorted(top[-1]) - 1  # the last node that holds anything
+        nodes = np.minimum(top[1:].searchsorted(mass, side="right"), last)
+        return nodes, mass - top.take(nodes)
+
+    def descend(self, groups: Array, nodes: Indices, mass: Array) -> tuple[Indices, Array]:
+        """From nodes [m] to the children at which the running sum passes `mass` [m].
+
+        Gives the children, and the mass that is left to pass below them.
+        """
+        count = len(nodes)
+        before = np.empty((FAN_OUT + 1, count))
+        before[0] = 0.0
+        before[1:] = groups.take(nodes, 0).T
+        rows = list(before)
+        for child in range(2, FAN_OUT + 1):
+            np.add(rows[child - 1], rows[child], out=rows[child])
+        passes = before[1:] <= mass
+        passed = np.add.reduce(passes.view(np.int8), axis=0, dtype=np.int8).astype(np.int64)
+        if np.count_nonzero(passes[-1]):
+            # rounding: the sum of a node and that of its children are a hair apart
+            beyond = np.flatnonzero(passes[-1])
+            passed[beyond] = _last_positive(groups[nodes[beyond]])
+        left = mass - before.reshape(-1).take(passed * count + np.arange(count))
+        return nodes * FAN_OUT + passed, left
+
+    def mark_drawn(
+        self, marks: Array, slots: Indices, newest: int, now: int
+    ) -> tuple[Array, Array, Indices]:
+        """Count draws of slots [m]; gives uses, staleness (-1: not known) and ids of their items.
+
+        Args:
+            marks: of every slot, uses and the train iteration it was made at, int32 [capacity, 2].
+            slots: that were drawn; item n lies in slot n mod capacity.
+            newest: id of the newest item.
+            now: the learner's train iteration.
+        """
+        np.add.at(marks[:, 0], slots, _ONCE)
+        use, made = marks.take(slots, axis=0).T
+        staleness = np.subtract(now, made, dtype=np.int64)
+        if np.count_nonzero(made < 0):
+            staleness[made < 0] = -1
+        ids: Indices = newest - slots
+        ids %= len(marks)
+        np.subtract(newest, ids, out=ids)
+        return use, staleness, ids
+
+
+_KERNELS: list[Any] = []
+
+
+def kernels() -> Any:
+    """The fastest inner loops that this machine has: compiled where numba is installed."""
+    if not _KERNELS:
+        try:
+            from hpcdi.utils.compiled import CompiledKernels
+        except ImportError:
+            _KERNELS.append(NumpyKernels())
+        else:
+            _KERNELS.append(CompiledKernels())
+    return _KERNELS[0]
+
+
+def _last_positive(groups: Array) -> Indices:
+    """The last child of each group [m, 16] whose mass is not 0."""
+    last: Indices = FAN_OUT - 1 - (groups[:, ::-1] > 0).argmax(axis=1)
+    return last
+
+
+def _without_repeats(indices: Indices) -> Indices:
+    """Drop equal neighbours, where there are likely many: of leaves that were set in a row."""
+    if not 0 <= indices[-1] - indices[0] < len(indices) - 1:
+        return indices
+    keep = np.empty(indices.shape, dtype=bool)
+    keep[0] = True
+    np.not_equal(indices[1:], indices[:-1], out=keep[1:])
+    return indices[keep]
