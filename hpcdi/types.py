@@ -13,6 +13,9 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 """Any numpy array; the docstring at hand says shape and dtype."""
 
+NUMBERS = "biufc"
+"""Kinds of dtype that columns hold: truth values, integers, floats, complex numbers."""
+
 Columns: TypeAlias = dict[str, Array]
 """Column name -> array; all arrays have the same leading axis. Nested keys are joined by '/'."""
 

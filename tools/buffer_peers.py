@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -140,14 +141,12 @@ class HpcdiNumpy(Hpcdi):
     name = "hpcdi, no numba"
 
     def __init__(self, task: Task, prioritized: bool) -> None:
-        from hpcdi.utils import kernels
+        from hpcdi.utils.kernels import NumpyKernels, kernels
 
-        if not prioritized or isinstance(kernels.kernels(), kernels.NumpyKernels):
+        if not prioritized or isinstance(kernels(), NumpyKernels):
             raise NotImplementedError("it would be the same")
-        fastest = kernels._KERNELS.copy()
-        kernels._KERNELS[:] = [kernels.NumpyKernels()]
-        super().__init__(task, prioritized)
-        kernels._KERNELS[:] = fastest
+        with patch("hpcdi.worker.replay_buffer.advanced_buffer.kernels", NumpyKernels):
+            super().__init__(task, prioritized)
 
 
 class HpcdiCompact(Hpcdi):

@@ -26,7 +26,7 @@ from hpcdi import __version__
 from hpcdi.errors import ShardError
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import Image, image_of
-from hpcdi.types import ITEM_DTYPE, Array, Columns, ColumnSpec, RowView, ShardRef
+from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1
@@ -36,7 +36,6 @@ _OWN_NAMES = frozenset(
      "views", _HEADER_CRC)
 )  # fmt: skip
 _ITEM_NAMES = frozenset(ITEM_DTYPE.names or ())
-_NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _check(block: Block, path: str) -> None:
     if taken:
         raise ShardError(path, f"the names {taken} belong to the item table; rename those columns")
     for name, column in block.columns.items():
-        if column.dtype.kind not in _NUMBERS:
+        if column.dtype.kind not in NUMBERS:
             raise ShardError(path, f"column {name!r} is {column.dtype}; a shard holds numbers only")
     if block.items.dtype != ITEM_DTYPE:
         raise ShardError(path, f"the item table has dtype {block.items.dtype}, not {ITEM_DTYPE}")

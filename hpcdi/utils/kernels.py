@@ -6,6 +6,7 @@ the same order: the same results to the last bit.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,14 @@ INFINITE = np.float32(np.inf)
 _ONCE = np.int32(1)
 
 Indices = npt.NDArray[np.int64]
+
+
+def ids_of(slots: Indices, newest: int, capacity: int) -> Indices:
+    """Ids of the items in slots, where item n lies in slot n mod capacity and `newest` is last."""
+    ids: Indices = newest - slots
+    ids %= capacity
+    np.subtract(newest, ids, out=ids)
+    return ids
 
 
 class NumpyKernels:
@@ -95,25 +104,17 @@ class NumpyKernels:
         staleness = np.subtract(now, made, dtype=np.int64)
         if np.count_nonzero(made < 0):
             staleness[made < 0] = -1
-        ids: Indices = newest - slots
-        ids %= len(marks)
-        np.subtract(newest, ids, out=ids)
-        return use, staleness, ids
+        return use, staleness, ids_of(slots, newest, len(marks))
 
 
-_KERNELS: list[Any] = []
-
-
+@functools.cache
 def kernels() -> Any:
     """The fastest inner loops that this machine has: compiled where numba is installed."""
-    if not _KERNELS:
-        try:
-            from hpcdi.utils.compiled import CompiledKernels
-        except ImportError:
-            _KERNELS.append(NumpyKernels())
-        else:
-            _KERNELS.append(CompiledKernels())
-    return _KERNELS[0]
+    try:
+        from hpcdi.utils.compiled import CompiledKernels
+    except ImportError:
+        return NumpyKernels()
+    return CompiledKernels()
 
 
 def _last_positive(groups: Array) -> Indices:

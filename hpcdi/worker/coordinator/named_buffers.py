@@ -19,19 +19,13 @@ class NamedBuffers:
     def __init__(self, make_buffer: Callable[[str], AdvancedReplayBuffer]) -> None:
         self._make_buffer = make_buffer
         self._buffers: dict[str, AdvancedReplayBuffer] = {}
-        self._files: dict[str, set[str]] = {}  # of each buffer: data ids that its items have
-        self._needed: list[str] = []
 
     def push(self, ready: ItemReady) -> None:
         """Put one item's metadata into the buffer of its name, which is made by the first one."""
         buffer = self._buffers.get(ready.buffer_id)
         if buffer is None:
             buffer = self._buffers[ready.buffer_id] = self._make_buffer(ready.buffer_id)
-            self._files[ready.buffer_id] = set()
         buffer.push({**ready.metadata, "data_id": ready.data_id}, -1)
-        if ready.data_id not in self._files[ready.buffer_id]:
-            self._files[ready.buffer_id].add(ready.data_id)
-            self._needed.append(ready.data_id)
 
     def sample(
         self, buffer_id: str, batch_size: int, train_iter: int
@@ -46,26 +40,19 @@ class NamedBuffers:
             self._buffers[buffer_id].update(priority_info)
 
     def take_needed(self) -> list[str]:
-        """Data ids that a buffer's items have now and had not, since the last call."""
-        needed, self._needed = self._needed, []
-        return needed
+        """Data ids that a buffer's items have now and had not, since the last call.
+
+        Only buffers with `enable_track_used_data` say so, here and in `take_freed`.
+        """
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_new()]
 
     def take_freed(self) -> list[str]:
-        """Data ids that a buffer's items have no more, since the last call.
-
-        Only buffers with `enable_track_used_data` say so.
-        """
-        freed = []
-        for name, buffer in self._buffers.items():
-            gone = buffer.take_used()
-            self._files[name].difference_update(gone)
-            freed += gone
-        return freed
+        """Data ids that a buffer's items have no more, since the last call."""
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_used()]
 
     def close(self, buffer_id: str) -> None:
         """Drop a buffer; its files stay."""
         self._buffers.pop(buffer_id, None)
-        self._files.pop(buffer_id, None)
 
     def state_dict(self) -> dict[str, Any]:
         """State of each buffer, by name."""
@@ -77,6 +64,3 @@ class NamedBuffers:
         for name, state in state_dict.items():
             self._buffers[name] = self._make_buffer(name)
             self._buffers[name].load_state_dict(state)
-            items = state["ring"]["items"].get("objects", [])
-            self._files[name] = {item["data_id"] for item in items if item is not None}
-            self._needed += sorted(self._files[name])

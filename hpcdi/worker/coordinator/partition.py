@@ -109,11 +109,9 @@ class Partition:
         if held is None or admitted.error:
             return 0
         rows, versions = item_rows(held.ready, held.first_row)
-        capacity = self.buffer.replay_buffer_size
-        rows, versions = rows[-capacity:], versions[-capacity:]
         ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
         held.end_id = ids.stop
-        return len(rows)
+        return len(ids)
 
     def demand(self, demand: DataDemand) -> int:
         """Take a learner's request and its priorities; gives how many priorities were stale."""

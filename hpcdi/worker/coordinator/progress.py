@@ -69,8 +69,8 @@ class ProgressLine:
             parts.append(f"ETA {human_time(eta_s)}")
         if not scheduler.life.is_on:
             parts.append("ending")
-        elif desk.blocked:
-            parts.append(desk.blocked)
+        elif blocked := desk.blocked:
+            parts.append(blocked)
         return f"{_clock(now - self._started)} " + " | ".join(parts)
 
     def say(self, text: str) -> None:

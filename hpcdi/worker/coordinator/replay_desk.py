@@ -68,7 +68,7 @@ class ReplayDesk:
     @property
     def blocked(self) -> str:
         """Why a learner, or its blocks, have to wait; empty where none has to."""
-        return next((p.blocked for p in self.partitions.values() if p.blocked), "")
+        return next(filter(None, (p.blocked for p in self.partitions.values())), "")
 
     @property
     def blocks_skipped(self) -> int:

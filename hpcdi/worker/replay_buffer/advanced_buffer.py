@@ -136,7 +136,8 @@ class AdvancedReplayBuffer(RingBuffer):
             if drawn is None or not isinstance(self._ring.store, ColumnStore):
                 return None
             self._retire(drawn)  # the store still has what the index has dropped
-            return self._collate(self._ring.store, drawn, tensors, pin_memory)
+            columns = self._ring.store.read_columns(drawn.slots)
+            return Sample(self._shaped(columns, tensors, pin_memory), drawn)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities: ``replay_unique_id, replay_buffer_idx, priority``, as lists.
@@ -220,7 +221,8 @@ class AdvancedReplayBuffer(RingBuffer):
         sampler: Sampler = UniformSampler(size)
         inner = NumpyKernels()  # to draw uniformly, numba is not worth the time of its import
         if self._prioritized:
-            sampler, inner = PrioritizedSampler(size, self._cfg.alpha), kernels()
+            inner = kernels()
+            sampler = PrioritizedSampler(size, self._cfg.alpha, inner)
         self._index = ItemIndex(ring, sampler, inner)
         self._limits = Limits(self._cfg)
         self._beta_start, self._draws = float(self._cfg.beta), 0
@@ -232,20 +234,17 @@ class AdvancedReplayBuffer(RingBuffer):
     def _push_one(self, item: Any) -> int:
         if not isinstance(item, Mapping):
             raise BufferContractError("items must be dicts")
-        priority, made_at = item.get("priority"), item.get("collect_iter")
-        made_at = item.get("policy_iter") if made_at is None else made_at
-        if priority is not None:
-            priority = check_priorities(priorities_of([item], 0.0), 1)
-        self._index.admit_one(
-            self._ring.append(item), -1 if made_at is None else int(made_at), priority
-        )
+        has_priority = item.get("priority") is not None
+        priority = float(priorities_of([item], 0.0)[0]) if has_priority else None
+        made_at = made_at_of(item)
+        self._index.admit_one(self._ring.append(item), made_at, priority)
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
         if not all(isinstance(item, Mapping) for item in items):
             raise BufferContractError("items must be dicts")
         priority = priorities_of(items, self._index.max_priority)
-        made_at = made_at_of(items)
+        made_at = np.array([made_at_of(item) for item in items])
         ids = self._ring.extend(items)
         self._admit(ids, made_at, priority)
         return len(items)

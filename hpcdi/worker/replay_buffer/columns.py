@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.types import Array, Columns
+from hpcdi.types import NUMBERS, Array, Columns
 from hpcdi.utils.nested import flatten, stack_columns, unflatten
 from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.fields import (
     LARGE_INTEGER,
-    NUMBERS,
     Field,
     arrays_of,
     check_names,

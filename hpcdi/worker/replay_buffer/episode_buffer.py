@@ -10,10 +10,9 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.fields import joined
+from hpcdi.worker.replay_buffer.fields import arrays_of
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.settings import EpisodeBufferConfig
@@ -43,6 +42,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
     Config = EpisodeBufferConfig
     kind: ClassVar[str] = "episode_buffer"
+    _items: ClassVar[str] = "episodes"
     _episodes: deque[tuple[int, int]]  # id of the first transition, how many there are
     _pushed: int = 0  # number of the next episode; `_origin` is the first since the last `clear`
 
@@ -118,12 +118,10 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
             steps = np.arange(lengths.max(initial=0))
             beyond = steps >= lengths[:, None]
             rows = np.where(beyond, first_ids[:, None], first_ids[:, None] + steps)
-            columns: dict[str, Any] = store.read_columns(rows % self._ring.capacity)
+            columns = store.read_columns(rows % self._ring.capacity)
             for column in columns.values():
                 column[beyond] = 0
-            if tensors or pin_memory:
-                columns = share_tensors(columns, pin_memory=pin_memory)
-            return EpisodeSample(unflatten(columns), lengths, numbers)
+            return EpisodeSample(self._shaped(columns, tensors, pin_memory), lengths, numbers)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included."""
@@ -189,16 +187,6 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         if needed > self._ring.capacity:
             self._ring.grow_to(max(needed, 2 * self._ring.capacity))
 
-    def _choose(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
-        """Positions of `size` episodes, the oldest being 0."""
-        if size < 1:
-            raise BufferContractError(f"cannot draw {size} episodes")
-        among = np.arange(self.count())[sample_range or slice(None)]
-        if len(among) < (1 if replace else size):
-            return None
-        chosen: Array = self._rng.choice(among, size, replace=replace)
-        return chosen
-
     def _draw_whole(
         self, size: int, sample_range: slice | None, replace: bool
     ) -> tuple[Array, Array, Array] | None:
@@ -230,15 +218,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
 def _joined(episodes: Sequence[Mapping[str, Any]]) -> tuple[Columns, list[int]]:
     """Columns of episodes one after the other, and the length of each."""
-    try:
-        flat = [
-            {name: np.asarray(column) for name, column in joined(episode).items()}
-            for episode in episodes
-        ]
-    except ValueError as error:  # ragged, or a nested key with a slash
-        raise BufferContractError(
-            f"columns of an episode are arrays of numbers: {error}"
-        ) from error
+    flat = [arrays_of(episode) for episode in episodes]
     lengths = []
     for columns in flat:
         found = {len(c) if c.ndim else 0 for c in columns.values()}

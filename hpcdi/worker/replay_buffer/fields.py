@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcdi.errors import BufferContractError
-from hpcdi.types import Array, Columns
+from hpcdi.types import NUMBERS, Array, Columns
 from hpcdi.utils.nested import flatten
 
-NUMBERS = "biufc"  # kinds of dtype: truth values, integers, floats, complex numbers
 _FITTING: dict[str, tuple[type, ...]] = {
     "float64": (float, np.float64, np.float32, int),
     "float32": (float, np.float64, np.float32, int),
@@ -42,23 +41,18 @@ class Field(NamedTuple):
         return () if self.shape else _FITTING.get(self.dtype.name, ())
 
 
-def joined(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns by '/'-joined name; nested mappings are joined, names that are joined stay."""
-    if any(isinstance(value, Mapping) for value in columns.values()):
-        return flatten(columns)
-    return dict(columns)
-
-
 def arrays_of(columns: Mapping[str, Any]) -> Columns:
     """Columns by '/'-joined name, as arrays in the machine's byte order.
 
     Raises:
         BufferContractError: one is no array, or a name has '/' where it is nested.
     """
+    is_nested = any(isinstance(column, Mapping) for column in columns.values())
     try:
-        flat = {name: np.asarray(column) for name, column in joined(columns).items()}
+        named = flatten(columns) if is_nested else columns
+        flat = {name: np.asarray(column) for name, column in named.items()}
     except (ValueError, TypeError, RuntimeError) as error:
-        raise BufferContractError(str(error)) from error
+        raise BufferContractError(f"columns must be arrays of numbers: {error}") from error
     return {n: c.astype(c.dtype.newbyteorder("="), copy=False) for n, c in flat.items()}
 
 

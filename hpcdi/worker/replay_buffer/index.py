@@ -42,7 +42,10 @@ class ItemIndex:
             self.max_priority = max(self.max_priority, priority)
 
     def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        """New items [m] can be drawn; None is the largest priority so far, of all of them."""
+        """New items [m] can be drawn; None is the largest priority so far, of all of them.
+
+        See `note_largest` for given ones.
+        """
         for span in self._ring.spans(ids.start, ids.stop):
             slots = np.arange(span.start, span.stop)
             rows = slice(span.offset, span.offset + len(slots))
@@ -51,8 +54,6 @@ class ItemIndex:
             self._made_at[slots] = made_at if isinstance(made_at, int) else made_at[rows]
             given = self.max_priority if priority is None else priority[rows]
             self._sampler.set(slots, given)
-        if priority is not None:
-            self.note_largest(priority)
 
     def drop(self, slots: Array) -> Array:
         """Draw slots [m], all different, no more; gives those that could be drawn till now."""

@@ -34,10 +34,11 @@ class Sample(NamedTuple):
     drawn: Drawn
 
 
-def made_at_of(items: Sequence[Mapping[str, Any]]) -> Array:
-    """Train iteration of the policy that made each item, int64 [m]; -1 where it does not say."""
-    said = [(item.get("collect_iter"), item.get("policy_iter")) for item in items]
-    return np.array([next((int(v) for v in pair if v is not None), -1) for pair in said])
+def made_at_of(item: Mapping[str, Any]) -> int:
+    """Train iteration of the policy that made an item; -1 where it does not say."""
+    said = item.get("collect_iter")
+    said = item.get("policy_iter") if said is None else said
+    return -1 if said is None else int(said)
 
 
 def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
@@ -139,6 +140,8 @@ class UsedData:
 
     def __init__(self) -> None:
         self._users: Counter[str] = Counter()
+        self._new: list[str] = []
+        self._known: set[str] = set()  # told by `take_new`, and not yet by `take`
         self._unused: list[str] = []
 
     def arrive(self, item: Any) -> None:
@@ -146,6 +149,8 @@ class UsedData:
         data_id = item.get("data_id") if isinstance(item, Mapping) else None
         if data_id is not None:
             self._users[str(data_id)] += 1
+            if self._users[str(data_id)] == 1:
+                self._new.append(str(data_id))
 
     def leave(self, item: Any) -> None:
         """An item that was here has gone."""
@@ -160,4 +165,13 @@ class UsedData:
         """Data ids that no item has any more, since the last call; each once."""
         unused = [data_id for data_id in dict.fromkeys(self._unused) if data_id not in self._users]
         self._unused = []
+        self._known.difference_update(unused)
+        self._new = [data_id for data_id in self._new if data_id in self._users]
         return unused
+
+    def take_new(self) -> list[str]:
+        """Data ids that an item has now, or had in between, and none had at the last call."""
+        new = [data_id for data_id in dict.fromkeys(self._new) if data_id not in self._known]
+        self._new = []
+        self._known.update(new)
+        return new

@@ -26,6 +26,7 @@ class NaiveReplayBuffer(RingBuffer):
 
     Config = NaiveBufferConfig
     kind: ClassVar[str] = "naive_buffer"
+    _items: ClassVar[str] = "items"
 
     def sample(
         self,
@@ -80,25 +81,35 @@ class NaiveReplayBuffer(RingBuffer):
             if not isinstance(self._ring.store, ColumnStore):
                 return None
             slots = self._draw(size, sample_range, replace)
-            if slots is None:
-                return None
-            self._note(drawn=size)
-            return self._collate(self._ring.store, self._describe(slots), tensors, pin_memory)
+            return self._give(self._ring.store, slots, tensors, pin_memory)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Nothing is known of items that could change; kept for the seeds' callers."""
 
-    def _describe(self, slots: Array) -> Drawn:
-        """Items in slots of any shape; uniform draws all weigh the same, and are not counted."""
+    def _give(
+        self, store: ColumnStore, slots: Array | None, tensors: bool, pin_memory: bool
+    ) -> Sample | None:
+        """Items in slots of any shape that were drawn, as columns; uniform draws all weigh 1."""
+        if slots is None:
+            return None
+        self._note(drawn=slots.size)
         ones, unknown = _plain_marks(slots.shape)
-        return Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
+        drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
+        return Sample(self._shaped(store.read_columns(slots), tensors, pin_memory), drawn)
 
     def _draw(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
         """Slots of `size` items, or None where there are not enough."""
+        chosen = self._choose(size, sample_range, replace)
+        if chosen is not None:
+            chosen += self._ring.pushed - self.count()
+            chosen %= self._ring.capacity
+        return chosen
+
+    def _choose(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
+        """Positions of `size` items, the oldest being 0; None where there are not enough."""
         if size < 1:
-            raise BufferContractError(f"cannot draw {size} items")
-        count = self.count()
-        among = range(count)[sample_range] if sample_range is not None else range(count)
+            raise BufferContractError(f"cannot draw {size} {self._items}")
+        among = range(self.count())[sample_range or slice(None)]
         if len(among) < (1 if replace else size):
             return None
         if replace:
@@ -107,8 +118,8 @@ class NaiveReplayBuffer(RingBuffer):
             chosen = self._rng.choice(len(among), size, replace=False)
         if among.step != 1:
             chosen *= among.step
-        chosen += self._ring.pushed - count + among.start
-        chosen %= self._ring.capacity
+        if among.start:
+            chosen += among.start
         return chosen
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
+from hpcdi.utils.kernels import ids_of
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import UsedData
 from hpcdi.worker.replay_buffer.objects import ObjectStore
@@ -119,12 +120,8 @@ class Ring:
         return ids % self.capacity
 
     def ids_at(self, slots: Array) -> Array:
-        """Unique ids of the items in slots [m]."""
-        newest = self.pushed - 1
-        ids: Array = newest - slots
-        ids %= self.capacity
-        np.subtract(newest, ids, out=ids)
-        return ids
+        """Unique ids of the items in slots of any shape."""
+        return ids_of(slots, self.pushed - 1, self.capacity)
 
     def drop(self, slots: Array) -> None:
         """Items in slots [m] are not needed any more; their ids stay."""

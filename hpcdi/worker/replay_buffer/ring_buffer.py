@@ -15,7 +15,7 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.worker.replay_buffer.base_buffer import IBuffer
 from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import Drawn, Sample, UsedData, rows_of
+from hpcdi.worker.replay_buffer.items import UsedData, rows_of
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring
 
@@ -139,6 +139,14 @@ class RingBuffer(IBuffer, Closing):
         with self._lock:
             return self._used.take() if self._used is not None else []
 
+    def take_new(self) -> list[str]:
+        """Data ids that items have now and had not at the last call; see `take_used`.
+
+        What is new and used since the last calls is told by both, if this one comes first.
+        """
+        with self._lock:
+            return self._used.take_new() if self._used is not None else []
+
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included."""
         with self._lock:
@@ -215,13 +223,13 @@ class RingBuffer(IBuffer, Closing):
         return rows_of(columns)
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        """Items were pushed, or drawn: see to what follows from it."""
         if self._thruput.note(pushed, drawn):
             self._thruput.report(self.count())
 
     @staticmethod
-    def _collate(store: ColumnStore, drawn: Drawn, tensors: bool, pin_memory: bool) -> Sample:
-        """Items that were drawn, as columns."""
-        columns: dict[str, Any] = store.read_columns(drawn.slots)
+    def _shaped(columns: dict[str, Any], tensors: bool, pin_memory: bool) -> dict[str, Any]:
+        """Columns that were read, as the caller wants them: arrays or tensors, nested."""
         if tensors or pin_memory:
             columns = share_tensors(columns, pin_memory=pin_memory)
-        return Sample(unflatten(columns), drawn)
+        return unflatten(columns)

@@ -66,11 +66,12 @@ class PrioritizedSampler:
     Args:
         capacity: slots.
         alpha: 0 draws uniformly, 1 in proportion to priority.
+        inner: the inner loops, see `utils.kernels`; by default the fastest that are there.
     """
 
-    def __init__(self, capacity: int, alpha: float) -> None:
+    def __init__(self, capacity: int, alpha: float, inner: Any = None) -> None:
         self._alpha = alpha
-        self._tree = PriorityTree(capacity)
+        self._tree = PriorityTree(capacity, inner)
 
     def mass(self) -> Array:
         """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""

@@ -80,10 +80,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             if not isinstance(self._ring.store, ColumnStore):
                 return None
             slots = self._draw_sequences(batch, sequence, sample_range, replace)
-            if slots is None:
-                return None
-            self._note(drawn=slots.size)
-            return self._collate(self._ring.store, self._describe(slots), tensors, pin_memory)
+            return self._give(self._ring.store, slots, tensors, pin_memory)
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
