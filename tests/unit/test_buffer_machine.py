@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
+from moving_machine import MovingMachine
 
 from hpcdi.errors import BufferContractError
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
@@ -72,7 +72,7 @@ def check_valid(buffer: Any, model: Model) -> None:
         assert sampler._tree.smallest() == (mass[mass > 0].min() if model.items else INF)
 
 
-class BufferMachine(RuleBasedStateMachine):
+class BufferMachine(MovingMachine):
     """Limits are set by the subclasses below."""
 
     limits: ClassVar[dict[str, float]] = {}
@@ -83,10 +83,6 @@ class BufferMachine(RuleBasedStateMachine):
         self.model = Model()
         self.buffer = self.make(seed)
         self.folder = tempfile.TemporaryDirectory()
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            self.folder.cleanup()
 
     def make(self, seed: int) -> Any:
         return AdvancedReplayBuffer(
@@ -226,20 +222,8 @@ class BufferMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------- saving
 
-    @rule(seed=st.integers(0, 1000))
-    def move_by_state(self, seed: int) -> None:
-        moved = self.make(seed)
-        moved.push({"other": 1})  # must be gone afterwards
-        moved.load_state_dict(self.buffer.state_dict())
-        self.follow(moved)
-
-    @rule(seed=st.integers(0, 1000))
-    def move_by_file(self, seed: int) -> None:
-        path = Path(self.folder.name) / "buffer.h5"
-        self.buffer.save_data(path)
-        moved = self.make(seed)
-        moved.load_data(path)
-        self.follow(moved)
+    def fill(self, buffer: Any) -> None:
+        buffer.push({"other": 1})
 
     def follow(self, moved: Any) -> None:
         """Both draw alike from now on; go on with the moved one."""
@@ -253,10 +237,8 @@ class BufferMachine(RuleBasedStateMachine):
                 self.model.items[n].use += 1
         self.buffer = moved
 
-    @invariant()
-    def is_valid(self) -> None:
-        if hasattr(self, "buffer"):
-            check_valid(self.buffer, self.model)
+    def check(self) -> None:
+        check_valid(self.buffer, self.model)
 
 
 class LimitedMachine(BufferMachine):

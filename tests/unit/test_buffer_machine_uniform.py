@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
+from moving_machine import MovingMachine
 
 from hpcdi.errors import BufferContractError
 from hpcdi.worker.replay_buffer import EpisodeReplayBuffer, NaiveReplayBuffer, SequenceReplayBuffer
@@ -23,7 +23,7 @@ ranges = st.none() | st.builds(slice, ends, ends)
 steps = st.sampled_from([None, 1, 2, -1, -3])
 
 
-class UniformMachine(RuleBasedStateMachine):
+class UniformMachine(MovingMachine):
     """What the machines share: `here` are the model's items, the oldest first, [id, ...] each."""
 
     kind: ClassVar[Any]
@@ -35,10 +35,6 @@ class UniformMachine(RuleBasedStateMachine):
         self.pushed = self.origin = 0
         self.buffer = self.make(seed)
         self.folder = tempfile.TemporaryDirectory()
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            self.folder.cleanup()
 
     def make(self, seed: int) -> Any:
         cfg = {"replay_buffer_size": self.capacity}
@@ -53,29 +49,19 @@ class UniformMachine(RuleBasedStateMachine):
         """Something that tells which random numbers come next; None of an empty buffer."""
         raise NotImplementedError
 
-    def fill(self, buffer: Any) -> None:
-        """Push what must be gone after a load."""
-        raise NotImplementedError
+    def drawn(
+        self, size: int, among: slice | None, replace: bool, batch: bool, allowed: int
+    ) -> Any:
+        """What is drawn of those `allowed`; None exactly when they are not enough."""
+        draw = self.buffer.sample_batch if batch else self.buffer.sample
+        drawn = draw(size, 0, sample_range=among, replace=replace)
+        assert (drawn is not None) == (allowed >= (1 if replace else size))
+        return drawn
 
     @rule()
     def clear(self) -> None:
         self.buffer.clear()
         self.here, self.origin = [], self.pushed
-
-    @rule(seed=st.integers(0, 1000))
-    def move_by_state(self, seed: int) -> None:
-        moved = self.make(seed)
-        self.fill(moved)
-        moved.load_state_dict(self.buffer.state_dict())
-        self.follow(moved)
-
-    @rule(seed=st.integers(0, 1000))
-    def move_by_file(self, seed: int) -> None:
-        path = Path(self.folder.name) / "buffer.h5"
-        self.buffer.save_data(path)
-        moved = self.make(seed)
-        moved.load_data(path)
-        self.follow(moved)
 
     def follow(self, moved: Any) -> None:
         """Both draw alike from now on; go on with the moved one."""
@@ -84,12 +70,10 @@ class UniformMachine(RuleBasedStateMachine):
         assert self.draw() == drawn
         assert (drawn is None) == (not self.here)
 
-    @invariant()
-    def is_valid(self) -> None:
-        if hasattr(self, "buffer"):
-            assert self.buffer.count() == len(self.here)
-            assert self.buffer.push_count == self.pushed - self.origin
-            self.check_valid()
+    def check(self) -> None:
+        assert self.buffer.count() == len(self.here)
+        assert self.buffer.push_count == self.pushed - self.origin
+        self.check_valid()
 
     def check_valid(self) -> None:
         ring = self.buffer._ring
@@ -133,9 +117,7 @@ class NaiveMachine(UniformMachine):
         if among is not None:
             among = slice(among.start, among.stop, step)
         allowed = [n for (n,) in (self.here if among is None else self.here[among])]
-        draw = self.buffer.sample_batch if batch else self.buffer.sample
-        drawn = draw(size, 0, sample_range=among, replace=replace)
-        assert (drawn is not None) == (len(allowed) >= (1 if replace else size))
+        drawn = self.drawn(size, among, replace, batch, len(allowed))
         if drawn is None:
             return
         if batch:
@@ -242,9 +224,7 @@ class EpisodeMachine(UniformMachine):
     @rule(size=sizes, among=ranges, replace=st.booleans(), batch=st.booleans())
     def sample(self, size: int, among: slice | None, replace: bool, batch: bool) -> None:
         allowed = self.here if among is None else self.here[among]
-        draw = self.buffer.sample_batch if batch else self.buffer.sample
-        drawn = draw(size, 0, sample_range=among, replace=replace)
-        assert (drawn is not None) == (len(allowed) >= (1 if replace else size))
+        drawn = self.drawn(size, among, replace, batch, len(allowed))
         if drawn is None:
             return
         if batch:

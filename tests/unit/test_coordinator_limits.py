@@ -115,6 +115,26 @@ def test_a_file_outside_of_the_run_folder_is_not_touched(tmp_path: Path) -> None
         retention.need(desk.named.take_needed()[0])
 
 
+def test_without_tracking_files_are_nobodys_business() -> None:
+    """Wherever they lie: they are neither counted nor kept in mind."""
+    desk = make_desk(replay_buffer_size=2)
+    for k in range(9):
+        push(desk, "one", f"/elsewhere/{k}")
+    assert desk.named.take_needed() == desk.take_freed() == []
+
+
+def test_a_file_that_comes_back_is_counted_once() -> None:
+    desk = tracking()
+    for data_id in ("a", "b", "c", "a"):
+        push(desk, "one", data_id)
+    assert desk.named.take_needed() == ["a", "b", "c"]
+    assert desk.take_freed() == ["b"]
+    for data_id in ("d", "a", "d", "a"):  # a goes and comes between two looks
+        push(desk, "one", data_id)
+    assert desk.named.take_needed() == ["d"]
+    assert desk.take_freed() == ["c"]
+
+
 def test_files_are_needed_again_after_a_load() -> None:
     desk, again = tracking(), tracking()
     push(desk, "one", "a")
