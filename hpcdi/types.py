@@ -94,12 +94,16 @@ class Spaces:
         obs_dtype: numpy's spelling.
         action_count: number of discrete actions; None where actions are continuous.
         action_shape: shape of one action; empty where it is a number.
+        action_low, action_high: bounds of each number of a continuous action, flat; empty where
+            actions are discrete.
     """
 
     obs_shape: tuple[int, ...]
     obs_dtype: str
     action_count: int | None
     action_shape: tuple[int, ...]
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
 
     @property
     def observation_bytes(self) -> int:

@@ -46,7 +46,9 @@ class ProbePolicy:
             "eps": np.full(count, setting.get("eps", 0.0)),
         }
 
-    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
         return TrainColumns({})
 
     def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:

@@ -36,6 +36,8 @@ class VectorStep:
         truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
         live: bool; false where no transition happened (the environment was being reset, or has
             done all its episodes), and then nothing else of that environment means anything.
+        abnormal: bool; the environment failed in this step and was made or reset anew: the
+            transitions of its unfinished episode are to be dropped. None: no environment did.
     """
 
     successor: Array
@@ -43,6 +45,7 @@ class VectorStep:
     terminated: Array
     truncated: Array
     live: Array
+    abnormal: Array | None = None
 
 
 class VectorEnvManager(Protocol):

@@ -95,20 +95,19 @@ def read_spaces(env: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
         raise ConfigError(
             [Problem("env.env_id", f"{env_id}: observations are {observation}; hpcdi needs a Box")]
         )
-    if isinstance(action, gymnasium.spaces.Discrete):
-        if action.start != 0:
-            raise ConfigError(
-                [Problem("env.env_id", f"{env_id}: actions start at {action.start}, not at 0")]
-            )
-        action_count: int | None = int(action.n)
-        action_shape: tuple[int, ...] = ()
-    elif isinstance(action, gymnasium.spaces.Box):
-        action_count, action_shape = None, action.shape
-    else:
+    dtype = stored_dtype(observation.dtype)
+    if isinstance(action, gymnasium.spaces.Box):
+        low, high = (tuple(map(float, np.ravel(limit))) for limit in (action.low, action.high))
+        return Spaces(observation.shape, dtype, None, action.shape, low, high)
+    if not isinstance(action, gymnasium.spaces.Discrete):
         raise ConfigError(
             [Problem("env.env_id", f"{env_id}: actions are {action}; need Discrete or Box")]
         )
-    return Spaces(observation.shape, stored_dtype(observation.dtype), action_count, action_shape)
+    if action.start != 0:
+        raise ConfigError(
+            [Problem("env.env_id", f"{env_id}: actions start at {action.start}, not at 0")]
+        )
+    return Spaces(observation.shape, dtype, int(action.n), ())
 
 
 def stored_dtype(dtype: Any) -> str:

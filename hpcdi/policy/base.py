@@ -89,13 +89,16 @@ class ColumnarActor(Protocol):
         """Outputs for observations [envs, ...]: ``action`` [envs, ...] and what else is kept."""
         ...
 
-    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
         """Columns to add to transitions.
 
         Args:
             transitions: name -> [transitions, ...], item after item: ``observation``, ``reward``
                 (float32), ``terminated, truncated`` (bool) and the outputs of `act`.
             item_len: transitions of each item, int32 [items]; an item is a piece of one episode.
+            last_observation: after the last transition of each item, [items, ...].
         """
         ...
 

@@ -182,7 +182,12 @@ class DQNPolicy(Policy):
         eps = setting.get("eps", 0.0)
         return {"action": epsilon_greedy(greedy, eps, self._cfg.model.action_shape, self._rng)}
 
-    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+    def train_columns(
+        self,
+        transitions: Columns,
+        item_len: Array,
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
         """See `ColumnarActor.train_columns`."""
         steps = n_step(
             transitions["reward"], transitions["terminated"], item_len,

@@ -74,7 +74,9 @@ class CheckingActor:
             "logit": np.stack([np.full(env_num, self._acted), np.arange(env_num)], axis=1),
         }
 
-    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
         assert transitions.keys() == {
             "observation", "action", "logit", "reward", "terminated", "truncated"
         }  # fmt: skip
@@ -249,7 +251,9 @@ class SilentActor:
     def act(self, observation: Array, setting: Settings) -> Columns:
         return {"action": np.zeros(len(observation), dtype=np.int64)}
 
-    def train_columns(self, transitions: Columns, item_len: Array) -> TrainColumns:
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
         return TrainColumns({})
 
 

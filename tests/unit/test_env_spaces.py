@@ -48,7 +48,9 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 def test_spaces_of_known_environments() -> None:
     assert get_spaces(config(env_id="CartPole-v1")) == Spaces((4,), "float32", 2, ())
-    assert get_spaces(config(env_id="Pendulum-v1")) == Spaces((3,), "float32", None, (1,))
+    assert get_spaces(config(env_id="Pendulum-v1")) == Spaces(
+        (3,), "float32", None, (1,), (-2.0,), (2.0,)
+    )
     counts = config(env_id="hpcdi/Count-v0", import_names=["hpcdi.env.toy"])
     assert get_spaces(counts) == Spaces((2,), "float32", 2, ())
 
@@ -87,7 +89,9 @@ def test_other_kinds_of_spaces_are_refused(
 
 def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
     register("test/Box-v0", BOX, spaces.Box(-1, 1, (2, 3)), max_episode_steps=7)
-    assert get_spaces(config(env_id="test/Box-v0")) == Spaces((2,), "float32", None, (2, 3))
+    assert get_spaces(config(env_id="test/Box-v0")) == Spaces(
+        (2,), "float32", None, (2, 3), (-1.0,) * 6, (1.0,) * 6
+    )
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,9 @@ def test_columns_that_are_stored_beside_transitions() -> None:
         "reward": np.array([1, 2, 4, 8], dtype=np.float32),
         "terminated": np.array([False, False, True, False]),
     }
-    made = policy("collect", nstep=2).train_columns(transitions, np.array([3, 1], dtype=np.int32))
+    made = policy("collect", nstep=2).train_columns(
+        transitions, np.array([3, 1], dtype=np.int32), np.zeros((2, 4), np.float32)
+    )
     assert made.views == (RowView("next_observation", "observation", "bootstrap_offset"),)
     assert {name: column.tolist() for name, column in made.columns.items()} == {
         "n_step_return": [2.0, 4.0, 4.0, 8.0],

@@ -28,9 +28,10 @@ class ColumnRecorder:
     """
 
     def __init__(self, env_num: int, length: int, actor: ColumnarActor) -> None:
-        self._env_num, self._length, self._actor = env_num, length, actor
+        self._actor = actor
         self._columns: Columns = {}
         self._live = np.zeros((length, env_num), dtype=bool)
+        self._broken = np.zeros((length, env_num), dtype=bool)  # an episode was given up here
         self._filled = 0
         self._last_observations: list[tuple[int, int, Array]] = []
         self._episodes = np.zeros(env_num, dtype=np.int64)  # begun before the first recorded step
@@ -38,7 +39,7 @@ class ColumnRecorder:
     @property
     def is_full(self) -> bool:
         """Whether it must be cut before the next step."""
-        return self._filled == self._length
+        return self._filled == len(self._live)
 
     @property
     def is_empty(self) -> bool:
@@ -65,13 +66,16 @@ class ColumnRecorder:
         }
         if not self._columns:
             self._columns = {
-                name: np.empty((self._length, *value.shape), dtype=value.dtype)
+                name: np.empty((len(self._live), *value.shape), dtype=value.dtype)
                 for name, value in values.items()
             }
         t = self._filled
         for name, value in values.items():
             self._columns[name][t] = value
         self._live[t] = step.live
+        self._broken[t] = False
+        if step.abnormal is not None:
+            self._drop_episodes(t, step.abnormal)
         if step.successor is not next_observation:
             ended = (step.terminated | step.truncated) & step.live
             for env in np.flatnonzero(ended):
@@ -92,6 +96,7 @@ class ColumnRecorder:
         live = np.flatnonzero(self._live[:steps].T)  # environment-major
         env, t = np.divmod(live, steps) if steps else (live, live)
         if not live.size:
+            self._episodes += self._broken[:steps].sum(axis=0)
             return None
         columns = {name: column[:steps][t, env] for name, column in self._columns.items()}
         ended = columns["terminated"] | columns["truncated"]
@@ -99,22 +104,31 @@ class ColumnRecorder:
         last = np.flatnonzero(is_last)
         item_len = np.diff(last, prepend=-1).astype(np.int32)
         row = np.arange(len(live)) + np.cumsum(is_last) - is_last  # one row more after each item
-        extra = self._actor.train_columns(columns, item_len)
+        successors = self._successors(t[last], env[last], steps, next_observation)
+        extra = self._actor.train_columns(columns, item_len, successors)
         total = len(live) + len(last)
         placed = {}
         for name, column in {**columns, **extra.columns}.items():
             placed[name] = np.zeros((total, *column.shape[1:]), dtype=column.dtype)
             placed[name][row] = column
-        placed["observation"][row[last] + 1] = self._successors(
-            t[last], env[last], steps, next_observation
-        )
+        placed["observation"][row[last] + 1] = successors
         items = np.zeros(len(last), dtype=ITEM_DTYPE)
         items["item_start"] = row[last] - item_len + 1
         items["item_len"] = item_len
         items["policy_version"] = policy_version
         items["env_id"] = env[last]
-        items["episode_id"] = self._episode_ids(env, ended, last)
+        items["episode_id"] = self._episode_ids(env, t, ended, last)
+        self._episodes += self._broken[:steps].sum(axis=0)
         return Segment(placed, items, extra.views, tail_rows=1)
+
+    def _drop_episodes(self, t: int, abnormal: Array) -> None:
+        """What is recorded of unfinished episodes of failed environments counts no more."""
+        for env in np.flatnonzero(abnormal):
+            ended = (self._columns["terminated"] | self._columns["truncated"])[:t, env]
+            ended &= self._live[:t, env]
+            first = int(np.flatnonzero(ended)[-1]) + 1 if ended.any() else 0
+            self._live[first : t + 1, env] = False
+            self._broken[t, env] = True
 
     def _successors(self, t: Array, env: Array, steps: int, next_observation: Array) -> Array:
         """Observation after each of the steps (t, env)."""
@@ -129,13 +143,14 @@ class ColumnRecorder:
             self._last_observations.clear()
         return successors
 
-    def _episode_ids(self, env: Array, ended: Array, last: Array) -> Array:
+    def _episode_ids(self, env: Array, t: Array, ended: Array, last: Array) -> Array:
         """Number of each item's episode: pieces of one episode share it."""
+        broken = np.cumsum(self._broken[: t.max() + 1], axis=0)
         before = np.cumsum(ended) - ended  # episodes that ended before each transition, all envs
         first_of_env = np.searchsorted(env, env)
         within = before - before[first_of_env]
-        number = self._episodes[env] + within
-        ids: Array = number[last] * self._env_num + env[last]
+        number = self._episodes[env] + within + broken[t, env]
+        ids: Array = number[last] * len(self._episodes) + env[last]
         np.add.at(self._episodes, env[ended], 1)
         return ids
 
