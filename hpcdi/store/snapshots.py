@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import Image, image_of
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns
 from hpcdi.utils.nested import flatten, unflatten
 
 FORMAT = "hpcdi-state"
+_LARGE_BYTES = 1 << 24
+_THREADS = 2
 
 
 def save_state(
@@ -51,8 +54,14 @@ def save_state(
         raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
 
 
-def load_state(path: str | Path, kind: str, version: int) -> dict[str, Any]:
+def load_state(path: str | Path, kind: str, version: int, *older: int) -> dict[str, Any]:
     """Read and verify the state of a component.
+
+    Args:
+        path: file to read.
+        kind: what the state must be of.
+        version: of the kind's schema.
+        older: versions that will do as well.
 
     Raises:
         SnapshotError: missing, torn, of another kind or of another schema version.
@@ -60,7 +69,7 @@ def load_state(path: str | Path, kind: str, version: int) -> dict[str, Any]:
     found_kind, found_version, state = read_state(path)
     if found_kind != kind:
         raise SnapshotError(path, f"holds the state of {found_kind!r}, not of {kind!r}")
-    if found_version != version:
+    if found_version not in (version, *older):
         raise SnapshotError(path, f"has schema {found_version}, this version reads {version}")
     return state
 
@@ -71,7 +80,6 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
     Raises:
         SnapshotError: missing, torn, or not a state file.
     """
-    flat: dict[str, Any] = {}
     try:
         with h5py.File(path, "r", locking=False) as file:
             attributes = read_attributes(file)
@@ -81,12 +89,12 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
             if zlib.crc32(text) != attributes["text_crc32"]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
             told = json.loads(text)
-            for name, crc32 in told["checksums"].items():
-                array = file["arrays"][name][...]
-                if _crc32(array) != crc32:
-                    raise SnapshotError(path, f"checksum of {name!r} is wrong: the file is torn")
-                flat[name] = array
-            flat.update(told["plain"])
+            arrays = {name: file["arrays"][name][...] for name in told["checksums"]}
+            found = _checksums(arrays)
+            wrong = [name for name, crc32 in told["checksums"].items() if found[name] != crc32]
+            if wrong:
+                raise SnapshotError(path, f"checksum of {wrong[0]!r} is wrong: the file is torn")
+            flat = {**arrays, **told["plain"]}
             kind, version = str(told["kind"]), int(told["version"])
     except DAMAGE as error:
         raise SnapshotError(path, f"cannot be read: {error}") from error
@@ -101,7 +109,7 @@ def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any])
             "kind": kind,
             "version": version,
             "plain": {n: _plain(v) for n, v in flat.items() if n not in arrays},
-            "checksums": {n: _crc32(a) for n, a in arrays.items()},
+            "checksums": _checksums(arrays),
         }
         text = json.dumps(told).encode()
         datasets = {f"arrays/{name}": array for name, array in arrays.items()}
@@ -111,6 +119,14 @@ def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any])
         )
     except (TypeError, ValueError) as error:
         raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
+
+
+def _checksums(arrays: Columns) -> dict[str, int]:
+    """Of each array: of large ones on several threads, since zlib lets go of the interpreter."""
+    large = sum(array.nbytes for array in arrays.values()) > _LARGE_BYTES
+    with ThreadPoolExecutor(_THREADS if large else 1) as pool:
+        found = (pool.map if large else map)(_crc32, arrays.values())
+        return dict(zip(arrays, found, strict=True))
 
 
 def _crc32(array: Array) -> int:

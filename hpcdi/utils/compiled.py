@@ -140,7 +140,13 @@ class CompiledKernels:
         """See `NumpyKernels.running_sum`."""
         _running_sum(masses, out)
 
-    def descend(self, groups: Array, nodes: Array, mass: Array) -> tuple[Array, Array]:
+    def descend(
+        self,
+        groups: Array,
+        nodes: Array,
+        mass: Array,
+        is_last: bool = False,  # noqa: ARG002
+    ) -> tuple[Array, Array]:
         """See `NumpyKernels.descend`."""
         children, left = _descend(groups, nodes, mass)
         return children, left

@@ -7,6 +7,7 @@ the same order: the same results to the last bit.
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -39,24 +40,29 @@ class NumpyKernels:
         A block whose smallest leaf is overwritten is in doubt; see `PriorityTree.smallest`.
         """
         blocks = at >> BLOCK_SHIFT
-        doubtful[blocks[leaves.take(at) <= low.take(blocks)]] = True
+        lows = low.take(blocks)
+        smallest = leaves.take(at) <= lows
         leaves[at] = mass
         new = leaves.take(at)  # of equal indices, the last mass
-        np.minimum.at(low, blocks, np.where(new > 0, new, INFINITE))
+        smaller = new < lows
+        if np.count_nonzero(smallest):  # few, if any, in most batches: they cost less than asking
+            doubtful[blocks[smallest]] = True
+        if np.count_nonzero(smaller):
+            smaller &= new > 0
+            np.minimum.at(low, blocks[smaller], new[smaller])
 
     def resum(self, groups: Array, nodes: Indices, sums: Array) -> None:
         """Set `sums` (float64) at nodes [m] from the masses of their children [nodes, 16]."""
         nodes = _without_repeats(nodes)
         part = np.empty((FAN_OUT, len(nodes)))
         part[:] = groups.take(nodes, 0).T
-        half = part[:8] + part[8:]
-        half = half[:4] + half[4:]
-        half = half[:2] + half[2:]
-        sums[nodes] = half[0] + half[1]
+        for half in (8, 4, 2):
+            np.add(part[:half], part[half : 2 * half], part[:half])
+        sums[nodes] = part[0] + part[1]
 
     def running_sum(self, masses: Array, out: Array) -> None:
         """Set ``out[k + 1]`` to the sum of masses 0 to k, added one by one."""
-        np.cumsum(masses, dtype=np.float64, out=out[1:])
+        np.add.accumulate(masses, out=out[1:])
 
     def search(self, top: Array, mass: Array) -> tuple[Indices, Array]:
         """For each mass [m], the node at which the running sum `top` passes it.
@@ -67,26 +73,33 @@ class NumpyKernels:
         nodes = np.minimum(top[1:].searchsorted(mass, side="right"), last)
         return nodes, mass - top.take(nodes)
 
-    def descend(self, groups: Array, nodes: Indices, mass: Array) -> tuple[Indices, Array]:
+    def descend(
+        self, groups: Array, nodes: Indices, mass: Array, is_last: bool = False
+    ) -> tuple[Indices, Array]:
         """From nodes [m] to the children at which the running sum passes `mass` [m].
 
-        Gives the children, and the mass that is left to pass below them.
+        Gives the children, and the mass that is left to pass below them: anything if `is_last`.
         """
         count = len(nodes)
         before = np.empty((FAN_OUT + 1, count))
         before[0] = 0.0
-        before[1:] = groups.take(nodes, 0).T
-        rows = list(before)
-        for child in range(2, FAN_OUT + 1):
-            np.add(rows[child - 1], rows[child], out=rows[child])
-        passes = before[1:] <= mass
+        sums = before[1:]
+        sums[:] = groups.take(nodes, 0).T
+        for left, right in itertools.pairwise(sums):
+            np.add(left, right, right)
+        passes = sums <= mass
         passed = np.add.reduce(passes.view(np.int8), axis=0, dtype=np.int8).astype(np.int64)
         if np.count_nonzero(passes[-1]):
             # rounding: the sum of a node and that of its children are a hair apart
             beyond = np.flatnonzero(passes[-1])
             passed[beyond] = _last_positive(groups[nodes[beyond]])
-        left = mass - before.reshape(-1).take(passed * count + np.arange(count))
-        return nodes * FAN_OUT + passed, left
+        children = nodes * FAN_OUT
+        children += passed
+        if is_last:
+            return children, mass
+        passed *= count
+        passed += np.arange(count)
+        return children, mass - before.reshape(-1).take(passed)
 
     def mark_drawn(
         self, marks: Array, slots: Indices, newest: int, now: int

@@ -42,6 +42,7 @@ class PriorityTree:
             np.zeros(sizes[0], np.float32),
             *(np.zeros(size) for size in sizes[1:]),
         ]
+        self._groups = [level.reshape(-1, FAN_OUT) for level in self._sums[:-1]]  # views
         self._top = np.zeros(sizes[-1] + 1)  # running sum of the last level, from 0
         self._stale: list[int] = []  # leaves that were set one by one; their parents are not yet
         # The smallest positive leaf of every block, or a lower bound where the block is in doubt:
@@ -96,8 +97,8 @@ class PriorityTree:
         `total` must have been called since the last change. A leaf of mass 0 is never found.
         """
         nodes, left = self._inner.search(self._top, mass)
-        for sums in self._sums[-2::-1]:
-            nodes, left = self._inner.descend(sums.reshape(-1, FAN_OUT), nodes, left)
+        for level in range(len(self._groups) - 1, -1, -1):
+            nodes, left = self._inner.descend(self._groups[level], nodes, left, level == 0)
         found: Indices = nodes
         return found
 
@@ -109,6 +110,6 @@ class PriorityTree:
             self._refresh(leaves)
 
     def _refresh(self, changed: Indices) -> None:
-        for level, sums in enumerate(self._sums[1:]):
+        for groups, sums in zip(self._groups, self._sums[1:], strict=True):
             changed = changed >> _SHIFT
-            self._inner.resum(self._sums[level].reshape(-1, FAN_OUT), changed, sums)
+            self._inner.resum(groups, changed, sums)

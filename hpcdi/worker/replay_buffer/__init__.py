@@ -1,11 +1,11 @@
 """Replay buffers: which data are learnt from, and how often.
 
 Owns: the buffer contract (`base_buffer`), the buffers themselves (`*_buffer`), and their parts:
-where items lie (`ring`: `columns`, `frames`, `objects`), what is known of them (`items`, `index`),
-how they are drawn (`samplers`), when one has to wait (`limits`), what is reported (`monitor`). May
-import: `store`, `config`, `utils`, `types`, `errors`. Why so: the same buffer is the coordinator's
-index over shards (its items are row numbers), serial training's memory (its items are transitions)
-and a library of its own; only the coordinator and the serial entry hold one.
+where items lie (`ring`: `spans`, `columns`, `frames`, `objects`), what is known of them (`items`,
+`index`), how they are drawn (`samplers`), when one has to wait (`limits`), what is reported
+(`monitor`). May import: `store`, `config`, `utils`, `types`, `errors`. Why so: the same buffer is
+the coordinator's index over shards (its items are row numbers), serial training's memory (its items
+are transitions) and a library of its own; only the coordinator and the serial entry hold one.
 """
 
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer

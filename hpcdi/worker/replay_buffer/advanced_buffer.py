@@ -155,8 +155,8 @@ class AdvancedReplayBuffer(RingBuffer):
             BufferContractError: a priority is negative, not a number or above 1e30, or missing.
         """
         with self._lock:
-            check_priorities(priorities, len(unique_ids))
-            return self._index.reprioritize(np.asarray(unique_ids, np.int64), priorities)
+            largest = check_priorities(priorities, len(unique_ids))
+            return self._index.reprioritize(np.asarray(unique_ids, np.int64), priorities, largest)
 
     def evict(self, before_id: int) -> None:
         """Drop all items whose unique id is below `before_id`."""
@@ -177,13 +177,16 @@ class AdvancedReplayBuffer(RingBuffer):
     def why_not_sample(self, size: int, cur_learner_iter: int) -> str:
         """Why `size` items cannot be drawn now; empty where they can."""
         with self._lock:
-            if math.isfinite(self._cfg.max_staleness):
-                self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
-            return self._limits.why_not_draw(size, self.count())
+            return self._why_not_draw(size, cur_learner_iter)
 
     def count(self) -> int:
         """Items that can be drawn."""
         return self._index.alive
+
+    @property
+    def max_staleness(self) -> float:
+        """Train iterations after which an item goes."""
+        return float(self._cfg.max_staleness)
 
     @property
     def beta(self) -> float:
@@ -195,21 +198,16 @@ class AdvancedReplayBuffer(RingBuffer):
     def beta(self, value: float) -> None:
         self._beta_start, self._draws = value, 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, copied; the random generator's state included."""
-        with self._lock:
-            return super().state_dict() | {
-                "index": self._index.state_dict(),
-                "beta": {"start": self._beta_start, "draws": self._draws},
-            }
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        return super()._state(shared) | {
+            "index": self._index.state_dict(),
+            "beta": {"start": self._beta_start, "draws": self._draws},
+        }
 
-    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
-        """See `RingBuffer.load_state_dict`."""
-        with self._lock:
-            super().load_state_dict(_state_dict, deepcopy)
-            self._index.load_state_dict(_state_dict["index"])
-            beta = _state_dict["beta"]
-            self._beta_start, self._draws = float(beta["start"]), int(beta["draws"])
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        super()._restore(state, shared)
+        self._index.load_state_dict(state["index"])
+        self._beta_start, self._draws = float(state["beta"]["start"]), int(state["beta"]["draws"])
 
     @property
     def _report_s(self) -> float:
@@ -270,12 +268,17 @@ class AdvancedReplayBuffer(RingBuffer):
         if ids:
             self._index.admit(ids, made_at, priority)
 
+    def _why_not_draw(self, size: int, cur_learner_iter: int) -> str:
+        if math.isfinite(self._cfg.max_staleness):
+            self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
+        return self._limits.why_not_draw(size, self.count())
+
     def _draw(
         self, size: int, cur_learner_iter: int, among: slice | None = None, draws: int = 1
     ) -> Drawn | None:
         if size < 1:
             raise BufferContractError(f"cannot draw {size} items")
-        self.blocked = self.why_not_sample(size, cur_learner_iter)
+        self.blocked = self._why_not_draw(size, cur_learner_iter)
         if self.blocked:
             return None
         if among is not None:

@@ -8,7 +8,7 @@ arrays of their own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.fields import (
     LARGE_INTEGER,
     Field,
+    arrays_as_bytes,
     arrays_of,
     check_names,
     check_range,
@@ -27,8 +28,8 @@ from hpcdi.worker.replay_buffer.fields import (
     is_tensor,
 )
 from hpcdi.worker.replay_buffer.frames import FrameStore
+from hpcdi.worker.replay_buffer.spans import Span, blocks, slots_of
 
-_BLOCK_ROWS = 4096
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
@@ -143,14 +144,16 @@ class ColumnStore:
         """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
         found: Columns = {}
         if self._records is not None:
-            drawn = self._records.view(f"V{self._records.itemsize}").take(slots)
-            drawn = drawn.view(self._records.dtype)
+            drawn = self._bytes.take(slots).view(self._rows)
         for name, column in self._columns.items():
-            if name in self._packed:
-                found[name] = drawn[self._packed[name]].copy()  # of one row too: torch needs it
-            else:
+            if name not in self._packed:
                 out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
                 found[name] = column.take(slots, axis=0, out=out, mode="clip")
+                continue
+            own = drawn[self._packed[name]].copy()  # of one row too: torch needs it
+            if column.ndim > 1:
+                own = own.view(column.dtype).reshape(*slots.shape, *column.shape[1:])
+            found[name] = own
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}
@@ -168,17 +171,19 @@ class ColumnStore:
         n_bytes += self._records.nbytes if self._records is not None else 0
         return n_bytes + (self._frames.n_bytes if self._frames is not None else 0)
 
-    def state_of(self, spans: Iterable[Any]) -> dict[str, Any]:
-        """Items of spans of slots, in order, as columns; copies."""
+    def state_of(self, spans: Iterable[Span], shared: bool = False) -> dict[str, Any]:
+        """Items of spans of slots, in order, as columns: copies, or if `shared` also views."""
         spans = list(spans)
         rows = sum(span.stop - span.start for span in spans)
-        columns = {
-            name: np.empty((rows, *column.shape[1:]), column.dtype)
-            for name, column in self._columns.items()
-        }
-        for here, there in _blocks(spans):
-            for name, column in self._columns.items():
-                columns[name][there] = column[here]
+        columns, copied = {}, {}
+        for name, column in self._columns.items():
+            if shared and len(spans) == 1 and name not in self._packed:
+                columns[name] = column[spans[0].start : spans[0].stop]
+            else:
+                columns[name] = copied[name] = np.empty((rows, *column.shape[1:]), column.dtype)
+        for here, there in blocks(spans):
+            for name, copy in copied.items():
+                copy[there] = self._columns[name][here]
         state: dict[str, Any] = {
             "columns": unflatten(columns),
             "order": list(self._fields),
@@ -186,11 +191,18 @@ class ColumnStore:
             "tensors": [name for name, field in self._fields.items() if field.is_tensor],
         }
         if self._frames is not None:
-            state["frames"] = self._frames.state_of(_slots_of(spans))
+            state["frames"] = self._frames.state_of(slots_of(spans))
         return state
 
-    def restore(self, state: Mapping[str, Any], spans: Iterable[Any]) -> None:
+    def restore(
+        self, state: Mapping[str, Any], spans: Iterable[Span], shared: bool = False
+    ) -> None:
         """Put the items of a `state_of` into spans of slots.
+
+        Args:
+            state: the items.
+            spans: of slots, as many as there are items.
+            shared: keep the state's arrays, where they hold all slots in order, without a copy.
 
         Raises:
             BufferContractError: its frames are of other columns.
@@ -203,22 +215,28 @@ class ColumnStore:
                 f"{list(self._framed)}"
             )
         if self._frames is not None:
-            self._frames.restore(state["frames"], _slots_of(spans))
+            self._frames.restore(state["frames"], slots_of(spans))
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
         tensors = frozenset(state["tensors"])
+        is_whole = shared and [span[:2] for span in spans] == [(0, self._capacity)]
         self._allocate(
-            {n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors) for n in state["order"]}
+            {
+                n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors)
+                for n in state["order"]
+            },
+            columns if is_whole else None,
         )
-        for here, there in _blocks(spans):
-            for name, column in self._columns.items():
+        copied = {n: c for n, c in self._columns.items() if c is not columns[n]}
+        for here, there in blocks(spans):
+            for name, column in copied.items():
                 column[here] = columns[name][there]
 
     @property
     def _framed(self) -> tuple[str, ...]:
         return self._frames.names if self._frames is not None else ()
 
-    def _allocate(self, fields: dict[str, Field]) -> None:
-        """Make the columns; memory is used as rows are written."""
+    def _allocate(self, fields: dict[str, Field], given: Columns | None = None) -> None:
+        """Make the columns, but for `given` ones; memory is used as rows are written."""
         self._fields = fields
         alone = {n: f for n, f in fields.items() if n not in self._framed}
         small = [n for n, f in alone.items() if f.row_bytes <= LARGE_ROW_BYTES]
@@ -227,9 +245,13 @@ class ColumnStore:
             members = [(f"c{k}", fields[n].dtype, fields[n].shape) for k, n in enumerate(small)]
             self._records = np.zeros(self._capacity, np.dtype(members, align=True))
             self._packed = {name: f"c{k}" for k, name in enumerate(small)}
+            self._bytes = self._records.view(f"V{self._records.itemsize}")
+            self._rows = arrays_as_bytes(self._records.dtype)
         for name, field in alone.items():
             if name in self._packed and self._records is not None:
                 self._columns[name] = self._records[self._packed[name]]
+            elif given is not None:
+                self._columns[name] = given[name]
             else:
                 self._columns[name] = np.zeros((self._capacity, *field.shape), field.dtype)
         if not self._framed and not self._is_nested:
@@ -271,19 +293,6 @@ class ColumnStore:
                     f"in the first items it was {field.dtype}{field.shape}"
                 )
             check_range(name, column, field.dtype)
-
-
-def _blocks(spans: Iterable[Any]) -> Iterator[tuple[slice, slice]]:
-    """Slots and rows of spans, a part at a time: its records fit into the cache."""
-    for span in spans:
-        for start in range(span.start, span.stop, _BLOCK_ROWS):
-            stop, ahead = min(start + _BLOCK_ROWS, span.stop), span.offset - span.start
-            yield slice(start, stop), slice(start + ahead, stop + ahead)
-
-
-def _slots_of(spans: Iterable[Any]) -> Array:
-    parts = [np.arange(span.start, span.stop) for span in spans]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _is_huge(value: Any) -> bool:

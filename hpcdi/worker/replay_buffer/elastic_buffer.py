@@ -59,13 +59,9 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
         """Items that can be drawn."""
         return min(len(self._ring), self._window)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, copied; the random generator's state included."""
-        with self._lock:
-            return super().state_dict() | {"window": self._window}
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        return super()._state(shared) | {"window": self._window}
 
-    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
-        """See `RingBuffer.load_state_dict`."""
-        with self._lock:
-            super().load_state_dict(_state_dict, deepcopy)
-            self._window = int(_state_dict["window"])
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        super()._restore(state, shared)
+        self._window = int(state["window"])

@@ -123,22 +123,18 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
                 column[beyond] = 0
             return EpisodeSample(self._shaped(columns, tensors, pin_memory), lengths, numbers)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, copied; the random generator's state included."""
-        with self._lock:
-            lengths = np.array([length for _, length in self._episodes], dtype=np.int64)
-            numbers = {"pushed": self._pushed, "origin": self._origin}
-            return super().state_dict() | {"lengths": lengths, "numbers": numbers}
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        lengths = np.array([length for _, length in self._episodes], dtype=np.int64)
+        numbers = {"pushed": self._pushed, "origin": self._origin}
+        return super()._state(shared) | {"lengths": lengths, "numbers": numbers}
 
-    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:
-        """See `RingBuffer.load_state_dict`."""
-        with self._lock:
-            super().load_state_dict(_state_dict, deepcopy)
-            lengths = np.asarray(_state_dict["lengths"]).tolist()
-            first_ids = self._ring.pushed - np.cumsum(lengths[::-1])[::-1]
-            self._episodes = deque(zip(first_ids.tolist(), lengths, strict=True))
-            numbers = _state_dict["numbers"]
-            self._pushed, self._origin = int(numbers["pushed"]), int(numbers["origin"])
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        super()._restore(state, shared)
+        lengths = np.asarray(state["lengths"]).tolist()
+        first_ids = self._ring.pushed - np.cumsum(lengths[::-1])[::-1]
+        self._episodes = deque(zip(first_ids.tolist(), lengths, strict=True))
+        numbers = state["numbers"]
+        self._pushed, self._origin = int(numbers["pushed"]), int(numbers["origin"])
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)

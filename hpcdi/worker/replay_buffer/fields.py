@@ -56,6 +56,16 @@ def arrays_of(columns: Mapping[str, Any]) -> Columns:
     return {n: c.astype(c.dtype.newbyteorder("="), copy=False) for n, c in flat.items()}
 
 
+def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
+    """The same record, but that its arrays are bytes: each is copied at once then."""
+    fields = {name: record.fields[name] for name in record.names or ()} if record.fields else {}
+    types = [dtype if not dtype.shape else f"V{dtype.itemsize}" for dtype, *_ in fields.values()]
+    offsets = [offset for _, offset, *_ in fields.values()]
+    return np.dtype({
+        "names": list(fields), "formats": types, "offsets": offsets, "itemsize": record.itemsize,
+    })  # fmt: skip
+
+
 def check_names(names: Iterable[str]) -> None:
     """See that no column is where others are nested.
 

@@ -88,8 +88,14 @@ class ItemIndex:
         chosen = rng.choice(slots, size, replace=False)
         return self._describe(chosen, np.ones(size, dtype=np.float32), train_iter)
 
-    def reprioritize(self, unique_ids: Array, priorities: Array) -> int:
-        """Give items [m] new priorities, but for those that are gone; how many are not."""
+    def reprioritize(self, unique_ids: Array, priorities: Array, largest: float) -> int:
+        """Give items [m] new priorities, but for those that are gone; how many are not.
+
+        Args:
+            unique_ids: of the items.
+            priorities: that they have now.
+            largest: of the priorities.
+        """
         slots = unique_ids % self._ring.capacity
         # one comparison for both ends: what is below the first id is huge as an unsigned number
         here = (unique_ids - self._ring.first).view(np.uint64) < np.uint64(len(self._ring))
@@ -98,9 +104,10 @@ class ItemIndex:
         count = int(np.count_nonzero(here))
         if count < len(slots):
             slots, priorities = slots[here], priorities[here]
+            largest = float(priorities.max(initial=0.0))
         if count:
             self._sampler.set(slots, priorities)
-            self.note_largest(priorities)
+            self.max_priority = max(self.max_priority, largest)
         return count
 
     def living(self) -> Array:

@@ -50,12 +50,17 @@ class ObjectStore:
         """Items of slots [m]."""
         return [self._own(self._items[slot]) for slot in slots.tolist()]
 
-    def state_of(self, spans: Iterable[Any]) -> dict[str, Any]:
+    def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:  # noqa: ARG002
         """Items of spans of slots, in order; copies."""
         items = [item for span in spans for item in self._items[span.start : span.stop]]
         return {"objects": copy.deepcopy(items)}
 
-    def restore(self, state: Mapping[str, Any], spans: Iterable[Any]) -> None:
+    def restore(
+        self,
+        state: Mapping[str, Any],
+        spans: Iterable[Any],
+        shared: bool = False,  # noqa: ARG002
+    ) -> None:
         """Put the items of a `state_of` into spans of slots."""
         items = copy.deepcopy(state["objects"])
         for span in spans:

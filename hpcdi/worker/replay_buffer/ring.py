@@ -8,7 +8,7 @@ anything else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,7 @@ from hpcdi.utils.kernels import ids_of
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import UsedData
 from hpcdi.worker.replay_buffer.objects import ObjectStore
-
-
-class Span(NamedTuple):
-    """Consecutive slots, and how far the first of them is from the first item meant."""
-
-    start: int
-    stop: int
-    offset: int
+from hpcdi.worker.replay_buffer.spans import Span
 
 
 class Ring:
@@ -154,29 +147,46 @@ class Ring:
         parts = [by_slot[span.start : span.stop] for span in self.spans(self.first, self.pushed)]
         return np.concatenate(parts) if parts else by_slot[:0].copy()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The items here, the oldest first, and their ids; copies."""
-        spans = list(self.spans(self.first, self.pushed))
+    def state_dict(self, shared: bool = False) -> dict[str, Any]:
+        """The items here and their ids: copies, the oldest first; if `shared`, views, by slot."""
+        spans = (self._by_slot if shared else self.spans)(self.first, self.pushed)
         return {
             "capacity": self.capacity,
             "ids": {"first": self.first, "pushed": self.pushed, "origin": self.origin},
             "kind": "none" if self.store is None else self.store.kind,
-            "items": {} if self.store is None else self.store.state_of(spans),
+            "by_slot": shared,
+            "items": {} if self.store is None else self.store.state_of(spans, shared),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the items of a `state_dict`, instead of those that are here."""
+    def load_state_dict(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        """Take the items of a `state_dict`, instead of those that are here.
+
+        Args:
+            state: it; older ones do not say `by_slot`, and give the oldest item first.
+            shared: its arrays may become the ring's own.
+        """
         ids, kind = state["ids"], state["kind"]
+        first, pushed = int(ids["first"]), int(ids["pushed"])
         self.store = None
         if kind != "none":
             is_columns = kind == ColumnStore.kind
             store = ColumnStore(self.capacity, self._frames) if is_columns else self._object_store()
-            store.restore(state["items"], self.spans(int(ids["first"]), int(ids["pushed"])))
+            spans = (self._by_slot if state.get("by_slot") else self.spans)(first, pushed)
+            store.restore(state["items"], spans, shared)
             self.store = store
-        self.first, self.pushed, self.origin = (int(ids[n]) for n in ("first", "pushed", "origin"))
+        self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])
         if self.used is not None and isinstance(self.store, ObjectStore):
             for slot in self.slots().tolist():
                 self.used.arrive(self.store.peek(slot))
+
+    def _by_slot(self, first_id: int, end_id: int) -> Iterator[Span]:
+        """Where items lie, as `spans` does, but the first slot first; all slots are one span."""
+        spans, offset = sorted(self.spans(first_id, end_id)), 0
+        if end_id - first_id == self.capacity:
+            spans = [Span(0, self.capacity, 0)]
+        for start, stop, _ in spans:
+            yield Span(start, stop, offset)
+            offset += stop - start
 
     def _put(self, store: Any, prepared: Any, count: int) -> range:
         self.store = store

@@ -19,7 +19,8 @@ from hpcdi.worker.replay_buffer.items import UsedData, rows_of
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+_ALSO_READ = (2,)  # items are the oldest first, not by slot
 
 
 class Guard:
@@ -150,11 +151,7 @@ class RingBuffer(IBuffer, Closing):
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included."""
         with self._lock:
-            return {
-                "capacity": self.replay_buffer_size,
-                "ring": self._ring.state_dict(),
-                "rng": {"state": self._rng.bit_generator.state},
-            }
+            return self._state()
 
     def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
         """Become the buffer of a `state_dict` (always copied).
@@ -164,26 +161,19 @@ class RingBuffer(IBuffer, Closing):
                 the buffer stays as it is.
         """
         with self._lock:
-            held, size = _state_dict["capacity"], self.replay_buffer_size
-            if held != size:
-                raise BufferContractError(
-                    f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
-                )
-            ring = self._new_ring(0, int(_state_dict["ring"]["capacity"]))
-            ring.load_state_dict(_state_dict["ring"])
-            self._ring.forget(self._ring.pushed)
-            self._begin(ring)
-            self._rng.bit_generator.state = _state_dict["rng"]["state"]
+            self._restore(_state_dict)
 
     def save_data(self, file_name: str | Path) -> None:
         """Write the state to an HDF5 file that appears whole, or not at all.
 
         Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
+        Large columns are not copied for it, so other threads wait until the file is there.
 
         Raises:
             SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
         """
-        save_state(file_name, self.kind, STATE_VERSION, self.state_dict())
+        with self._lock:
+            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True))
 
     def load_data(self, file_name: str | Path) -> None:
         """Become the buffer of a file.
@@ -191,7 +181,30 @@ class RingBuffer(IBuffer, Closing):
         Raises:
             SnapshotError: it is missing, torn, or of another kind of buffer or schema.
         """
-        self.load_state_dict(load_state(file_name, self.kind, STATE_VERSION))
+        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ)
+        with self._lock:
+            self._restore(state, shared=True)
+
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        """See `state_dict`; if `shared`, some of its arrays are the buffer's own memory."""
+        return {
+            "capacity": self.replay_buffer_size,
+            "ring": self._ring.state_dict(shared),
+            "rng": {"state": self._rng.bit_generator.state},
+        }
+
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        """See `load_state_dict`; if `shared`, arrays of the state may become the buffer's."""
+        held, size = state["capacity"], self.replay_buffer_size
+        if held != size:
+            raise BufferContractError(
+                f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
+            )
+        ring = self._new_ring(0, int(state["ring"]["capacity"]))
+        ring.load_state_dict(state["ring"], shared)
+        self._ring.forget(self._ring.pushed)
+        self._begin(ring)
+        self._rng.bit_generator.state = state["rng"]["state"]
 
     def _begin(self, ring: Ring) -> None:
         """Hold what `ring` holds, from now on."""
@@ -232,4 +245,4 @@ class RingBuffer(IBuffer, Closing):
         """Columns that were read, as the caller wants them: arrays or tensors, nested."""
         if tensors or pin_memory:
             columns = share_tensors(columns, pin_memory=pin_memory)
-        return unflatten(columns)
+        return unflatten(columns) if "/" in "".join(columns) else columns

@@ -1,0 +1,100 @@
+"""Large columns go to a file, and come from one, without a copy; older files still load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.errors import SnapshotError
+from hpcdi.store.snapshots import save_state
+from hpcdi.types import Columns
+from hpcdi.worker.replay_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.columns import LARGE_ROW_BYTES, ColumnStore
+from hpcdi.worker.replay_buffer.spans import Span
+
+SIZE = 6
+PUSHED = (0, 1, SIZE - 1, SIZE, SIZE + 2, 3 * SIZE)
+
+
+def buffer_of(first: int, pushed: int) -> Any:
+    """A buffer whose first item has the id `first`, to which `pushed` items came."""
+    buffer = NaiveReplayBuffer({"replay_buffer_size": SIZE}, rng=np.random.default_rng(0))
+    if first:
+        buffer.push(rows(0, first), columns=True)
+        buffer.clear()
+    if pushed:
+        buffer.push(rows(first, first + pushed), columns=True)
+    return buffer
+
+
+def rows(start: int, stop: int) -> Columns:
+    number = np.arange(start, stop)
+    image = np.repeat(number.astype(np.int32)[:, None], LARGE_ROW_BYTES, axis=1)
+    return {"number": number, "twice": 2 * number, "image": image}
+
+
+def numbers(buffer: Any) -> dict[int, int]:
+    """The number of each item by its unique id; its columns agree."""
+    sample = buffer.sample_batch(buffer.count(), 0) if buffer.count() else None
+    if sample is None:
+        return {}
+    number = sample.columns["number"]
+    assert (sample.columns["twice"] == 2 * number).all()
+    assert (sample.columns["image"] == number[:, None]).all()
+    return dict(zip(sample.drawn.unique_ids.tolist(), number.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("first", [0, 4])
+@pytest.mark.parametrize("pushed", PUSHED)
+class TestFiles:
+    """Wherever the oldest item lies."""
+
+    def test_a_file_gives_the_same_items(self, tmp_path: Path, first: int, pushed: int) -> None:
+        buffer, other = buffer_of(first, pushed), buffer_of(0, 3)
+        buffer.save_data(tmp_path / "buffer.h5")
+        other.load_data(tmp_path / "buffer.h5")
+        before = numbers(buffer)
+        assert numbers(other) == before
+        other.push(rows(100, 103), columns=True)
+        assert numbers(buffer) == before
+        buffer.push(rows(100, 103), columns=True)
+        assert numbers(buffer) == numbers(other)
+
+    def test_an_older_file_does_too(self, tmp_path: Path, first: int, pushed: int) -> None:
+        """Its items are the oldest first, and it does not say so."""
+        buffer, other = buffer_of(first, pushed), buffer_of(0, 3)
+        state = buffer.state_dict()
+        del state["ring"]["by_slot"]
+        save_state(tmp_path / "buffer.h5", buffer.kind, 2, state)
+        other.load_data(tmp_path / "buffer.h5")
+        assert numbers(other) == numbers(buffer)
+
+
+def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
+    buffer = buffer_of(0, 3)
+    save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
+    with pytest.raises(SnapshotError, match="has schema 1, this version reads 3"):
+        buffer.load_data(tmp_path / "buffer.h5")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None:
+    whole, store, other = [Span(0, SIZE, 0)], ColumnStore(SIZE), ColumnStore(SIZE)
+    store.put(0, SIZE, store.check(rows(0, SIZE)), 0)
+    state = store.state_of(whole, shared)
+    assert np.shares_memory(state["columns"]["image"], store.column("image")) == shared
+    other.restore(state, whole, shared)
+    assert (other.column("image") is state["columns"]["image"]) == shared
+    assert not np.shares_memory(state["columns"]["number"], other.column("number"))
+
+
+def test_a_part_of_the_slots_is_never_shared() -> None:
+    """The rest of them needs room."""
+    part, store, other = [Span(0, 2, 0)], ColumnStore(SIZE), ColumnStore(SIZE)
+    store.put(0, 2, store.check(rows(0, 2)), 0)
+    other.restore(store.state_of(part, shared=True), part, shared=True)
+    assert len(other.column("image")) == SIZE
+    assert not np.shares_memory(other.column("image"), store.column("image"))
