@@ -16,13 +16,14 @@ class BaseEnvTimestep(NamedTuple):
     """One step of one environment, in the per-environment form.
 
     ``info`` holds ``terminated`` and ``truncated``, and at an episode's end
-    ``eval_episode_return``.
+    ``eval_episode_return``; after a failure of the environment only ``abnormal``. In a battle
+    ``obs``, ``reward`` and ``info`` have one element for each player.
     """
 
     obs: Any
     reward: Any
     done: bool
-    info: dict[str, Any]
+    info: Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,16 @@ class VectorStep:
     truncated: Array
     live: Array
     abnormal: Array | None = None
+
+
+def is_abnormal(timestep: BaseEnvTimestep) -> bool:
+    """Whether the environment failed in this step: what is kept of its episode is to be dropped.
+
+    Its ``obs`` is the first one of the next episode.
+    """
+    info = timestep.info
+    first = info if isinstance(info, dict) else (info[0] if len(info) else {})
+    return bool(first.get("abnormal", False))
 
 
 class VectorEnvManager(Protocol):
@@ -75,6 +86,50 @@ class VectorEnvManager(Protocol):
     def close(self) -> None:
         """Close the environments; again: nothing."""
         ...
+
+
+@dataclass(frozen=True)
+class ManagerConfig(ComponentConfig):
+    """Settings that every manager has."""
+
+    type: str = "base"
+    episode_num: float | None = setting(
+        None, "episodes of each environment; empty or .inf: for ever", minimum=1
+    )
+    max_retry: int = setting(
+        1, "failures in a row of making or resetting an environment that are borne", minimum=0
+    )
+    retry_type: str = setting(
+        "reset",
+        "what is done with an environment that raised: it is reset, or made anew",
+        choices=("reset", "renew"),
+    )
+    auto_reset: bool = setting(True, "begin the next episode where one has ended")
+    step_timeout: float | None = setting(
+        None, "seconds until a step counts as hung; needs child processes", above=0
+    )
+    reset_timeout: float | None = setting(
+        None,
+        "seconds until a reset counts as hung; making has a minute more; needs child processes",
+        above=0,
+    )
+    retry_waiting_time: float = setting(0.1, "seconds before the next try", minimum=0)
+
+    def problems(self) -> Iterator[Problem]:
+        """An environment of this process cannot be stopped from outside."""
+        for name in ("step_timeout", "reset_timeout"):
+            if getattr(self, name) is not None:
+                yield Problem(
+                    name,
+                    f"cannot be kept with type {self.type!r}: nothing stops a hung environment of "
+                    "this process; set env.manager.type: subprocess",
+                )
+
+    @property
+    def episodes(self) -> int | None:
+        """`episode_num`; None: for ever."""
+        number = self.episode_num
+        return None if number is None or number == float("inf") else int(number)
 
 
 @dataclass(frozen=True)

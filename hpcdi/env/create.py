@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.compat import component_class
+from hpcdi.env import envpool_env as _envpool  # noqa: F401  (registers)
 from hpcdi.env import gymnasium_env as _builtin  # noqa: F401  (registers)
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.gym_manager import GymManager
+from hpcdi.env import managers as _managers  # noqa: F401  (registers)
+from hpcdi.env import pettingzoo_env as _battles  # noqa: F401  (registers)
+from hpcdi.env.base import EnvConfig, ManagerConfig
+from hpcdi.env.managers import Source
+from hpcdi.env.pool_manager import ChildConfig, EnvFn
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY
 
@@ -21,7 +27,7 @@ def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
 
 
 def get_spaces(cfg: EnvConfig) -> Spaces:
-    """Spaces of an environment; makes one and closes it.
+    """Spaces of an environment, in a battle of one player; makes one and closes it.
 
     Raises:
         ConfigError: it cannot be made here, or its observations are not arrays.
@@ -30,9 +36,19 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
     return spaces
 
 
+def battle_players(cfg: EnvConfig) -> int:
+    """Players of an environment; 1 where it is no battle. Makes one and closes it.
+
+    Raises:
+        ConfigError: it cannot be made here.
+    """
+    env_cls = get_env_cls(cfg)
+    return int(env_cls.players(cfg)) if hasattr(env_cls, "players") else 1
+
+
 def create_env_manager(
     cfg: EnvConfig | Mapping[str, Any], *, evaluate: bool, seed: np.random.SeedSequence
-) -> GymManager:
+) -> Any:
     """Manager of the environments of one collector, or of an evaluation.
 
     Args:
@@ -40,15 +56,67 @@ def create_env_manager(
         evaluate: an evaluation's number of environments and episodes, not a collector's.
         seed: spawns each environment's seed.
 
+    Returns:
+        A `VectorManager`; of battle environments a `BattleManager`.
+
     Raises:
         UnknownTypeError: no environment or manager has that type. ConfigError: a setting is wrong.
     """
     env_cls = get_env_cls(cfg)
     config: EnvConfig = env_cls.parse_config(cfg) if isinstance(cfg, Mapping) else cfg
-    manager_cls = component_class(ENV_MANAGER_REGISTRY, config.manager)
+    settings: ManagerConfig = config.manager
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num
-    manager: GymManager = manager_cls(
-        lambda: env_cls.make_vector(config, env_num), env_num, episode_num=episodes, seed=seed
+    source = _source(env_cls, config, env_num)
+    return component_class(ENV_MANAGER_REGISTRY, settings).build(
+        source, settings, episode_num=episodes or settings.episodes, seed=seed
     )
-    return manager
+
+
+def make_env_manager(
+    manager_cfg: ManagerConfig | Mapping[str, Any] | None,
+    env_fns: Sequence[EnvFn],
+    *,
+    seed: np.random.SeedSequence | int = 0,
+    battle: bool = False,
+) -> Any:
+    """Manager of environments that callables make.
+
+    Args:
+        manager_cfg: settings of the manager, a mapping or frozen; None: all defaults.
+        env_fns: make one environment of gymnasium's API each; for child processes they must be
+            picklable: functions of a module, or `functools.partial` of one.
+        seed: spawns each environment's seed.
+        battle: they are battle environments: in `BattleEnv`'s shape, PettingZoo's, or the seeds'.
+
+    Returns:
+        A `VectorManager`; of battle environments a `BattleManager`.
+
+    Raises:
+        UnknownTypeError: no manager has that type. ConfigError: a setting is wrong.
+    """
+    if not env_fns:
+        raise ConfigError([Problem("env_fns", "there are none; give a callable for each one")])
+    given = ManagerConfig() if manager_cfg is None else manager_cfg
+    given = {"type": "base", **given} if isinstance(given, Mapping) else given
+    manager_cls = component_class(ENV_MANAGER_REGISTRY, given)
+    settings: ManagerConfig = manager_cls.parse_config(given)
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    return manager_cls.build(
+        Source(env_fns, is_battle=battle), settings, episode_num=settings.episodes, seed=sequence
+    )
+
+
+def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:
+    """What a configuration says is to be stepped."""
+    in_children = isinstance(config.manager, ChildConfig)
+    make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
+    env_fns = [make] * env_num
+    if hasattr(env_cls, "players"):
+        return Source(env_fns, is_battle=True)
+    if in_children and getattr(config, "vectorization", "auto") != "auto":
+        message = "must be 'auto' where each environment has a process of its own"
+        raise ConfigError([Problem("env.vectorization", message)])
+    if in_children or not env_cls.has_vector(config):
+        return Source(env_fns)
+    return Source(env_fns, partial(env_cls.make_vector, config, env_num))

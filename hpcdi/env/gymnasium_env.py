@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.env.base import EnvConfig
+from hpcdi.env.board import stored_dtype
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
-from hpcdi.utils.imports import missing_module
+from hpcdi.utils.imports import import_module, missing_module
 from hpcdi.utils.registry import ENV_REGISTRY
 
 _AUTORESET = {
@@ -53,6 +56,32 @@ class GymnasiumEnv(Configurable):
                 yield Problem("autoreset", "can be chosen only with vectorization: sync")
 
     @classmethod
+    def has_vector(cls, cfg: Any) -> bool:
+        """Whether a vector environment is wanted, and not a pool of single ones.
+
+        Raises:
+            ConfigError: gymnasium does not know the id, or a package that it needs is missing.
+        """
+        if cfg.vectorization != "auto":
+            return True
+        with _told(cfg.env_id):
+            module, _, name = cfg.env_id.rpartition(":")
+            if module:
+                importlib.import_module(module)
+            return gymnasium.spec(name).vector_entry_point is not None
+
+    @classmethod
+    def make_single(cls, cfg: Any) -> Any:
+        """One environment.
+
+        Raises:
+            ConfigError: gymnasium does not know the id, or a package that it needs is missing.
+        """
+        import_module(cfg.import_names)  # in a child process nobody has
+        with _told(cfg.env_id):
+            return gymnasium.make(cfg.env_id, **cfg.kwargs)
+
+    @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
         """Vector environment of `env_num` copies.
 
@@ -61,18 +90,11 @@ class GymnasiumEnv(Configurable):
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
-        try:
+        with _told(cfg.env_id):
             return gymnasium.make_vec(
                 cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs, **cfg.kwargs,
             )  # fmt: skip
-        except gymnasium.error.Error as error:
-            raise _cannot_make(cfg.env_id, str(error)) from error
-        except ModuleNotFoundError as error:
-            wanted = cfg.env_id.partition(":")[0]  # "module:id" has gymnasium import the module
-            raise _cannot_make(cfg.env_id, missing_module(wanted, error)) from error
-        except TypeError as error:
-            raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
     @classmethod
     def spaces(cls, cfg: Any) -> Spaces:
@@ -83,14 +105,17 @@ class GymnasiumEnv(Configurable):
         """
         env = cls.make_vector(cfg, 1)
         try:
-            return read_spaces(env, cfg.env_id)
+            return read_spaces(env.single_observation_space, env.single_action_space, cfg.env_id)
         finally:
             env.close()
 
 
-def read_spaces(env: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
-    """Spaces of a single environment of a vector environment."""
-    observation, action = env.single_observation_space, env.single_action_space
+def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
+    """What a policy must know of two of gymnasium's spaces.
+
+    Raises:
+        ConfigError: they are of an unknown kind.
+    """
     if not isinstance(observation, gymnasium.spaces.Box):
         raise ConfigError(
             [Problem("env.env_id", f"{env_id}: observations are {observation}; hpcdi needs a Box")]
@@ -110,9 +135,18 @@ def read_spaces(env: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
     return Spaces(observation.shape, dtype, int(action.n), ())
 
 
-def stored_dtype(dtype: Any) -> str:
-    """Dtype in which observations are stored: float64 becomes float32, others stay."""
-    return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))
+@contextlib.contextmanager
+def _told(env_id: str) -> Iterator[None]:
+    """Say of what keeps an environment from being made which setting is wrong."""
+    try:
+        yield
+    except gymnasium.error.Error as error:
+        raise _cannot_make(env_id, str(error)) from error
+    except ModuleNotFoundError as error:
+        wanted = env_id.partition(":")[0]  # "module:id" has gymnasium import the module
+        raise _cannot_make(env_id, missing_module(wanted, error)) from error
+    except TypeError as error:
+        raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
 
 def _cannot_make(env_id: str, reason: str) -> ConfigError:

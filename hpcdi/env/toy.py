@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from hpcdi.types import Array
+from hpcdi.utils.backoff import wait_s
+
+EXIT_CODE = 7
+"""Of a process that `exit_at` ends."""
 
 
 class CountEnv(gymnasium.Env[Array, np.int64]):
@@ -20,14 +25,19 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
     Args:
         length: steps of an episode.
         fail_at: raise at this step of the environment's life; 0: never.
+        hang_at: sleep for ever in this step of its life; 0: never.
+        exit_at: end the process in this step of its life; 0: never.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
 
-    def __init__(self, length: int = 5, fail_at: int = 0) -> None:
+    def __init__(
+        self, length: int = 5, fail_at: int = 0, hang_at: int = 0, exit_at: int = 0
+    ) -> None:
         self.observation_space = gymnasium.spaces.Box(0, np.inf, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
-        self._length, self._fail_at = length, fail_at
+        self._length = length
+        self._faults = {"fail": fail_at, "hang": hang_at, "exit": exit_at}
         self._episode, self._steps, self._life = -1, 0, 0
 
     def reset(
@@ -43,14 +53,25 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
         """Count one step."""
         self._steps += 1
         self._life += 1
-        if self._life == self._fail_at:
-            raise RuntimeError(f"planted failure at step {self._life}")
+        for fault, at in self._faults.items():
+            if self._life == at:
+                _strike(fault, at)
         ended = self._steps == self._length
         terminated = ended and self._episode % 2 == 0
         return self._observe(), float(self._steps), terminated, ended and not terminated, {}
 
     def _observe(self) -> Array:
         return np.array([self._steps, self._episode], dtype=np.float32)
+
+
+def _strike(fault: str, at: int) -> None:
+    """Do what a broken environment does."""
+    if fault == "fail":
+        raise RuntimeError(f"planted failure at step {at}")
+    if fault == "exit":
+        os._exit(EXIT_CODE)
+    while True:
+        wait_s(60.0)
 
 
 gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")

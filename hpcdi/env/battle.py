@@ -1,0 +1,235 @@
+"""Environments of several players behind one shape, and the adapters that give it to them.
+
+A player that is not to act has observation None, and its action must be None: games that are played
+in turns let one player act at a time, others let all act at once. At an episode's end every player
+has an observation, the last one.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdi.errors import EnvError
+from hpcdi.types import Array
+
+Joint = list[Any]
+"""One element for each player."""
+BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
+"""Observations, rewards float32 [players], whether the episode is over, infos."""
+
+
+class BattleEnv(abc.ABC):
+    """One of PettingZoo's environments.
+
+    Args:
+        env: what PettingZoo gives.
+
+    Attributes:
+        agents: number of players.
+        observation_space, action_space: of each player, in a list.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._names: list[str] = list(env.possible_agents)
+        self.agents = len(self._names)
+        self.observation_space = [env.observation_space(name) for name in self._names]
+        self.action_space = [env.action_space(name) for name in self._names]
+        self._returns = np.zeros(self.agents)
+        self._last: dict[str, Any] = {}  # observation of each player when it last had one
+
+    def reset(self, seed: int | None = None) -> Joint:
+        """Begin an episode; gives the observation of each player that is to act."""
+        self._returns[:] = 0.0
+        self._last.clear()
+        return self._begin(seed)
+
+    def step(self, actions: Sequence[Any]) -> BattleStep:
+        """Let the players act, each whose observation is not None.
+
+        Raises:
+            EnvError: an action is missing, or a player acts that is not to.
+        """
+        rewards = np.zeros(self.agents, dtype=np.float32)
+        infos: list[dict[str, Any]] = [{} for _ in self._names]
+        observations, done = self._play(actions, rewards, infos)
+        self._returns += rewards
+        if done:
+            observations = [self._last[name] for name in self._names]
+            for info, total in zip(infos, self._returns, strict=True):
+                info["eval_episode_return"] = float(total)
+        return observations, rewards, done, infos
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    @abc.abstractmethod
+    def _begin(self, seed: int | None) -> Joint:
+        """Reset; gives what the players see that are to act."""
+
+    @abc.abstractmethod
+    def _play(
+        self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
+    ) -> tuple[Joint, bool]:
+        """One step; fills in rewards and infos; gives what is seen then, and whether it is over."""
+
+    def _check(self, actions: Sequence[Any], actors: set[str]) -> None:
+        if len(actions) != self.agents:
+            raise EnvError(f"{len(actions)} actions for {self.agents} players")
+        for name, action in zip(self._names, actions, strict=True):
+            if (action is None) == (name in actors):
+                wrong = "is to act and has no action" if action is None else "is not to act"
+                raise EnvError(f"player {self._names.index(name)} ({name}) {wrong}")
+
+    def _joint(self, seen: Mapping[str, Any]) -> Joint:
+        return [seen.get(name) for name in self._names]
+
+
+class ParallelBattle(BattleEnv):
+    """All players act at once; those that have dropped out act no more."""
+
+    def _begin(self, seed: int | None) -> Joint:
+        observations, infos = self._env.reset(seed=seed)
+        return self._joint(self._see(observations, infos))
+
+    def _play(
+        self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
+    ) -> tuple[Joint, bool]:
+        self._check(actions, set(self._env.agents))
+        given = {
+            name: action
+            for name, action in zip(self._names, actions, strict=True)
+            if action is not None
+        }
+        observations, paid, terminations, truncations, told = self._env.step(given)
+        for i, name in enumerate(self._names):
+            rewards[i] = paid.get(name, 0.0)
+            infos[i].update(
+                told.get(name, {}),
+                terminated=bool(terminations.get(name, False)),
+                truncated=bool(truncations.get(name, False)),
+            )
+        seen = self._see(observations, told)
+        playing = {name: seen[name] for name in self._env.agents}
+        return self._joint(playing), not playing
+
+    def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        seen = {n: observed(value, infos.get(n, {})) for n, value in observations.items()}
+        self._last.update(seen)
+        return seen
+
+
+class TurnBattle(BattleEnv):
+    """One player acts at a time (PettingZoo's agent environment cycle)."""
+
+    def _begin(self, seed: int | None) -> Joint:
+        self._env.reset(seed=seed)
+        return self._turn()
+
+    def _play(
+        self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
+    ) -> tuple[Joint, bool]:
+        env = self._env
+        self._check(actions, {env.agent_selection})
+        action = actions[self._names.index(env.agent_selection)]
+        env.step(action)
+        while True:
+            self._tell(rewards, infos)
+            if all(env.terminations[n] or env.truncations[n] for n in env.agents):
+                for name in env.agents:
+                    self._last[name] = self._observe(name)
+                return [], True
+            name = env.agent_selection
+            if not (env.terminations[name] or env.truncations[name]):
+                return self._turn(), False
+            self._last[name] = self._observe(name)
+            env.step(None)  # one that has dropped out goes
+
+    def _turn(self) -> Joint:
+        name = self._env.agent_selection
+        self._last[name] = self._observe(name)
+        return self._joint({name: self._last[name]})
+
+    def _tell(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
+        env = self._env
+        for i, name in enumerate(self._names):
+            if name in env.agents:
+                rewards[i] += env.rewards.get(name, 0.0)
+                infos[i].update(
+                    env.infos.get(name, {}),
+                    terminated=bool(env.terminations[name]),
+                    truncated=bool(env.truncations[name]),
+                )
+
+    def _observe(self, name: str) -> Any:
+        return observed(self._env.observe(name), self._env.infos.get(name, {}))
+
+
+class ForeignBattle:
+    """A battle environment of the seeds' kind: ``reset() -> obs``, ``step(actions) -> timestep``.
+
+    Args:
+        env: the environment; `agent_num` or `player_num` says how many players it has, else two.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.agents = int(getattr(env, "agent_num", getattr(env, "player_num", 2)))
+        self.observation_space = getattr(env, "observation_space", None)
+        self.action_space = getattr(env, "action_space", None)
+
+    def reset(self, seed: int | None = None) -> Joint:
+        """See `BattleEnv.reset`."""
+        if seed is not None and hasattr(self._env, "seed"):
+            self._env.seed(seed)
+        return list(self._env.reset())
+
+    def step(self, actions: Sequence[Any]) -> BattleStep:
+        """See `BattleEnv.step`."""
+        timestep = self._env.step(list(actions))
+        obs, reward, done = timestep.obs, timestep.reward, timestep.done
+        info = timestep.info
+        infos = [dict(i) for i in ([info] * self.agents if isinstance(info, Mapping) else info)]
+        rewards: Array = np.asarray(reward, dtype=np.float32).reshape(self.agents)
+        return list(obs), rewards, bool(done), infos
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+
+def as_battle(env: Any) -> Any:
+    """`env` in `BattleEnv`'s shape, if it has it; PettingZoo's and the seeds' are wrapped."""
+    if hasattr(env, "possible_agents"):
+        return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
+    if isinstance(getattr(env, "agents", None), int):
+        return env
+    return ForeignBattle(env)
+
+
+def observed(value: Any, info: Mapping[str, Any]) -> Any:
+    """A copy of an observation; one with a mask of actions as ``{"observation", "action_mask"}``.
+
+    PettingZoo gives masks with the observation, or in the player's info.
+    """
+    mask = info.get("action_mask")
+    if isinstance(value, Mapping) and "action_mask" in value:
+        value, mask = value["observation"], value["action_mask"]
+    copied = np.array(value) if isinstance(value, np.ndarray | list | int | float) else value
+    if mask is None:
+        return copied
+    return {"observation": copied, "action_mask": np.array(mask, dtype=np.int8)}

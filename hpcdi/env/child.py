@@ -1,0 +1,234 @@
+"""The child process of one environment, and the seat that talks to it.
+
+The child dies with its parent, however that ends and whatever the environment does: the kernel
+sends it SIGKILL when the last writer of its life line is gone. It ignores the signals by which a
+launcher or a person tells a whole process group to stop: its parent stops it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hpcdi.env.board import SharedMemory
+from hpcdi.env.runner import Command, ObjectRunner, Runner
+from hpcdi.env.seat import EnvFailure
+from hpcdi.errors import EnvError
+
+_LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
+_DUMPS = reduction.ForkingPickler.dumps
+_NOTHING = bytes(_DUMPS(("ok", None)))
+_RESETTING = bytes(_DUMPS(("resetting", None)))
+_PRELOAD = ["__main__", "hpcdi.env.child", "hpcdi.env.gymnasium_env"]
+_START_S = 60.0  # beside the time of a reset, for a process to start and import what it needs
+_PARTING_S = 1.0  # for a process whose pipe has closed to be gone
+
+
+def child_main(connection: Connection, make: Callable[[], Any], takes_objects: bool) -> None:
+    """Do commands until the parent closes or is gone."""
+    _die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    for name in _launcher_variables():
+        del os.environ[name]
+    runner_cls = ObjectRunner if takes_objects else Runner
+    runner = runner_cls(make, lambda: connection.send_bytes(_RESETTING))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent
+        while _serve_one(connection, runner):
+            pass
+
+
+def _serve_one(connection: Connection, runner: Runner) -> bool:
+    verb, *args = connection.recv()
+    if verb == "attach":
+        layout, row = args
+        memory = SharedMemory(layout, reduction.recv_handle(connection))
+        runner.attach(memory.board(), row)
+        memory.close()
+        return True
+    try:
+        value = getattr(runner, verb)(*args)
+        reply = _NOTHING if value is None else bytes(_DUMPS(("ok", value)))
+    except Exception as error:  # whatever an environment raises is its failure
+        failure = EnvFailure.of(error)
+        reply = bytes(_DUMPS(("failed", (failure.cause, failure.detail))))
+    connection.send_bytes(reply)
+    return bool(verb != "shut")
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    line = parent.sentinel
+    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([line], [], [], 0)[0]:  # it was gone before
+        os._exit(1)
+
+
+def _launcher_variables() -> list[str]:
+    return [name for name in os.environ if name.startswith(_LAUNCHER)]
+
+
+@contextlib.contextmanager
+def _without_launcher() -> Iterator[None]:
+    """A child that took itself for a rank of this job would join or end it."""
+    hidden = {name: os.environ.pop(name) for name in _launcher_variables()}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+_SEATS: weakref.WeakSet[ChildSeat] = weakref.WeakSet()
+
+
+@atexit.register  # before multiprocessing's own handler, which would wait for them
+def _close_all() -> None:
+    for seat in list(_SEATS):
+        seat.close(0.0)
+
+
+class ChildSeat:
+    """An environment in a child process, which `make` starts.
+
+    Args:
+        make: makes the environment; goes to the child by pickle.
+        start_method: ``spawn`` or ``forkserver``.
+        takes_objects: whether it is a battle environment.
+        step_timeout_s: of a step; None: for ever.
+        reset_timeout_s: of a reset; making may take as long and `_START_S`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        *,
+        start_method: str,
+        takes_objects: bool,
+        step_timeout_s: float | None,
+        reset_timeout_s: float | None,
+    ) -> None:
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._target = (make, takes_objects)
+        making_s = None if reset_timeout_s is None else reset_timeout_s + _START_S
+        self._timeouts = {"step": step_timeout_s, "make": making_s}
+        self._reset_timeout_s = reset_timeout_s
+        self._process: Any = None
+        self._connection: Connection | None = None
+        self._asked: tuple[str, float] = ("", 0.0)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child process; None: there is none."""
+        return None if self._process is None else self._process.pid
+
+    def ask(self, command: Command) -> None:
+        """See `Seat.ask`; ``make`` starts a new process in place of the one there was."""
+        self._asked = (command[0], time.monotonic())
+        if command[0] == "make":
+            self._kill()
+            self._start()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `answer` says so
+            if self._connection is not None:
+                self._connection.send(command)
+
+    def answer(self) -> Any:
+        """See `Seat.answer`."""
+        verb, since = self._asked
+        limit_s = self._timeouts.get(verb, self._reset_timeout_s)
+        while True:
+            connection = self._connection
+            if connection is None:
+                raise EnvFailure("its process was ended", is_gone=True)
+            if limit_s is not None and not connection.poll(
+                max(0.0, since + limit_s - time.monotonic())
+            ):
+                self._kill()
+                raise EnvFailure(f"{verb} took longer than {limit_s:g} s", is_gone=True)
+            try:
+                state, value = connection.recv()
+            except (EOFError, ConnectionResetError):
+                raise EnvFailure(self._parting_words(), is_gone=True) from None
+            if state == "ok":
+                return value
+            if state == "failed":
+                raise EnvFailure(*value)
+            verb, since, limit_s = "reset", time.monotonic(), self._reset_timeout_s
+
+    def attach(self, memory: SharedMemory, row: int) -> None:
+        """See `Seat.attach`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `answer` will say so
+            if self._connection is not None:
+                self._connection.send(("attach", memory.layout, row))
+                reduction.send_handle(self._connection, memory.fd, self._process.pid)
+
+    def begin_close(self) -> None:
+        """See `Seat.begin_close`."""
+        self.ask(("shut",))
+
+    def close(self, patience_s: float) -> None:
+        """See `Seat.close`."""
+        if self._process is not None:
+            self._process.join(patience_s)
+            self._kill()
+
+    def _start(self) -> None:
+        connection, other = self._context.Pipe()
+        make, takes_objects = self._target
+        self._process = self._context.Process(
+            target=child_main, args=(other, make, takes_objects), daemon=True, name="hpcdi-env"
+        )
+        self._context.set_forkserver_preload(_PRELOAD)
+        try:
+            with _without_launcher():
+                self._process.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            self._process = None
+            connection.close()
+            raise EnvError(
+                f"the environment's callable {make!r} cannot be sent to a child process: {error}; "
+                "give a function of a module (no lambda, nothing nested), or functools.partial of "
+                "one, or set the manager's type to 'base'"
+            ) from error
+        finally:
+            other.close()
+        self._connection = connection
+        _SEATS.add(self)
+
+    def _parting_words(self) -> str:
+        """Why the process went."""
+        process = self._process
+        process.join(_PARTING_S)
+        code = process.exitcode
+        self._kill()
+        if code is None:
+            return "its process closed its pipe"
+        if code < 0:
+            return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process exited with code {code}"
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.join()
+            process.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

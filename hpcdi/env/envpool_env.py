@@ -1,0 +1,153 @@
+"""EnvPool: many environments in the threads of one C++ library."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from hpcdi.config.compat import Configurable
+from hpcdi.config.fields import setting
+from hpcdi.env.base import EnvConfig
+from hpcdi.env.gymnasium_env import read_spaces
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.types import Array, Spaces
+from hpcdi.utils.imports import import_module
+from hpcdi.utils.registry import ENV_REGISTRY
+
+
+class EnvPoolVector(VectorEnv[Array, Array, Array]):
+    """EnvPool's environments as one of gymnasium's vector environments.
+
+    EnvPool resets in the step after an episode's end: the action of that step does nothing, its
+    reward is 0. It takes its seed only when it is made, so a reset with a seed makes it anew.
+
+    Args:
+        make: makes it from a seed.
+        env_num: environments in it.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 (gymnasium's own way)
+        "autoreset_mode": AutoresetMode.NEXT_STEP
+    }
+
+    def __init__(self, make: Callable[[int], Any], env_num: int) -> None:
+        self._make = make
+        self._pool: Any = make(0)
+        self.num_envs = env_num
+        with _quiet():
+            self.single_observation_space = self._pool.observation_space
+            self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, env_num)
+        self.action_space = batch_space(self.single_action_space, env_num)
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Array, dict[str, Any]]:
+        """Reset all; `options` are not known to EnvPool."""
+        if options:
+            raise ValueError(f"EnvPool takes no options: {options}")
+        if seed is not None:
+            first = seed[0] if isinstance(seed, list) else seed
+            self._pool.close()
+            self._pool = self._make(int(first or 0) & 0x7FFFFFFF)
+        with _quiet():
+            observation, _ = self._pool.reset()
+        return observation, {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Step all."""
+        given = np.asarray(actions, dtype=self.single_action_space.dtype)
+        observation, reward, terminated, truncated, _ = self._pool.step(given)
+        return observation, reward, terminated, truncated, {}
+
+    def close_extras(self, **_kwargs: Any) -> None:
+        """End its threads."""
+        self._pool.close()
+
+
+@ENV_REGISTRY.register("envpool")
+class EnvPoolEnv(Configurable):
+    """Makes EnvPool's environments; holds nothing itself."""
+
+    @dataclass(frozen=True)
+    class Config(EnvConfig):
+        """Settings of EnvPool's environments."""
+
+        type: str = "envpool"
+        env_id: str = setting("", "EnvPool's id, e.g. CartPole-v1 or Pong-v5")
+        kwargs: dict[str, Any] = setting({}, "keyword arguments of envpool.make_gymnasium")
+
+        def problems(self) -> Iterator[Problem]:
+            """Rules over several settings."""
+            if not self.env_id:
+                yield Problem("env_id", "is required: the id of an EnvPool environment")
+            if getattr(self.manager, "type", "base") not in ("base", "gym"):
+                yield Problem(
+                    "manager.type",
+                    f"must be 'base' with envpool, not {self.manager.type!r}: its environments "
+                    "live in threads of one library",
+                )
+
+    @classmethod
+    def has_vector(cls, _cfg: Any) -> bool:
+        """EnvPool knows only whole pools."""
+        return True
+
+    @classmethod
+    def make_vector(cls, cfg: Any, env_num: int) -> EnvPoolVector:
+        """Vector environment of `env_num` copies.
+
+        Raises:
+            ConfigError: EnvPool is not installed, or does not know the id or a keyword argument.
+        """
+        import_module(cfg.import_names)
+        try:
+            envpool: Any = importlib.import_module("envpool")
+        except ImportError as error:
+            message = f"EnvPool is not installed here ({error}); pip install 'hpcdi[envpool]'"
+            raise ConfigError([Problem("env.type", message)]) from error
+
+        def make(seed: int) -> Any:
+            with _quiet():
+                return envpool.make_gymnasium(cfg.env_id, num_envs=env_num, seed=seed, **cfg.kwargs)
+
+        try:
+            return EnvPoolVector(make, env_num)
+        except (AssertionError, KeyError, ValueError) as error:
+            raise ConfigError(
+                [Problem("env.env_id", f"{cfg.env_id!r} cannot be made: {error}")]
+            ) from error
+        except TypeError as error:
+            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+
+    @classmethod
+    def spaces(cls, cfg: Any) -> Spaces:
+        """Spaces of one environment.
+
+        Raises:
+            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+        """
+        env = cls.make_vector(cfg, 1)
+        try:
+            return read_spaces(env.single_observation_space, env.single_action_space, cfg.env_id)
+        finally:
+            env.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """EnvPool gives limits in float64 for float32 spaces, of which gymnasium warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+        yield

@@ -1,0 +1,87 @@
+"""One stream of seeds for each environment, all from one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+_ACTIONS = 0x7FFF0000  # spawn key of random actions, far from those that spawn() counts up
+
+
+class SeedStreams:
+    """Seeds for resets, in an order that depends on nothing but what was reset.
+
+    Args:
+        sequence: where all seeds come from.
+        env_num: environments.
+    """
+
+    def __init__(self, sequence: np.random.SeedSequence, env_num: int) -> None:
+        self._env_num = env_num
+        self._root = sequence
+        self._given: dict[int, np.random.SeedSequence] = {}  # own ones of some environments
+        self._streams = sequence.spawn(0)
+        self._fixed: list[int] | None = None
+        self._is_dynamic = True
+
+    def seed(
+        self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None
+    ) -> None:
+        """Begin anew: one number for all, or one for each environment.
+
+        Args:
+            seed: an integer, a list with one for each environment, or a mapping of some.
+            dynamic_seed: False: each environment's episodes all begin with the same seed.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        if isinstance(seed, Mapping):
+            self._given |= {env: np.random.SeedSequence(int(s)) for env, s in seed.items()}
+        elif isinstance(seed, Sequence):
+            if len(seed) != self._env_num:
+                raise ValueError(f"{len(seed)} seeds for {self._env_num} environments")
+            self._given = {env: np.random.SeedSequence(int(s)) for env, s in enumerate(seed)}
+        else:
+            self._root, self._given = np.random.SeedSequence(int(seed)), {}
+        self._fixed, self._streams = None, []
+        self._is_dynamic = dynamic_seed is not False
+
+    def all(self) -> list[int]:
+        """A seed for each environment; each call gives others."""
+        if self._fixed is not None:
+            return list(self._fixed)
+        parent = self._root.spawn(1)[0]
+        seeds = [int(word) for word in parent.generate_state(self._env_num)]
+        self._streams = parent.spawn(self._env_num)
+        for env, own in self._given.items():
+            self._streams[env] = own
+            seeds[env] = self._next(env)
+        if not self._is_dynamic:
+            self._fixed = seeds
+        return seeds
+
+    def one(self, env: int) -> int:
+        """The next seed of an environment that is reset or made by itself."""
+        if not self._streams:  # seeded, and not all reset since
+            self.all()
+        return self._next(env) if self._fixed is None else self._fixed[env]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether an environment's episodes all begin with the same seed."""
+        return self._fixed is not None
+
+    def fixed(self, env: int) -> int | None:
+        """Seed of an episode that follows on another; None: the environment's generator goes on."""
+        return None if self._fixed is None else self._fixed[env]
+
+    def actions(self) -> int:
+        """Seed for random actions; takes nothing from the streams."""
+        key = (*self._root.spawn_key, _ACTIONS)
+        sequence = np.random.SeedSequence(self._root.entropy, spawn_key=key)
+        return int(sequence.generate_state(1)[0])
+
+    def _next(self, env: int) -> int:
+        return int(self._streams[env].spawn(1)[0].generate_state(1)[0])

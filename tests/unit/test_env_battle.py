@@ -1,0 +1,298 @@
+"""Battles: games in turns and at once, of PettingZoo, of one's own, and of the seeds' kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from test_env_pool import helpers  # noqa: F401 (a fixture)
+
+from hpcdi.env.base import is_abnormal
+from hpcdi.env.battle import BattleEnv, as_battle
+from hpcdi.env.battle_manager import BattleManager
+from hpcdi.env.create import battle_players, create_env_manager, get_spaces, make_env_manager
+from hpcdi.env.pettingzoo_env import PettingZooEnv
+from hpcdi.errors import ConfigError, EnvError
+from hpcdi.types import Array, Spaces
+
+pytest.importorskip("pettingzoo")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+FORMS = ("base", "subprocess")
+
+
+def config(env_id: str, **settings: Any) -> Any:
+    return PettingZooEnv.parse_config({"env_id": env_id, **settings})
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+# ------------------------------------------------------------------------------------ the adapter
+
+
+def tictactoe() -> BattleEnv:
+    return PettingZooEnv.make_single(config("classic.tictactoe_v3"))
+
+
+def played(env: Any, moves: list[int]) -> list[Any]:
+    observations = env.reset(seed=0)
+    steps = []
+    for move in moves:
+        actions = [None if seen is None else move for seen in observations]
+        steps.append(env.step(actions))
+        observations = steps[-1][0]
+    return steps
+
+
+def test_players_take_turns_and_a_win_pays_both() -> None:
+    env = tictactoe()
+    first = env.reset(seed=0)
+    assert env.agents == 2
+    assert first[1] is None
+    assert first[0]["observation"].shape == (3, 3, 2)
+    assert (first[0]["action_mask"].dtype, first[0]["action_mask"].tolist()) == (np.int8, [1] * 9)
+    steps = played(env, [0, 3, 1, 4, 2])  # the first player fills a line
+    turns = [[seen is None for seen in observations] for observations, *_ in steps[:-1]]
+    assert turns == [[True, False], [False, True]] * 2
+    assert steps[1][0][0]["action_mask"].tolist() == [0, 1, 1, 0, 1, 1, 1, 1, 1]
+    assert [rewards.tolist() for _, rewards, _, _ in steps[:-1]] == [[0, 0]] * 4
+    observations, rewards, done, infos = steps[-1]
+    assert (done, rewards.tolist(), rewards.dtype) == (True, [1, -1], np.float32)
+    assert all(seen is not None for seen in observations)
+    assert [info["eval_episode_return"] for info in infos] == [1.0, -1.0]
+    assert [info["terminated"] for info in infos] == [True, True]
+    env.close()
+
+
+def test_an_illegal_move_loses() -> None:
+    _, (_, rewards, done, infos) = played(tictactoe(), [4, 4])
+    assert (done, rewards.tolist()) == (True, [0, -1])
+    assert [info["eval_episode_return"] for info in infos] == [0.0, -1.0]
+
+
+@pytest.mark.parametrize("actions", [[None, 0], [0, 0], [None, None], [0]])
+def test_only_the_player_whose_turn_it_is_acts(actions: list[Any]) -> None:
+    env = tictactoe()
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match=r"player|actions for 2"):
+        env.step(actions)
+
+
+class ThreeEnv:
+    """All three act at once; the last drops out in the second step, the others in the fourth."""
+
+    possible_agents = ("a", "b", "c")
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, exit_at: int = 0) -> None:
+        self.agents: list[str] = []
+        self._exit_at, self._life = exit_at, 0
+
+    def observation_space(self, name: str) -> Any:
+        return gymnasium.spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, name: str) -> Any:
+        return gymnasium.spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._steps = list(self.possible_agents), 0
+        return {name: np.zeros(1, np.float32) for name in self.agents}, {n: {} for n in self.agents}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        assert actions.keys() == set(self.agents)
+        self._steps += 1
+        self._life += 1
+        if self._life == self._exit_at:
+            os._exit(3)
+        over = {n: self._steps == 4 or (n == "c" and self._steps == 2) for n in self.agents}
+        seen = {n: np.full(1, self._steps, np.float32) for n in self.agents}
+        paid = {n: float(actions[n]) for n in self.agents}
+        no = dict.fromkeys(self.agents, False)
+        told: dict[str, Any] = {n: {} for n in self.agents}
+        self.agents = [n for n in self.agents if not over[n]]
+        return seen, paid, over, no, told
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_three_at_once_and_one_drops_out() -> None:
+    env = as_battle(ThreeEnv())
+    assert [seen.tolist() for seen in env.reset(seed=0)] == [[0.0]] * 3
+    env.step([1, 2, 3])
+    observations, rewards, done, infos = env.step([1, 2, 3])
+    assert (observations[2], rewards.tolist(), done) == (None, [1, 2, 3], False)
+    assert [info["terminated"] for info in infos] == [False, False, True]
+    assert env.step([1, 2, None])[1].tolist() == [1, 2, 0]
+    observations, _, done, infos = env.step([1, 2, None])
+    assert done
+    assert [seen.tolist() for seen in observations] == [[4.0], [4.0], [2.0]]
+    assert [info["eval_episode_return"] for info in infos] == [4.0, 8.0, 6.0]
+
+
+class SeedsBattle:
+    """A battle environment of the seeds' kind."""
+
+    agent_num = 2
+
+    def __init__(self) -> None:
+        self.seeded: int | None = None
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        self.seeded = seed
+
+    def reset(self) -> Array:
+        return np.zeros((2, 3), np.float32)
+
+    def step(self, actions: Any) -> Any:
+        info = [{"eval_episode_return": 1.0}, {"eval_episode_return": -1.0}]
+        return SimpleNamespace(
+            obs=np.ones((2, 3)), reward=[np.ones(1), -np.ones(1)], done=True, info=info
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_foreign_battle_environment(form: str) -> None:
+    with make_env_manager({"type": form}, [SeedsBattle], battle=True) as manager:
+        manager.launch()
+        step = manager.step({0: [0, 1]})[0]
+    assert (step.reward.tolist(), step.done) == ([1.0, -1.0], True)
+    assert step.info[1]["eval_episode_return"] == -1.0
+    assert [seen.shape for seen in step.obs] == [(3,)] * 2
+
+
+# ------------------------------------------------------------------------------------ the manager
+
+
+def battles(env_id: str, form: str, episodes: int = 2, **manager: Any) -> BattleManager:
+    made: BattleManager = create_env_manager(
+        {
+            "type": "pettingzoo", "env_id": env_id, "evaluator_env_num": 2,
+            "evaluator_episode_num": episodes, "manager": {"type": form, **manager},
+        },
+        evaluate=True, seed=np.random.SeedSequence(1),
+    )  # fmt: skip
+    return made
+
+
+def rounds(manager: BattleManager) -> Iterator[tuple[Any, Any, Any]]:
+    while not manager.done:
+        ready = manager.ready_obs
+        actions = manager.random_action()
+        yield ready, actions, manager.step(actions)
+
+
+@pytest.mark.parametrize("env_id", ["classic.tictactoe_v3", "classic.connect_four_v3"])
+def test_random_legal_games_to_the_end(env_id: str, form: str) -> None:
+    ends = []
+    with battles(env_id, form) as manager:
+        manager.launch()
+        for ready, actions, steps in rounds(manager):
+            assert steps.keys() == ready.keys()
+            for env, step in steps.items():
+                assert sum(seen is not None for seen in ready[env]) == 1
+                player = next(i for i, seen in enumerate(ready[env]) if seen is not None)
+                assert ready[env][player]["action_mask"][actions[env][player]]
+                assert step.reward.dtype == np.float32
+                if step.done:
+                    assert all(seen is not None for seen in step.obs)
+                    told = [info["eval_episode_return"] for info in step.info]
+                    assert told in ([1, -1], [-1, 1], [0, 0])
+                    ends.append(told)
+                else:
+                    assert step.reward.tolist() == [0, 0]
+        returns, lengths = manager.take_episodes()
+        assert manager.ready_obs == {}
+    assert returns.tolist() == ends
+    assert (len(ends), lengths.min() >= 5) == (4, True)
+
+
+def test_child_processes_play_the_same_games() -> None:
+    games = []
+    for form in FORMS:
+        with battles("classic.connect_four_v3", form) as manager:
+            manager.launch()
+            games.append([(actions, steps[0].reward.tolist() if 0 in steps else None)
+                          for _, actions, steps in rounds(manager)])  # fmt: skip
+    assert games[0] == games[1]
+
+
+def test_a_process_that_ends_is_replaced_and_its_game_dropped() -> None:
+    fns = [partial(ThreeEnv, 0), partial(ThreeEnv, 3)]
+    settings = {"type": "subprocess", "retry_waiting_time": 0.0}
+    with make_env_manager(settings, fns, battle=True) as manager:
+        manager.launch()
+        for t in range(4):
+            ready = manager.ready_obs
+            actions = {e: [None if s is None else 1 for s in seen] for e, seen in ready.items()}
+            steps = manager.step(actions)
+            assert is_abnormal(steps[1]) == (t == 2)
+            assert not is_abnormal(steps[0])
+            if t == 2:
+                assert (steps[1].reward.tolist(), steps[1].done) == ([0, 0, 0], False)
+                assert [seen.tolist() for seen in steps[1].obs] == [[0.0]] * 3
+        assert manager.failures == 1
+        assert manager.take_episodes()[0].tolist() == [[4, 4, 2]]
+
+
+def test_one_battle_is_reset() -> None:
+    with battles("classic.tictactoe_v3", "base") as manager:
+        manager.launch()
+        manager.step(manager.random_action())
+        manager.reset({1: None})
+        masks = [max(filter(None, seen), key=len)["action_mask"].sum()
+                 for seen in manager.ready_obs.values()]  # fmt: skip
+        assert masks == [8, 9]
+
+
+# ------------------------------------------------------------------------------- by configuration
+
+
+def test_spaces_and_players() -> None:
+    cfg = config("classic.connect_four_v3")
+    assert get_spaces(cfg) == Spaces((6, 7, 2), "int8", 7, ())
+    assert battle_players(cfg) == 2
+
+
+def test_parallel_where_there_is_a_choice() -> None:
+    pytest.importorskip("pettingzoo.classic.rps.rps")
+    assert type(PettingZooEnv.make_single(config("classic.rps_v2"))).__name__ == "ParallelBattle"
+    turns = PettingZooEnv.make_single(config("classic.rps_v2", api="aec"))
+    assert type(turns).__name__ == "TurnBattle"
+
+
+def test_rock_paper_scissors_in_turns_pays_when_both_have_chosen() -> None:
+    env = PettingZooEnv.make_single(config("classic.rps_v2", api="aec", kwargs={"max_cycles": 2}))
+    steps = played(env, [1, 0, 1, 0])
+    assert [rewards.tolist() for _, rewards, _, _ in steps] == [[0, 0], [1, -1]] * 2
+    assert [done for *_, done, _ in steps] == [False, False, False, True]
+    assert [info["eval_episode_return"] for info in steps[-1][3]] == [2.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "problem"),
+    [
+        ("", "env_id: is required"),
+        ("classic.whist_v1", r"'classic.whist_v1' cannot be made: .*hpcdi\[battle\]"),
+        ("no_such_module:env", "cannot be made: No module named 'no_such_module'"),
+    ],
+)
+def test_what_cannot_be_made_says_so(env_id: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        get_spaces(config(env_id))
+
+
+def test_wrong_keyword_arguments_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"env.kwargs: .*'colour'"):
+        get_spaces(config("classic.connect_four_v3", kwargs={"colour": 1}))

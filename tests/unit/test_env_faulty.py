@@ -1,0 +1,80 @@
+"""Environments for tests in child processes: those import this module, so it is light."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpcdi.env.toy import CountEnv
+
+
+class InfoEnv(CountEnv):
+    """Says in info which step it was."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        return (*result, {"from_step": self._steps})
+
+
+class NeverEnv(CountEnv):
+    """Cannot be reset; hangs there if it is told to."""
+
+    def __init__(self, hangs: bool = False) -> None:
+        super().__init__()
+        self._hangs = hangs
+
+    def reset(self, **_kwargs: Any) -> Any:
+        while self._hangs:
+            time.sleep(1.0)
+        raise ValueError("no such level")
+
+
+class SlowResetEnv(CountEnv):
+    """The second reset hangs, which comes at an episode's end."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        while self._episode == 0:
+            time.sleep(1.0)
+        return super().reset(**kwargs)
+
+
+class FragileEnv(gymnasium.Env[Any, Any]):
+    """Fails in its second step; the observation is random."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.random(3, dtype=np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 2:
+            raise RuntimeError("fragile")
+        return self.np_random.random(3, dtype=np.float32), 0.0, False, False, {}
+
+
+class EnvironEnv(CountEnv):
+    """Says what its process knows of the launcher."""
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        begun_with = Path("/proc/self/environ").read_text().split("\0")
+        variables = [
+            n for n in (*os.environ, *begun_with) if n.startswith(("OMPI_", "PMI_", "PMIX_"))
+        ]
+        heavy = [n for n in ("torch", "mpi4py.MPI", "h5py", "tensorboard") if n in sys.modules]
+        info = {"variables": variables, "kept": os.environ.get("KEPT_BY_TEST"), "heavy": heavy}
+        return (*result, info)

@@ -1,0 +1,352 @@
+"""Every manager keeps one contract; single environments that fail are replaced."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from test_env_faulty import FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
+from test_env_manager import LENGTH, count_rows, live_rows, steps_of
+
+from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.env.gym_manager import GymManager
+from hpcdi.env.gymnasium_env import GymnasiumEnv
+from hpcdi.env.manager import VectorManager
+from hpcdi.env.toy import CountEnv
+from hpcdi.errors import ConfigError, EnvError
+
+SYNC = ("next_step", "same_step", "disabled")
+CHILDREN = ("forkserver", "spawn")
+POOLS = ("pool", *CHILDREN)
+EVERY = (*SYNC, *POOLS)
+CARTPOLE = partial(gymnasium.make, "CartPole-v1")
+COUNT = partial(CountEnv, LENGTH)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def helpers() -> Iterator[None]:
+    """Python's own helper processes begin and end outside of the tests that look for leaks."""
+    resource_tracker.ensure_running()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["hpcdi.env.gymnasium_env"])
+    forkserver.ensure_running()
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+def made(
+    form: str, fns: list[Any], episode_num: int | None = None, seed: int = 0, **settings: Any
+) -> VectorManager:
+    sequence = np.random.SeedSequence(seed)
+    if form in SYNC:
+        mode = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}[form]
+        return GymManager(
+            lambda: SyncVectorEnv(fns, autoreset_mode=mode), len(fns), episode_num=episode_num,
+            seed=sequence,
+        )  # fmt: skip
+    if form in CHILDREN:
+        settings = {"type": "subprocess", "start_method": form, **settings}
+    manager: VectorManager = make_env_manager(
+        {"episode_num": episode_num, "retry_waiting_time": 0.0, **settings}, fns, seed=sequence
+    )
+    return manager
+
+
+@contextmanager
+def running(form: str, fns: list[Any], *args: Any, **settings: Any) -> Iterator[VectorManager]:
+    with made(form, fns, *args, **settings) as manager:
+        manager.launch()
+        yield manager
+
+
+@pytest.mark.parametrize("form", EVERY)
+class TestContract:
+    """What a collector relies on, whatever steps the environments."""
+
+    def test_transitions_of_a_known_environment(self, form: str) -> None:
+        with running(form, [COUNT] * 2) as manager:
+            taken = steps_of(manager, 3 * (LENGTH + 1))
+            for env in range(2):
+                assert live_rows(taken, env)[: 3 * LENGTH] == count_rows(3)
+            assert not any(step.abnormal is not None and step.abnormal.any() for _, step in taken)
+            returns, lengths = manager.take_episodes()
+        assert set(returns.tolist()) == {6.0}
+        assert set(lengths.tolist()) == {LENGTH}
+
+    def test_life(self, form: str) -> None:
+        manager = made(form, [COUNT] * 2, 2)
+        assert manager.closed
+        for call in (lambda: manager.ready_obs, manager.reset, lambda: steps_of(manager, 1)):
+            with pytest.raises(EnvError, match=r"launch\(\) them first"):
+                call() if call is not manager.reset else manager.reset()
+            break
+        manager.launch()
+        with pytest.raises(EnvError, match=r"close\(\) them before launch"):
+            manager.launch()
+        assert not manager.closed
+        for _ in range(2):
+            while not manager.done:
+                steps_of(manager, 1)
+            assert manager.ready_obs == {}
+            assert manager.take_episodes()[1].tolist() == [LENGTH] * 4
+            manager.restart_count()
+        assert manager.ready_obs.keys() == {0, 1}
+        assert (manager.action_space.n, manager.observation_space.shape) == (2, (2,))
+        manager.close()
+        manager.close()
+        assert manager.closed
+
+    def test_one_environment_is_reset_and_its_episode_dropped(self, form: str) -> None:
+        with running(form, [COUNT] * 2) as manager:
+            steps_of(manager, 2)
+            manager.reset({1: None})
+            assert manager.observation.tolist() == [[2, 0], [0, 1]]
+            steps_of(manager, 1)
+            assert manager.take_episodes()[0].tolist() == [6.0]
+            with pytest.raises(EnvError, match=r"reset_param of environment 0 has .'sead'"):
+                manager.reset({0: {"sead": 1}})
+            with pytest.raises(EnvError, match=r"there are no environments \[2\]"):
+                manager.reset({2: None})
+
+    def test_given_seeds_and_static_seeds(self, form: str) -> None:
+        with running(form, [CARTPOLE] * 2) as manager:
+            manager.reset({0: {"seed": 7}, 1: {"seed": 7}})
+            assert manager.observation[0].tolist() == manager.observation[1].tolist()
+            manager.seed([3, 3], dynamic_seed=False)
+            seen = []
+            for _ in range(2):
+                manager.reset()
+                seen += manager.observation.tolist()
+            assert all(one == seen[0] for one in seen)
+            manager.seed([3, 4])
+            manager.reset()
+            assert manager.observation[0].tolist() != manager.observation[1].tolist()
+
+    def test_random_actions_follow_the_seed(self, form: str) -> None:
+        drawn = []
+        with running(form, [COUNT] * 2) as manager:
+            for _ in range(2):
+                manager.seed(5)
+                drawn.append([manager.random_action() for _ in range(20)])
+        assert drawn[0] == drawn[1]
+        assert {a for actions in drawn[0] for a in actions.values()} == {0, 1}
+
+    def test_pictures_shaping_and_saving(self, form: str) -> None:
+        fns = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")] * 2
+        with running(form, fns) as manager:
+            pictures = manager.ready_imgs()
+            assert [(p.shape, p.dtype) for p in pictures] == [((400, 600, 3), np.uint8)] * 2
+            assert manager.reward_shaping(0, [{"reward": 1}]) == [{"reward": 1}]
+            with pytest.raises(EnvError, match="environment 1 has no enable_save_figure"):
+                manager.enable_save_figure(1, "there")
+        with running(form, [COUNT]) as manager, pytest.raises(EnvError, match="render"):
+            manager.ready_imgs()
+
+
+def walk(form: str, fn: Any, steps: int = 60) -> list[Any]:
+    """Live rows of three environments under given actions."""
+    actions = [[], [], []]  # type: list[list[int]]
+    rng = [np.random.default_rng(env) for env in range(3)]
+    with running(form, [fn] * 3, seed=11) as manager:
+        taken, count = [], np.zeros(3, dtype=int)
+        while count.min() < steps:
+            act = np.zeros(3, dtype=np.int64)
+            for env in manager.ready_obs:  # an environment's n-th action, whenever it comes
+                if len(actions[env]) == count[env]:
+                    actions[env].append(int(rng[env].integers(2)))
+                act[env] = actions[env][count[env]]
+            taken.append((manager.observation.copy(), manager.step_all(act)))
+            count += taken[-1][1].live
+    return [live_rows(taken, env)[:steps] for env in range(3)]
+
+
+@pytest.mark.parametrize("fn", [CARTPOLE, COUNT], ids=["cartpole", "count"])
+def test_all_managers_give_the_same_data_bit_by_bit(fn: Any) -> None:
+    wanted = walk("next_step", fn)
+    assert wanted[0] != wanted[1] or fn is COUNT
+    for form in ("same_step", "pool", *CHILDREN):
+        assert walk(form, fn) == wanted, form
+
+
+def test_the_type_takes_the_vectorised_form_where_there_is_one() -> None:
+    def manager(**cfg: Any) -> Any:
+        return create_env_manager(
+            {"type": "gymnasium", **cfg}, evaluate=False, seed=np.random.SeedSequence(0)
+        )
+
+    counts = {"env_id": "hpcdi/Count-v0", "import_names": ["hpcdi.env.toy"]}
+    assert isinstance(manager(env_id="CartPole-v1"), GymManager)
+    assert isinstance(manager(**counts, vectorization="sync"), GymManager)
+    assert type(manager(**counts)).__name__ == "PoolManager"
+    child = {"manager": {"type": "subprocess"}}
+    assert type(manager(env_id="CartPole-v1", **child)).__name__ == "PoolManager"
+    with pytest.raises(ConfigError, match=r"env.vectorization: must be 'auto'"):
+        manager(env_id="CartPole-v1", vectorization="sync", **child)
+    with pytest.raises(ConfigError, match=r"env.manager.auto_reset: cannot be false"):
+        manager(env_id="CartPole-v1", manager={"auto_reset": False})
+
+
+@pytest.mark.parametrize("key", ["step_timeout", "reset_timeout"])
+def test_time_limits_need_child_processes(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"manager.{key}: .*set env.manager.type: subprocess"):
+        GymnasiumEnv.parse_config({"env_id": "CartPole-v1", "manager": {key: 1.0}})
+    GymnasiumEnv.parse_config(
+        {"env_id": "CartPole-v1", "manager": {key: 1.0, "type": "subprocess"}}
+    )
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_without_auto_reset_an_ended_environment_waits(form: str) -> None:
+    with running(form, [partial(CountEnv, 1), partial(CountEnv, 3)], auto_reset=False) as manager:
+        (_, step), *_ = steps_of(manager, 1)
+        assert step.terminated.tolist() == [True, False]
+        assert manager.ready_obs.keys() == {1}
+        (_, step), *_ = steps_of(manager, 1)
+        assert step.live.tolist() == [False, True]
+        manager.reset({0: None})
+        assert manager.ready_obs.keys() == {0, 1}
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver", *SYNC])
+def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
+    with running(form, [InfoEnv] * 2) as manager:
+        first = manager.step({0: 0, 1: 0})
+        assert [first[env].info["from_step"] for env in (0, 1)] == [1, 1]
+        last = manager.step({0: 0, 1: 0})
+        assert last[0].done
+        assert last[0].info["from_step"] == 2
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+FAULTS = {
+    "fail_at": "RuntimeError: planted failure at step 5",
+    "exit_at": "its process exited with code 7",
+    "hang_at": "step took longer than 0.3 s",
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "fault"),
+    [("pool", "fail_at"), *[(form, fault) for form in CHILDREN for fault in FAULTS]],
+)
+@pytest.mark.parametrize("retry_type", ["reset", "renew"])
+def test_a_failed_environment_is_replaced_and_the_others_go_on(
+    form: str, fault: str, retry_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if form == "spawn" and (fault, retry_type) != ("hang_at", "renew"):
+        pytest.skip("the start method makes no difference to it")
+    settings = {"step_timeout": 0.3} if form in CHILDREN else {}
+    fns = [COUNT, partial(CountEnv, LENGTH, **{fault: 5})]
+    with (
+        caplog.at_level(logging.WARNING, "hpcdi"),
+        running(form, fns, retry_type=retry_type, **settings) as manager,
+    ):
+        begun = time.monotonic()
+        taken = [step for _, step in steps_of(manager, 9)]
+        assert time.monotonic() - begun < 4.0
+        failed = taken[4]
+        assert failed.abnormal is not None
+        assert failed.abnormal.tolist() == [False, True]
+        assert failed.live.tolist() == [True, False]
+        kept = fault == "fail_at" and retry_type == "reset"  # the same object goes on
+        again = [] if kept else [8]  # a new one fails at the same step of its life
+        bad = [t for t, step in enumerate(taken) if step.abnormal is not None]
+        assert bad == [4] if kept else bad[:1] == [4] and set(bad) <= {4, 9, *again}
+        assert taken[5].reward.tolist() == [3.0, 1.0]
+        lengths = manager.take_episodes()[1]
+        assert set(lengths.tolist()) == {LENGTH}, "an unfinished episode must not count"
+        assert manager.failures == len(bad)
+    assert len(caplog.records) == len(bad)
+    assert "environment 1 failed" in caplog.text
+    assert FAULTS[fault] in caplog.text
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_a_failure_in_the_per_environment_form(form: str) -> None:
+    fns = [COUNT, partial(CountEnv, LENGTH, fail_at=2)]
+    with running(form, fns) as manager:
+        manager.step({0: 0, 1: 0})
+        steps = manager.step({0: 0, 1: 0})
+        assert steps[0].info == {"terminated": False, "truncated": False}
+        assert (steps[1].info, steps[1].done, steps[1].reward) == ({"abnormal": True}, False, 0.0)
+        assert steps[1].obs.tolist() == [0, 1]
+        assert manager.ready_obs[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+@pytest.mark.parametrize("max_retry", [0, 2])
+def test_one_that_cannot_be_reset_ends_the_run_with_its_traceback(
+    form: str, max_retry: int
+) -> None:
+    manager = made(form, [COUNT, NeverEnv], max_retry=max_retry)
+    with pytest.raises(EnvError, match=rf"environment 1 failed .* {max_retry + 1} times") as caught:
+        manager.launch()
+    text = str(caught.value)
+    assert "ValueError: no such level" in text
+    assert 'raise ValueError("no such level")' in text
+    assert "max_retry" in text
+    assert manager.closed
+
+
+def test_a_reset_that_hangs_is_given_up() -> None:
+    manager = made("forkserver", [partial(NeverEnv, True)], max_retry=0, reset_timeout=0.2)
+    with pytest.raises(EnvError, match=r"reset took longer than 0.2 s"):
+        manager.launch()
+
+
+def test_a_reset_at_an_episodes_end_has_the_time_of_resets() -> None:
+    with running(
+        "forkserver", [partial(SlowResetEnv, 1)], step_timeout=30.0, reset_timeout=0.3
+    ) as manager:
+        begun = time.monotonic()
+        (_, step), *_ = steps_of(manager, 1)
+        assert time.monotonic() - begun < 3.0
+        assert step.abnormal is not None
+        assert not step.live.any()
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_an_environment_whose_steps_all_fail_ends_the_run(form: str) -> None:
+    with (
+        running(form, [partial(CountEnv, fail_at=1)], retry_type="renew") as manager,
+        pytest.raises(EnvError, match=r"environment 0 failed stepping, 10 times in a row"),
+    ):
+        steps_of(manager, 20)
+
+
+def test_a_process_that_is_killed_from_outside() -> None:
+    with running("forkserver", [COUNT] * 2) as manager:
+        steps_of(manager, 2)
+        pids = [seat.pid for seat in manager._pool.seats]  # type: ignore[attr-defined]
+        os.kill(pids[0], signal.SIGKILL)
+        (_, step), (_, after) = steps_of(manager, 2)
+        assert step.abnormal is not None
+        assert step.abnormal.tolist() == [True, False]
+        assert after.abnormal is None
+        assert after.live.all()
+        assert not Path(f"/proc/{pids[0]}").exists()
+        assert manager.failures == 1
+
+
+def test_after_a_renewal_the_seeds_go_on_and_are_those_of_the_process_free_form() -> None:
+    seen = []
+    for form in ("pool", "forkserver"):
+        with running(form, [FragileEnv] * 2, retry_type="renew") as manager:
+            steps_of(manager, 4)
+            seen.append(manager.observation.tolist())
+    assert seen[0] == seen[1]
+    assert len({*map(tuple, seen[0])}) == 2
