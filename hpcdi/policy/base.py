@@ -18,9 +18,10 @@ from hpcdi.types import Array, Columns, RowView, Settings, Transition
 class LearnMode(NamedTuple):
     """What a learner calls.
 
-    `forward(data)` makes one update. `data` is a list of dicts, one a sample, or, for a policy
+    `forward(data)` learns from a batch. `data` is a list of dicts, one a sample, or, for a policy
     whose attribute ``columnar`` is true, a dict of torch tensors, the batch leading. It returns a
-    dict of Python scalars; ``priority`` in it is an array or list of length batch.
+    dict of Python scalars, or a list of them where it makes several updates; ``priority`` in it is
+    an array or list of length batch.
     """
 
     forward: Any

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcdi.config.compat import component_class
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.policy import dqn as _builtin  # noqa: F401  (registers the built-in policies)
+from hpcdi.policy import dqn as _dqn  # noqa: F401  (registers a built-in policy)
+from hpcdi.policy import ppo as _ppo  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy.base import Policy
 from hpcdi.utils.registry import POLICY_REGISTRY
 

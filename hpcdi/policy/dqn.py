@@ -8,7 +8,7 @@ This file knows no torch until a mode that computes is enabled; `q_learning` and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ import numpy as np
 from hpcdi.config.fields import section, setting
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy, TrainColumns
+from hpcdi.policy.dqn_samples import columns_of, n_step_samples, split_masks
 from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
 from hpcdi.policy.returns import n_step
 from hpcdi.policy.settings import LearnConfig, PolicyConfig
+from hpcdi.policy.spaces import as_shape, network_shape, observation_problems
 from hpcdi.types import Array, Columns, RowView, Settings, Spaces, Transition
-from hpcdi.utils.nested import split_columns, stack_columns
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class DQNPolicy(Policy):
             if not self.model.encoder_hidden_size_list:
                 yield Problem("model.encoder_hidden_size_list", "needs at least one size")
             yield from PolicyConfig.problems(self)
+            if self.on_policy:
+                yield Problem("on_policy", "DQN learns from a replay buffer; leave this false")
             if self.nstep > self.collect.n_sample:
                 yield Problem(
                     "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
@@ -91,21 +94,8 @@ class DQNPolicy(Policy):
             cfg: a `Config`.
             spaces: of the environment.
         """
-        problems = []
-        model, shape = cfg.model, spaces.obs_shape
-        given = None if model.obs_shape is None else _as_shape(model.obs_shape)
-        if given is not None and given != shape:
-            problems.append(
-                Problem("model.obs_shape", f"is {given}, the environment gives {shape}")
-            )
-        if len(shape) == 3 and (spaces.obs_dtype != "uint8" or shape[0] > shape[2]):
-            problems.append(
-                Problem(
-                    "model.obs_shape",
-                    "observations of three axes must be uint8 images [channels, height, width], "
-                    f"the environment gives {spaces.obs_dtype} {shape}; wrap it",
-                )
-            )
+        model = cfg.model
+        problems = list(observation_problems(model.obs_shape, spaces))
         if spaces.action_count is None:
             problems.append(Problem("type", "DQN needs an environment with discrete actions"))
         elif model.action_shape not in (None, spaces.action_count):
@@ -115,7 +105,9 @@ class DQNPolicy(Policy):
                     f"is {model.action_shape}, the environment has {spaces.action_count} actions",
                 )
             )
-        filled = dataclasses.replace(model, obs_shape=shape, action_shape=spaces.action_count)
+        filled = dataclasses.replace(
+            model, obs_shape=network_shape(spaces), action_shape=spaces.action_count
+        )
         return dataclasses.replace(cfg, model=filled), problems
 
     # -------------------------------------------------------------------------------------- learn
@@ -143,7 +135,7 @@ class DQNPolicy(Policy):
 
         if isinstance(data, Mapping):
             return self._learner.update(data)
-        columns = _columns_of(data, self._cfg.discount_factor**self._cfg.nstep)
+        columns = columns_of(data, self._cfg.discount_factor**self._cfg.nstep)
         return self._learner.update({k: torch.from_numpy(v) for k, v in columns.items()})
 
     def _monitor_vars_learn(self) -> list[str]:
@@ -178,9 +170,7 @@ class DQNPolicy(Policy):
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """See `ColumnarActor.act`; `setting` may hold ``eps``."""
-        greedy = self._greedy(observation)
-        eps = setting.get("eps", 0.0)
-        return {"action": epsilon_greedy(greedy, eps, self._cfg.model.action_shape, self._rng)}
+        return {"action": self._choose(observation, None, setting.get("eps", 0.0))}
 
     def train_columns(
         self,
@@ -200,18 +190,25 @@ class DQNPolicy(Policy):
         }
         return TrainColumns(columns, (NEXT_OBSERVATION,))
 
-    def _greedy(self, observation: Array) -> Array:
+    def _choose(self, observation: Array, legal: Array | None, eps: float) -> Array:
+        """Actions int64 [envs]; `legal`: bool [envs, actions], or None where all are."""
+        greedy = self._greedy(observation, legal)
+        return epsilon_greedy(greedy, eps, self._cfg.model.action_shape, self._rng, legal)
+
+    def _greedy(self, observation: Array, legal: Array | None) -> Array:
         import torch
 
         with torch.inference_mode():
             device = next(self._model.parameters()).device
             values = self._model(torch.from_numpy(observation).to(device))
+            if legal is not None:
+                values = values.masked_fill(~torch.from_numpy(legal).to(device), -torch.inf)
             actions: Array = values.argmax(dim=1).cpu().numpy()
         return actions
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        observation = np.stack([np.asarray(obs) for obs in data.values()])
-        actions = self.act(observation, kwargs)["action"]
+        observation, legal = split_masks(data)
+        actions = self._choose(observation, legal, kwargs.get("eps", 0.0))
         return {env: {"action": action} for env, action in zip(data, actions, strict=True)}
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
@@ -230,17 +227,7 @@ class DQNPolicy(Policy):
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode; ``reward`` is the n-step return."""
-        columns = stack_columns(transitions)
-        length = np.array([len(transitions)], dtype=np.int32)
-        steps = n_step(
-            columns["reward"], columns["done"], length, self._cfg.discount_factor, self._cfg.nstep
-        )
-        last = np.arange(len(transitions)) + steps.steps - 1
-        columns["next_obs"] = columns["next_obs"][last]
-        columns["done"] = columns["done"][last]
-        columns["reward"] = steps.returns
-        columns["value_gamma"] = (self._cfg.discount_factor**steps.steps).astype(np.float32)
-        return split_columns(columns)
+        return n_step_samples(transitions, self._cfg.discount_factor, self._cfg.nstep)
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {"model": self._model.state_dict()}
@@ -268,26 +255,6 @@ class DQNPolicy(Policy):
             )
         torch.manual_seed(int(self._seed.generate_state(1)[0]))
         return QNetwork(
-            _as_shape(model.obs_shape), model.action_shape, model.encoder_hidden_size_list,
+            as_shape(model.obs_shape), model.action_shape, model.encoder_hidden_size_list,
             dueling=model.dueling,
         )  # fmt: skip
-
-
-def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
-def _columns_of(samples: Sequence[Transition], default_discount: float) -> Columns:
-    """Columns of samples in the per-transition form, as `_get_train_sample` gives them."""
-    columns = stack_columns(samples)
-    count = len(samples)
-    gamma = columns.get("value_gamma", np.full(count, default_discount))
-    weight = columns.get("IS", columns.get("weight", np.ones(count)))
-    return {
-        "observation": columns["obs"].astype(np.float32, copy=False),
-        "next_observation": columns["next_obs"].astype(np.float32, copy=False),
-        "action": columns["action"],
-        "n_step_return": columns["reward"].astype(np.float32),
-        "bootstrap_discount": (gamma * ~columns["done"].astype(bool)).astype(np.float32),
-        "weight": weight.astype(np.float32),
-    }

@@ -25,9 +25,31 @@ def get_epsilon_greedy_fn(
     raise ValueError(f"the decay must be 'exp' or 'linear', not {type_!r}")
 
 
-def epsilon_greedy(greedy: Array, eps: float, action_count: int, rng: np.random.Generator) -> Array:
-    """Actions int64 [envs]: each is `greedy`'s, or with probability `eps` uniformly random."""
+def epsilon_greedy(
+    greedy: Array,
+    eps: float,
+    action_count: int,
+    rng: np.random.Generator,
+    legal: Array | None = None,
+) -> Array:
+    """Actions int64 [envs]: each is `greedy`'s, or with probability `eps` uniformly random.
+
+    Args:
+        greedy: int64 [envs].
+        eps: exploration rate.
+        action_count: number of discrete actions.
+        rng: random numbers.
+        legal: bool [envs, action_count]: which of them may be drawn; None: all.
+    """
     if eps <= 0.0:
         return greedy
     explore = rng.random(greedy.shape) < eps
+    if legal is not None:
+        return np.where(explore, uniform_legal(legal, rng), greedy)
     return np.where(explore, rng.integers(0, action_count, greedy.shape), greedy)
+
+
+def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
+    """One of the legal actions of each row, uniformly, int64; `legal`: bool [envs, actions]."""
+    chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+    return chosen

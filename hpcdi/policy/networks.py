@@ -14,25 +14,32 @@ from hpcdi.errors import PolicyError
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 
 
-def mlp(sizes: Sequence[int]) -> nn.Sequential:
-    """Linear layers of the given sizes with ReLU after each."""
+def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers of the given sizes with an activation after each."""
     layers: list[nn.Module] = []
     for size_in, size_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(size_in, size_out), nn.ReLU()]
+        layers += [nn.Linear(size_in, size_out), activation()]
     return nn.Sequential(*layers)
 
 
-def encoder(obs_shape: Sequence[int], hidden: Sequence[int]) -> nn.Sequential:
+def encoder(
+    obs_shape: Sequence[int], hidden: Sequence[int], activation: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
     """Observation -> features [batch, hidden[-1]].
 
     Observations of three axes [channels, height, width] pass the convolutions of Mnih et al. 2015
-    first and are scaled from 0..255; others are flattened.
+    first (with ReLU) and are scaled from 0..255; others are flattened.
+
+    Args:
+        obs_shape: shape of one observation.
+        hidden: sizes of the hidden layers.
+        activation: after each hidden layer.
 
     Raises:
         PolicyError: the convolutions leave nothing of such an image.
     """
     if len(obs_shape) != 3:
-        return nn.Sequential(nn.Flatten(), *mlp([math.prod(obs_shape), *hidden]))
+        return nn.Sequential(nn.Flatten(), *mlp([math.prod(obs_shape), *hidden], activation))
     layers: list[nn.Module] = [_Scale()]
     channels = obs_shape[0]
     for out, kernel, stride in _CONV_LAYERS:
@@ -48,7 +55,7 @@ def encoder(obs_shape: Sequence[int], hidden: Sequence[int]) -> nn.Sequential:
             "width], and the convolutions need at least 36 x 36 pixels; resize, transpose or "
             "flatten them"
         ) from error
-    return nn.Sequential(*layers, *mlp([flat, *hidden]))
+    return nn.Sequential(*layers, *mlp([flat, *hidden], activation))
 
 
 class QNetwork(nn.Module):

@@ -55,7 +55,9 @@ class QLearner:
 
         Args:
             batch: ``observation, action, n_step_return, bootstrap_discount, next_observation`` and,
-                where weights are used, ``weight``; each [batch, ...].
+                where weights are used, ``weight``; each [batch, ...]. Where not all actions are
+                legal, ``next_action_mask``: bool [batch, actions], any where nothing is
+                bootstrapped.
 
         Returns:
             ``total_loss``, ``q_value``, ``cur_lr`` and, where asked for, ``priority``: float32
@@ -89,11 +91,12 @@ class QLearner:
 
     @torch.no_grad()
     def _target(self, batch: Mapping[str, Tensor]) -> Tensor:
-        bootstrap = self.target(batch["next_observation"])
-        if self._settings.double:
-            best = self.network(batch["next_observation"]).argmax(dim=1, keepdim=True)
-            bootstrap = bootstrap.gather(1, best).squeeze(1)
-        else:
-            bootstrap = bootstrap.max(dim=1).values
+        values = self.target(batch["next_observation"])
+        choosing = self.network(batch["next_observation"]) if self._settings.double else values
+        legal = batch.get("next_action_mask")
+        if legal is not None:
+            choosing = choosing.masked_fill(~legal.bool(), -torch.inf)
+        # of an end, where nothing is legal, it is some finite value that counts 0 times
+        bootstrap = values.gather(1, choosing.argmax(dim=1, keepdim=True)).squeeze(1)
         target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         return target

@@ -47,3 +47,48 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
     last = np.arange(count) + steps - 1
     discount = np.where(terminated[last], 0.0, gamma**steps)
     return NStep(returns.astype(np.float32), steps.astype(np.uint16), discount.astype(np.float32))
+
+
+class Advantages(NamedTuple):
+    """Of each transition; both float32 [transitions]."""
+
+    advantage: Array
+    returns: Array
+    """What the value is to become: advantage + value."""
+
+
+def gae(
+    reward: Array,
+    terminated: Array,
+    value: Array,
+    last_value: Array,
+    item_len: Array,
+    gamma: float,
+    gae_lambda: float,
+) -> Advantages:
+    """Generalized advantage estimation within items (Schulman et al. 2016, eq. 11 and 16).
+
+    ``A[t] = d[t] + gamma lambda A[t+1]`` with ``d[t] = r[t] + gamma V(o[t+1]) - V(o[t])``. After an
+    item's last transition A is 0, and V is `last_value` where the item was cut (truncated, or full)
+    and 0 where the episode terminated.
+
+    Args:
+        reward: float32 [transitions].
+        terminated: bool [transitions]; true only at the last transition of an item.
+        value: of the observation before each transition, float32 [transitions].
+        last_value: of the observation after each item's last transition, float32 [items].
+        item_len: int32 [items]; sums to the number of transitions.
+        gamma: discount of one step.
+        gae_lambda: 0: the TD error alone; 1: the return less the value.
+    """
+    last = np.cumsum(item_len, dtype=np.int64) - 1
+    next_value = np.append(value[1:], 0.0).astype(np.float64)
+    next_value[last] = np.where(terminated[last], 0.0, last_value)
+    advantage = reward + gamma * next_value - value  # the deltas; they become advantages in place
+    order = np.argsort(-item_len, kind="stable")
+    last, longer = last[order], item_len[order]
+    for back in range(1, int(item_len.max(initial=0))):  # steps before the item's last transition
+        rows = last[: np.searchsorted(-longer, -back)] - back  # of the items that reach so far
+        advantage[rows] += gamma * gae_lambda * advantage[rows + 1]
+    returns = advantage + value
+    return Advantages(advantage.astype(np.float32), returns.astype(np.float32))

@@ -13,6 +13,8 @@ from hpcdi.utils.registry import (
     LEARNER_REGISTRY,
     PARALLEL_COLLECTOR_REGISTRY,
     PARALLEL_COMMANDER_REGISTRY,
+    SERIAL_COLLECTOR_REGISTRY,
+    SERIAL_EVALUATOR_REGISTRY,
 )
 
 
@@ -36,18 +38,19 @@ class CollectConfig:
     )  # fmt: skip
     unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=1)
     collector: Any = component(PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop")
-
-
-@dataclass(frozen=True)
-class EvaluatorConfig:
-    """Of evaluation between iterations; a parallel run evaluates by time, see the commander."""
+    serial_collector: Any = component(
+        SERIAL_COLLECTOR_REGISTRY, "sample", "the collecting loop of a serial run"
+    )
 
 
 @dataclass(frozen=True)
 class EvalConfig:
     """How the policy is evaluated."""
 
-    evaluator: EvaluatorConfig = section(EvaluatorConfig, "the evaluator")
+    evaluator: Any = component(
+        SERIAL_EVALUATOR_REGISTRY, "interaction",
+        "the evaluator of a serial run; a parallel one evaluates by time, see the commander",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class LearnConfig:
 
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    update_per_collect: int | None = setting(
+        None, "updates after each collecting of a serial run; empty: one for 64 transitions, or "
+        "one on-policy", minimum=1,
+    )  # fmt: skip
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
 
@@ -79,6 +86,9 @@ class PolicyConfig(ComponentConfig):
     priority: bool = setting(False, "sample in proportion to priority")
     priority_IS_weight: bool = setting(False, "weigh samples against the bias of priorities")
     discount_factor: float = setting(0.97, "discount of one step", minimum=0, maximum=1)
+    random_collect_size: int = setting(
+        0, "transitions that a serial run makes at random before it begins to learn", minimum=0
+    )
     nstep: int = setting(
         1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
     )
@@ -88,6 +98,5 @@ class PolicyConfig(ComponentConfig):
     other: OtherConfig = section(OtherConfig, "exploration, replay, command")
 
     def problems(self) -> Iterator[Problem]:
-        """Rules over several settings; an algorithm's own come on top."""
-        if self.on_policy:
-            yield Problem("on_policy", "learning on-policy is not built yet; leave this false")
+        """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
+        return iter(())

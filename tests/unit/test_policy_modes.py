@@ -182,7 +182,7 @@ def test_a_type_or_a_module_that_there_is_not() -> None:
     ("settings", "problem"),
     [
         ({"model": {"encoder_hidden_size_list": []}}, "model.encoder_hidden_size_list: needs at"),
-        ({"on_policy": True}, "on_policy: learning on-policy is not built yet"),
+        ({"on_policy": True}, "on_policy: DQN learns from a replay buffer"),
         ({"priority_IS_weight": True}, "priority_IS_weight: has a meaning only with priority"),
         ({"nstep": 0}, "nstep: must be at least 1"),
         ({"discount_factor": 1.5}, "discount_factor: must be at most 1"),

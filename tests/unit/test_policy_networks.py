@@ -27,6 +27,11 @@ def test_mlp_has_a_relu_after_each_layer() -> None:
     assert (layers(torch.randn(20, 3)) >= 0).all()
 
 
+def test_other_activations_take_the_place_of_relu() -> None:
+    kinds = [type(layer) for layer in encoder([3], [4, 5], nn.Tanh)]
+    assert kinds == [nn.Flatten, nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("shape", [(4,), (5, 6), (1, 36, 40)])
 def test_one_value_for_each_action(shape: tuple[int, ...], dueling: bool) -> None:
