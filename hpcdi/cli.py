@@ -16,6 +16,7 @@ others collect.
 
   hpcdi plan configs/cartpole_dqn.yaml        what a run would do to this machine
   hpcdi train configs/cartpole_dqn.yaml       do it, with 4 ranks
+  hpcdi serial configs/cartpole_dqn.yaml      do it in one process
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
 """
 
@@ -33,6 +34,15 @@ takes the role that its rank has:
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
 env.collector_env_num=16. Wrong keys and values are told before anything starts.
+"""
+
+_SERIAL = """\
+Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
+same policy, environments, replay buffer and learner; a debugger can be attached.
+
+  hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
+  hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
+  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest checkpoint
 """
 
 _PLAN = """\
@@ -96,6 +106,26 @@ def _train(arguments: Sequence[str]) -> int:
     return train_here(train)
 
 
+def _serial(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.serial import SerialArguments, serial
+
+    parser = _parser("serial", _SERIAL)
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="YAML file of the experiment")
+    parser.add_argument(
+        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
+    )
+    where.add_argument("--resume", metavar="RUN", help="run folder of a serial run, to go on with")
+    given = parser.parse_intermixed_args(arguments)
+    config, overrides = given.config, list(given.override)
+    if given.resume is not None and config is not None:  # its own configuration, settings changed
+        config, overrides = None, [config, *overrides]
+    return serial(SerialArguments(config, tuple(overrides), given.run_dir, given.resume))
+
+
 def _plan(arguments: Sequence[str]) -> int:
     from hpcdi.launch.experiment import load_experiment
     from hpcdi.launch.plan import plan
@@ -151,6 +181,7 @@ def _print(lines: Sequence[str]) -> None:
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
+    "serial": _serial,
     "plan": _plan,
     "inspect": _inspect,
 }

@@ -12,7 +12,8 @@ The tree, with the exit code of the process that ends by it::
     ├── StoreError                  1   a file is torn, missing, foreign, or cannot be written
     │   ├── ShardError
     │   ├── PolicyFileError
-    │   └── SnapshotError
+    │   ├── SnapshotError
+    │   └── CheckpointError
     └── CommError                   1   messages
         └── WorkerSilentError           a rank says nothing
 
@@ -109,6 +110,10 @@ class PolicyFileError(StoreError):
 
 class SnapshotError(StoreError):
     """A snapshot cannot be used."""
+
+
+class CheckpointError(StoreError):
+    """A checkpoint cannot be used."""
 
 
 class CommError(HpcdiError):

@@ -16,6 +16,9 @@ Array: TypeAlias = npt.NDArray[Any]
 NUMBERS = "biufc"
 """Kinds of dtype that columns hold: truth values, integers, floats, complex numbers."""
 
+BLOCK_ID_BITS = 40
+"""Of a collector's own counters of blocks and items; its rank stands above them."""
+
 Columns: TypeAlias = dict[str, Array]
 """Column name -> array; all arrays have the same leading axis. Nested keys are joined by '/'."""
 

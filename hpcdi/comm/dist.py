@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -112,10 +112,52 @@ def allreduce(x: torch.Tensor) -> None:
         x.div_(get_world_size())
 
 
+def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
+    """Combine a number, or a tensor in place, over the group; every member gets the result.
+
+    Args:
+        x: a number or a tensor.
+        op: "sum" or "avg".
+
+    Raises:
+        CommError: `op` is neither.
+    """
+    if op not in ("sum", "avg"):
+        raise CommError(f"allreduce_data knows 'sum' and 'avg', not {op!r}")
+    if get_world_size() == 1:
+        return x
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    total = (
+        x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64, device=device)
+    )
+    dist.all_reduce(total)
+    if op == "avg":
+        total /= get_world_size()
+    return x if isinstance(x, torch.Tensor) else total.item()
+
+
 def broadcast(x: torch.Tensor, src: int = 0) -> None:
     """Replace `x` by member `src`'s, in place."""
     if get_world_size() > 1:
         dist.broadcast(x, src)
+
+
+def broadcast_object(value: Any, src: int = 0) -> Any:
+    """Member `src`'s object, on every member; what the others give is not looked at."""
+    if get_world_size() == 1:
+        return value
+    box = [value if get_rank() == src else None]
+    dist.broadcast_object_list(box, src)
+    return box[0]
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Every member's object, in the order of ranks, on every member."""
+    if get_world_size() == 1:
+        return [value]
+    gathered: list[Any] = [None] * get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
 
 
 def _open_store(

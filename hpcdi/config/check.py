@@ -35,7 +35,7 @@ def _buffer_problems(policy: Any) -> list[Problem]:
     """Of the replay buffer, with what it is fed by and drawn from for."""
     problems: list[Problem] = []
     buffer = policy.other.replay_buffer
-    if policy.learn.batch_size > buffer.replay_buffer_size:
+    if not policy.on_policy and policy.learn.batch_size > buffer.replay_buffer_size:
         problems.append(
             Problem(
                 "policy.learn.batch_size",
@@ -44,7 +44,7 @@ def _buffer_problems(policy: Any) -> list[Problem]:
             )
         )
     shortest = 4 * (policy.collect.n_sample + 1)
-    if buffer.replay_buffer_size < shortest:
+    if not policy.on_policy and buffer.replay_buffer_size < shortest:
         problems.append(
             Problem(
                 "policy.other.replay_buffer.replay_buffer_size",

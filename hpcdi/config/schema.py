@@ -57,10 +57,19 @@ class StorageConfig:
 
 
 @dataclass(frozen=True)
+class SerialConfig:
+    """How a serial run keeps what it has reached."""
+
+    checkpoint_s: float = setting(60.0, "seconds between checkpoints", above=0)
+    keep_checkpoints: int = setting(2, "checkpoints that are kept", minimum=1)
+
+
+@dataclass(frozen=True)
 class SystemConfig:
     """Everything about the machine and nothing about learning."""
 
     coordinator: CoordinatorConfig = section(CoordinatorConfig, "rank 0")
+    serial: SerialConfig = section(SerialConfig, "a serial run")
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
     transport: str = setting(
         "files",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -261,8 +260,8 @@ def _opening(context: Any) -> list[str]:
         f"hpcdi {hpcdi.__version__}: {config.exp_name}, {size} ranks: 1 coordinator, "
         f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
         f"of {config.env.collector_env_num} environments",
-        f"  run folder   {_short(context.layout.root)}",
-        f"  TensorBoard  tensorboard --logdir {_short(context.layout.root)}",
+        f"  run folder   {run_folder.short(context.layout.root)}",
+        f"  TensorBoard  tensorboard --logdir {run_folder.short(context.layout.root)}",
     ]
 
 
@@ -271,17 +270,11 @@ def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
     if outcome.state == "done" and outcome.reason.startswith("stop value"):
         word = "solved"
     lines = [f"\n{word}: {outcome.reason}", *summary]
-    lines.append(f"  run folder   {_short(layout.root)}")
-    lines.append(f"  TensorBoard  tensorboard --logdir {_short(layout.root)}")
+    lines.append(f"  run folder   {run_folder.short(layout.root)}")
+    lines.append(f"  TensorBoard  tensorboard --logdir {run_folder.short(layout.root)}")
     if layout.data_dir.exists():
-        inspect = f"hpcdi inspect {_short(layout.root)}"
-        lines.append(f"  data         {_short(layout.data_dir)} ({inspect})")
+        inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
+        lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
     policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
-    lines += [f"  policy       {_short(path)}" for path in policies[:1]]
+    lines += [f"  policy       {run_folder.short(path)}" for path in policies[:1]]
     return lines
-
-
-def _short(path: Path) -> str:
-    """A path as a person would type it from here, in a shell."""
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

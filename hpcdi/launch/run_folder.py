@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -155,6 +156,36 @@ def read_state(path: Path) -> str:
     return str(read(path).get("state", "unknown"))
 
 
+def reopen(layout: RunLayout) -> int:
+    """Take a run up again; gives how often that has been done.
+
+    Raises:
+        LaunchError: the process that it ran in is still there.
+    """
+    facts = read(layout.root)
+    pid = int(facts.get("pid", 0))
+    if facts.get("state") == "running" and facts.get("host") == platform.node() and _is_alive(pid):
+        raise LaunchError(f"the run in {layout.root} is still running, as process {pid}")
+    restarts = int(facts.get("restarts", 0)) + 1
+    write_json(
+        layout.run_file,
+        {
+            **facts,
+            "state": "running",
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "restarts": restarts,
+        },
+    )
+    return restarts
+
+
+def short(path: Path) -> str:
+    """A path as a person would type it from here, in a shell."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
 def versions() -> dict[str, str]:
     """Versions of hpcdi and of the packages that results depend on."""
     found = {"hpcdi": hpcdi.__version__}
@@ -187,6 +218,16 @@ def git_commit(folder: Path) -> str | None:
     except OSError:
         return None
     return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
 
 
 def _point_latest(path: Path) -> None:

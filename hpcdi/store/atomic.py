@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +30,7 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # ranks of several hosts share the folder, and may share a process id
-    aside = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}")
+    aside = temporary_beside(path)
     try:
         with aside.open("wb") as file:  # buffered: a raw write stops short where the disk is full
             yield file
@@ -41,6 +41,12 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name beside `path` for what is not whole yet, this process's own."""
+    # ranks of several hosts share the folder, and may share a process id
+    return path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}")
 
 
 def write_text(path: str | Path, text: str, *, fsync: bool = True) -> None:
@@ -55,8 +61,11 @@ def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
 
 
 def sweep_temporary(folder: str | Path) -> list[Path]:
-    """Remove what a killed process left of unfinished files below `folder`; say which."""
+    """Remove what a killed process left of unfinished files and folders; say which."""
     left = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
     for path in left:
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return left

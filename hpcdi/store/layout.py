@@ -64,6 +64,11 @@ class RunLayout:
         """The coordinator's state."""
         return self.root / "snapshots" / "coordinator.h5"
 
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Checkpoints of a serial run."""
+        return self.root / "checkpoints"
+
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""
         return self.root / "log" / f"rank{rank:05d}.jsonl"

@@ -88,7 +88,7 @@ def say(text: str = "") -> None:
 
 
 class TensorBoardWriter:
-    """Scalars as TensorBoard events.
+    """Scalars and videos as TensorBoard events.
 
     It writes what `torch.utils.tensorboard.SummaryWriter` writes, without importing torch: rank 0
     needs no torch.
@@ -105,6 +105,7 @@ class TensorBoardWriter:
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=int(flush_s))
         self._flush_s, self._flushed = flush_s, time.monotonic()
+        self._is_open = True
         if purge_step is not None:
             self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
@@ -113,12 +114,36 @@ class TensorBoardWriter:
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value))])
         self._write(Event(step=int(global_step), summary=summary))
 
+    def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:
+        """Add videos, which TensorBoard's image tab plays side by side (as one GIF).
+
+        Args:
+            tag: name in TensorBoard.
+            frames: uint8 [N, T, C, H, W]: N videos of T frames, C being 1 (grey) or 3.
+            global_step: place on the axis.
+            fps: frames a second, at most 50.
+
+        Raises:
+            ValueError: `frames` are something else, or none.
+        """
+        from hpcdi.utils.video import encode_gif, side_by_side
+
+        row = side_by_side(frames)
+        image = Summary.Image(
+            height=row.shape[1], width=row.shape[2], colorspace=3,
+            encoded_image_string=encode_gif(row, fps),
+        )  # fmt: skip
+        summary = Summary(value=[Summary.Value(tag=tag, image=image)])
+        self._write(Event(step=int(global_step), summary=summary))
+
     def flush(self) -> None:
-        """Write out what is buffered."""
-        self._writer.flush()
+        """Write out what is buffered; after `close`: nothing."""
+        if self._is_open:
+            self._writer.flush()
 
     def close(self) -> None:
         """Flush and close; again: nothing."""
+        self._is_open = False
         self._writer.close()
 
     def _write(self, event: Any) -> None:

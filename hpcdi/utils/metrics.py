@@ -90,6 +90,24 @@ class Distribution:
         return len(self._values)
 
 
+def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
+    """What an evaluation's curves show, under the predecessor's names.
+
+    Args:
+        returns: of its episodes, at least one.
+        duration_s: seconds that it took.
+    """
+    values = np.asarray(returns, dtype=np.float64)
+    return {
+        "reward_mean": float(values.mean()),
+        "reward_std": float(values.std()),
+        "reward_max": float(values.max()),
+        "reward_min": float(values.min()),
+        "episode_count": values.size,
+        "evaluate_time": duration_s,
+    }
+
+
 def human_count(value: float) -> str:
     """A count for people: 1234567 -> '1.23M'."""
     if abs(value) < 9999.5 or not np.isfinite(value):

@@ -84,6 +84,19 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def column_rows(columns: Columns) -> int:
+    """Rows of columns: the length of the first."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def concatenate_columns(parts: Iterable[Columns]) -> Columns:
+    """Columns of several parts with the same names, one after the other; empty parts are passed."""
+    filled = [part for part in parts if part]
+    if len(filled) < 2:
+        return filled[0] if filled else {}
+    return {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
+
+
 def to_tensors(tree: Any) -> Any:
     """Numbers and arrays of a nested mapping as torch tensors of their own, float32."""
     import torch

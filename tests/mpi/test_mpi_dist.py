@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from link_contract import RANKS
+from serial_probe import Actor, Manager, return_of
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 
@@ -15,6 +16,7 @@ import torch.distributed
 
 from hpcdi.comm.dist import (
     allreduce,
+    allreduce_data,
     broadcast,
     dist_finalize,
     dist_init,
@@ -22,6 +24,8 @@ from hpcdi.comm.dist import (
     get_world_size,
 )
 from hpcdi.comm.world import World, open_world
+from hpcdi.errors import CommError
+from hpcdi.worker import SampleSerialCollector
 
 pytestmark = pytest.mark.mpi(RANKS)
 
@@ -112,5 +116,64 @@ def test_the_address_of_the_first_learner_can_be_given(
     group = world.subgroup(True)
     assert group is not None
     assert dist_init("gloo", timeout=LIMIT_S, group=group) == (world.rank, world.size)
+    dist_finalize()
+    group.Free()
+
+
+def test_numbers_and_tensors_are_combined(world: World) -> None:
+    assert allreduce_data(3, "sum") == 3, "alone, before there is a group"
+    group = world.subgroup(True)
+    assert group is not None
+    dist_init("gloo", timeout=LIMIT_S, group=group)
+    ranks = range(world.size)
+    assert allreduce_data(2**40 + world.rank, "sum") == sum(2**40 + rank for rank in ranks)
+    assert allreduce_data(0.5 * world.rank, "avg") == sum(0.5 * rank for rank in ranks) / len(ranks)
+    x = torch.tensor([1.0, float(world.rank)])
+    assert allreduce_data(x, "sum") is x
+    assert x.tolist() == [len(ranks), sum(ranks)]
+    assert allreduce_data(x, "avg") is x
+    assert x.tolist() == [len(ranks), sum(ranks)]
+    counts = torch.tensor([world.rank, 1])
+    allreduce_data(counts, "sum")
+    assert counts.tolist() == [sum(ranks), len(ranks)]
+    with pytest.raises(CommError, match="not 'max'"):
+        allreduce_data(1, "max")
+    dist_finalize()
+    group.Free()
+
+
+class Curves:
+    """Keeps what is drawn."""
+
+    def __init__(self) -> None:
+        self.points: dict[str, tuple[float, int]] = {}
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.points[tag] = (value, step)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_serial_collectors_count_what_all_ranks_do(world: World) -> None:
+    group = world.subgroup(True)
+    assert group is not None
+    dist_init("gloo", timeout=LIMIT_S, group=group)
+    shares = [4 * (rank + 1) for rank in range(world.size)]
+    curves, env = Curves(), Manager((2, 2))
+    with SampleSerialCollector({}, env, Actor().mode, curves) as made:
+        assert len(made.collect(shares[world.rank], 3)) == shares[world.rank], "each its own"
+        assert sum(env.life) == shares[world.rank]
+        assert made.envstep == sum(shares)
+        assert curves.points["collector_iter/total_envstep_count"] == (sum(shares), 3)
+        assert curves.points["collector_step/episode_count"] == (sum(shares) / 2, sum(shares))
+        assert curves.points["collector_step/avg_envstep_per_episode"] == (2.0, sum(shares))
+        own = [return_of(episode, 2) for episode in range(world.rank + 1)]
+        assert curves.points["collector_iter/reward_max"] == (max(own), 3), "of its own episodes"
+        made.collect(4, random_collect=True, record_random_collect=False)
+        assert made.envstep == sum(shares)
     dist_finalize()
     group.Free()

@@ -185,7 +185,7 @@ def test_stop_before_any_task(script: CollectorScript) -> None:
 
 
 def test_an_error_of_the_environment_ends_the_role_with_it(tmp_path: Path) -> None:
-    script = CollectorScript(tmp_path, env={"kwargs": {"fail_at": 4}})
+    script = CollectorScript(tmp_path, env={"kwargs": {"fail_at": 4}, "vectorization": "sync"})
     worker = MPIFileSystemCollector({}, script.context)
     thread = BackgroundThread(worker.run, "worker")
     script.tell(collect())

@@ -16,7 +16,7 @@ from test_collector_columns import Script, manager, scripts
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.dqn import _columns_of
+from hpcdi.policy.dqn_samples import columns_of
 from hpcdi.store.ring import RowRing
 from hpcdi.types import Columns, Transition
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
@@ -150,6 +150,14 @@ def dqn(n: int) -> Any:
     return create_policy(cfg, ["collect"], seed=np.random.SeedSequence(0))
 
 
+def rollout_of(envs: Any, policy: Any) -> TransitionForm:
+    """As a parallel collector makes it for a policy that knows no columns."""
+    taken = TransitionRecorder(
+        envs.env_num, 100, policy.process_transition, policy.get_train_sample
+    )
+    return TransitionForm(envs, policy, taken)
+
+
 def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, ...]]:
     """What the learner gets, by observation (each occurs once)."""
     names = ("next_observation", "action", "n_step_return", "bootstrap_discount")
@@ -183,12 +191,12 @@ def test_dqn_learns_from_the_same_transitions_in_both_forms(
     )
     with manager(scripts, mode) as envs:
         envs.launch()
-        segment = run(TransitionForm(envs, policy.collect_mode, 100), steps)
+        segment = run(rollout_of(envs, policy.collect_mode), steps)
     samples: list[Transition] = [
         {name: column[row] for name, column in segment.columns.items()}
         for row in range(len(segment.columns["obs"]))
     ]
-    by_transition = rows_by_transition(_columns_of(samples, 0.0))
+    by_transition = rows_by_transition(columns_of(samples, 0.0))
     assert by_transition == rows_by_transition(ring.gather(rows))
     assert len(by_transition) == len(rows) == len(samples)
 
@@ -244,7 +252,7 @@ class TensorPolicy:
 def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
     with manager([[(3, True, False)]], AutoresetMode.SAME_STEP) as envs:
         envs.launch()
-        segment = run(TransitionForm(envs, TensorPolicy(), 100), 3)
+        segment = run(rollout_of(envs, TensorPolicy()), 3)
     assert segment is not None
     assert {name: column.dtype.str for name, column in segment.columns.items()} == {
         "obs": "<f4", "next_obs": "<f4", "action": "<i8", "done": "|b1",

@@ -127,16 +127,38 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "is_multitask_pipeline": False, "only_monitor_rank0": True, "hook": ...,
     },
     "Coordinator": {"collector_task_timeout": 30, "learner_task_timeout": 600},
+    "InteractionSerialEvaluator": {
+        "eval_freq": 1000, "render": ..., "figure_path": None, "n_episode": None,
+        "stop_value": float("inf"),
+    },
+    "BattleInteractionSerialEvaluator": {"eval_freq": 50},
+    "MetricSerialEvaluator": {"eval_freq": 50, "multi_gpu": False},
+    "SampleSerialCollector": {
+        "deepcopy_obs": False, "transform_obs": False, "collect_print_freq": 100,
+    },
+    "EpisodeSerialCollector": {
+        "deepcopy_obs": False, "transform_obs": False, "collect_print_freq": 100,
+        "get_train_sample": False, "reward_shaping": False,
+    },
+    "BattleEpisodeSerialCollector": {
+        "deepcopy_obs": False, "transform_obs": False, "collect_print_freq": 100,
+        "get_train_sample": False,
+    },
+    "BattleSampleSerialCollector": {
+        "deepcopy_obs": False, "transform_obs": False, "collect_print_freq": 100,
+    },
     "ZerglingParallelCollector": {"print_freq": 5, "compressor": "lz4", "update_policy_second": 3},
 }  # fmt: skip
 """Of built classes; ... is any value."""
 
 TYPES: dict[str, str] = {
     "BUFFER_REGISTRY": "naive elastic sequence advanced episode",
+    "SERIAL_COLLECTOR_REGISTRY": "sample episode sample_1v1 episode_1v1",
     "LEARNER_REGISTRY": "base",
     "COMM_LEARNER_REGISTRY": "flask_fs mpi_fs",
     "COMM_COLLECTOR_REGISTRY": "flask_fs mpi_fs",
     "PARALLEL_COLLECTOR_REGISTRY": "zergling marine",
+    "SERIAL_EVALUATOR_REGISTRY": "interaction battle_interaction metric",
     "PARALLEL_COMMANDER_REGISTRY": "naive solo one_vs_one",
 }
 
@@ -146,6 +168,16 @@ MODULES: dict[str, str] = {
     "coordinator.base_parallel_commander": "BaseCommander NaiveCommander create_parallel_commander",
     "coordinator.solo_parallel_commander": "SoloCommander",
     "collector.base_parallel_collector": "BaseParallelCollector create_parallel_collector",
+    "collector.base_serial_evaluator": "ISerialEvaluator VectorEvalMonitor create_serial_evaluator",
+    "collector.interaction_serial_evaluator": "InteractionSerialEvaluator",
+    "collector.battle_interaction_serial_evaluator": "BattleInteractionSerialEvaluator",
+    "collector.metric_serial_evaluator": "IMetric MetricSerialEvaluator",
+    "collector.base_serial_collector": """ISerialCollector create_serial_collector CachePool
+        TrajBuffer get_serial_collector_cls to_tensor_transitions""",
+    "collector.sample_serial_collector": "SampleSerialCollector",
+    "collector.episode_serial_collector": "EpisodeSerialCollector",
+    "collector.battle_sample_serial_collector": "BattleSampleSerialCollector",
+    "collector.battle_episode_serial_collector": "BattleEpisodeSerialCollector",
     "collector.zergling_parallel_collector": "ZerglingParallelCollector",
     "collector.comm.base_comm_collector": "BaseCommCollector create_comm_collector",
     "collector.comm.mpi_fs_collector": "CollectorSlave MPIFileSystemCollector",
@@ -164,11 +196,7 @@ MODULES: dict[str, str] = {
 """Deep paths below ``hpcdi.worker``, of what is built."""
 
 _GROUPS = {
-    "serial workers": """ISerialCollector SampleSerialCollector EpisodeSerialCollector
-        BattleEpisodeSerialCollector BattleSampleSerialCollector ISerialEvaluator VectorEvalMonitor
-        InteractionSerialEvaluator BattleInteractionSerialEvaluator MetricSerialEvaluator IMetric
-        BaseSerialCommander create_serial_collector get_serial_collector_cls
-        create_serial_evaluator to_tensor_transitions""",
+    "serial workers": """BaseSerialCommander """,
     "battle play": """MarineParallelCollector PARALLEL_COLLECTOR_REGISTRY.marine
         PARALLEL_COMMANDER_REGISTRY.one_vs_one""",
     "learners": """LearnerAggregator BaseLearner.ckpt_name BaseLearner.save_checkpoint

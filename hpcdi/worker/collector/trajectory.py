@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class ColumnRecorder:
         if step.abnormal is not None:
             self._drop_episodes(t, step.abnormal)
         if step.successor is not next_observation:
-            ended = (step.terminated | step.truncated) & step.live
+            ended = (step.terminated | step.truncated) & self._live[t]
             for env in np.flatnonzero(ended):
                 self._last_observations.append((t, int(env), step.successor[env].copy()))
         self._filled += 1
@@ -155,12 +155,23 @@ class ColumnRecorder:
         return ids
 
 
+class Piece(NamedTuple):
+    """Consecutive transitions of one episode, as the policy made samples of them."""
+
+    env: int
+    episode: int
+    samples: list[Transition]
+    transitions: int
+    ended: bool
+    """Whether the episode ended with it."""
+
+
 class TransitionRecorder:
     """Records transition by transition, for policies that know no columns.
 
     Args:
         env_num: environments.
-        length: transitions of one environment until its piece is cut.
+        length: transitions of one environment until its piece is closed; infinite: whole episodes.
         process_transition: the policy's; makes a transition.
         get_train_sample: the policy's; makes samples of a piece.
     """
@@ -168,60 +179,81 @@ class TransitionRecorder:
     def __init__(
         self,
         env_num: int,
-        length: int,
+        length: float,
         process_transition: Callable[[Any, Any, BaseEnvTimestep], Transition],
         get_train_sample: Callable[[list[Transition]], list[Transition]],
     ) -> None:
-        self._length = length
+        self.length = length
         self._process, self._sample = process_transition, get_train_sample
         self._open: list[list[Transition]] = [[] for _ in range(env_num)]
         self._episodes = np.zeros(env_num, dtype=np.int64)
-        self._cut: list[tuple[int, int, list[Transition]]] = []  # environment, episode, samples
-        self._closed = 0  # transitions of the pieces in `_cut`
+        self._closed: list[Piece] = []
+
+    @property
+    def open_transitions(self) -> int:
+        """Transitions of pieces that are not closed yet."""
+        return sum(map(len, self._open))
+
+    @property
+    def closed(self) -> int:
+        """Pieces that `take` would give."""
+        return len(self._closed)
 
     @property
     def is_full(self) -> bool:
         """Whether it must be cut before the next step: it holds `length` steps of all envs."""
-        held = self._closed + sum(map(len, self._open))
-        return held >= self._length * len(self._open)
+        held = self.open_transitions + sum(piece.transitions for piece in self._closed)
+        return held >= self.length * len(self._open)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to cut."""
-        return not self._cut and not any(self._open)
+        return not self._closed and not any(self._open)
 
     def record(self, env: int, obs: Any, output: Any, timestep: BaseEnvTimestep) -> None:
         """Add one environment's step; one marked ``abnormal`` drops its open piece."""
         if timestep.info.get("abnormal", False):
-            self._open[env].clear()
-            self._episodes[env] += 1
+            self.drop(env)
             return
         self._open[env].append(self._process(obs, output, timestep))
-        if timestep.done or len(self._open[env]) == self._length:
-            self._close(env)
+        if timestep.done or len(self._open[env]) >= self.length:
+            self._close(env, ended=bool(timestep.done))
             self._episodes[env] += bool(timestep.done)
+
+    def drop(self, env: int) -> None:
+        """Forget an environment's open piece: what comes next belongs to another episode."""
+        self._open[env] = []
+        self._episodes[env] += 1
+
+    def take(self, most: int | None = None) -> list[Piece]:
+        """The pieces that were closed and not taken yet, oldest first; at most so many."""
+        taken, self._closed = self._closed[:most], self._closed[most:] if most is not None else []
+        return taken
+
+    def close_all(self) -> None:
+        """Close all open pieces, however short they are."""
+        for env in range(len(self._open)):
+            self._close(env, ended=False)
 
     def cut(self, policy_version: int) -> Segment | None:
         """Everything recorded as items; the recorder is empty then."""
-        for env in range(len(self._open)):
-            self._close(env)
-        cut, self._cut = [piece for piece in self._cut if piece[2]], []
-        self._closed = 0
+        self.close_all()
+        cut = [piece for piece in self.take() if piece.samples]
         if not cut:
             return None
-        lengths = np.array([len(samples) for _, _, samples in cut], dtype=np.int32)
+        lengths = np.array([len(piece.samples) for piece in cut], dtype=np.int32)
         items = np.zeros(len(cut), dtype=ITEM_DTYPE)
         items["item_start"] = np.cumsum(lengths) - lengths
         items["item_len"] = lengths
         items["policy_version"] = policy_version
-        items["env_id"] = [env for env, _, _ in cut]
-        items["episode_id"] = [episode * len(self._open) + env for env, episode, _ in cut]
-        samples = [sample for _, _, piece in cut for sample in piece]
+        items["env_id"] = [piece.env for piece in cut]
+        items["episode_id"] = [piece.episode * len(self._open) + piece.env for piece in cut]
+        samples = [sample for piece in cut for sample in piece.samples]
         return Segment(stack_columns(samples), items)
 
-    def _close(self, env: int) -> None:
-        if self._open[env]:
-            samples = self._sample(self._open[env])
-            self._cut.append((env, int(self._episodes[env]), samples))
-            self._closed += len(self._open[env])
+    def _close(self, env: int, *, ended: bool) -> None:
+        piece = self._open[env]
+        if piece:
             self._open[env] = []
+            episode = int(self._episodes[env])
+            self._closed.append(Piece(env, episode, self._sample(piece), len(piece), ended))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ PIECE_S = 10.0
 return ends with its piece, so pieces must not be cut short often."""
 KEPT_EPISODES = 1000
 """Of a collect task, which may last for days: rank 0 hears of each episode as it ends."""
+LOST_PIECE_S = 10.0
+"""On-policy: after so long without a newer policy, the last piece is taken for lost."""
 _POLICY_PATIENCE_S = 300.0
 
 
@@ -68,7 +71,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._version = -1
         self._turn: tuple[Any, Any] = (None, None)  # observation and outputs of the present step
         self._told = _Told(time.monotonic())
-        self._cut_at = time.monotonic()
+        self._pace = Pace(policy.get_attribute("cfg"), time.monotonic())
 
     def begin(self, task: CollectorTask) -> None:
         """Take a task; `start` does it.
@@ -134,7 +137,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
             self._tell(now)
-        if now - self._cut_at >= PIECE_S:
+        if now - self._pace.cut_at >= PIECE_S:
             self._cut()
 
     def _finish_task(self) -> None:
@@ -143,10 +146,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _cut(self) -> None:
         """Send what was recorded; between pieces is the time to change the policy."""
-        self._cut_at = time.monotonic()
+        self._pace.cut_at = time.monotonic()
         segment = self._form.cut(self._version)
         if segment is not None and self.port is not None:
             self.port.send_stepdata(self.task.task_id, segment)
+            self._pace.gave_piece(self._version)
         if not self.evaluates:
             self._update_policy()
 
@@ -174,7 +178,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
-            if self._version >= 0 or self._end_flag:
+            may_act = self._version >= 0 and self._pace.may_act(self._version, time.monotonic())
+            if may_act or self._end_flag:
                 return
             if time.monotonic() > deadline:
                 raise CommError(
@@ -186,6 +191,36 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _mark(self, activity: str) -> None:
         if self.port is not None:
             self.port.meter.mark(activity)
+
+
+class Pace:
+    """When a collector may go on by the same policy: on-policy not before a newer one has come.
+
+    With a staleness bound of S it gives S + 1 pieces by each policy. Where none comes for long, it
+    gives one more: a piece may have been lost.
+
+    Args:
+        policy: the policy's settings.
+        now: when it begins.
+    """
+
+    def __init__(self, policy: Any, now: float) -> None:
+        self.cut_at = now
+        """When a piece was cut at last."""
+        bound = policy.other.replay_buffer.max_staleness
+        self._pieces = math.inf
+        if policy.on_policy:
+            self._pieces = 1 + (bound if math.isfinite(bound) else 0)
+        self._given = (-1, 0)  # a version, and how many pieces were made by it
+
+    def gave_piece(self, version: int) -> None:
+        """A piece of a policy has gone."""
+        self._given = (version, self._given[1] + 1 if version == self._given[0] else 1)
+
+    def may_act(self, version: int, now: float) -> bool:
+        """Whether a policy may act now."""
+        given, count = self._given
+        return version != given or count < self._pieces or now - self.cut_at >= LOST_PIECE_S
 
 
 @dataclass(frozen=True)

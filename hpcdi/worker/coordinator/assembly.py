@@ -10,6 +10,8 @@ import numpy as np
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.worker.coordinator.on_policy import OnPolicyPartition, on_policy_buffer
+from hpcdi.worker.coordinator.partition import Partition
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.coordinator.scheduler import Timeouts
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
@@ -34,15 +36,19 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
     return compile_config({**main, **mapping}, source).config
 
 
-def make_desk(config: ExperimentConfig, curves: Any = None) -> ReplayDesk:
+def make_desk(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayDesk:
     """The replay buffer: one partition for each learner, seeded by the experiment.
 
     Args:
         config: the experiment.
         curves: takes what the buffers report of themselves.
+        workers: ranks besides the coordinator.
     """
     policy = config.policy
     buffer_cfg = policy.other.replay_buffer
+    if policy.on_policy:
+        piece = policy.collect.n_sample * config.env.collector_env_num
+        buffer_cfg = on_policy_buffer(buffer_cfg, workers, piece)
     learners = policy.learn.learner.learner_num
     share = dataclasses.replace(
         buffer_cfg,
@@ -58,7 +64,8 @@ def make_desk(config: ExperimentConfig, curves: Any = None) -> ReplayDesk:
         )  # fmt: skip
         return buffer
 
-    return ReplayDesk(make_buffer, config.system.storage.block_bytes)
+    kind = OnPolicyPartition if policy.on_policy else Partition
+    return ReplayDesk(make_buffer, config.system.storage.block_bytes, kind)
 
 
 def timeouts(config: CoordinatorConfig) -> Timeouts:

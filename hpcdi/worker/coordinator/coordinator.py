@@ -70,10 +70,11 @@ class Coordinator(Closing, Configurable):
         self._link: Link = link if link is not None else LocalWorld(1).link(0)
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
+        ranks = range(1, self._link.size) if workers is None else workers
         self._scheduler = Scheduler(
             create_parallel_commander(config),
-            make_desk(config, self._view.curves),
-            range(1, self._link.size) if workers is None else workers,
+            make_desk(config, self._view.curves, len(ranks)),
+            ranks,
             timeouts(config.system.coordinator),
             self._view.observe,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,9 @@ from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.ring import RowPlacer
-from hpcdi.types import Array
+from hpcdi.types import BLOCK_ID_BITS, Array
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
-from hpcdi.worker.replay_buffer.items import Sample
 
 RING_SLACK = 1.25
 """Ring rows per item: rows that are not transitions, and the gap where the ring wraps."""
@@ -124,23 +124,35 @@ class Partition:
             self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
         return stale
 
-    def serve(self, env_steps: int) -> Batches | None:
+    def serve(self, env_steps: int, collecting: Collection[int] = ()) -> Batches | None:  # noqa: ARG002
         """Batches for the waiting request; None while there is none, or too little to draw from.
 
         At once there are no more batches than the items would fill, and only one where the buffer
         refuses many; the request waits for the rest.
+
+        Args:
+            env_steps: of the run so far.
+            collecting: ranks that are collecting.
         """
         demand = self._waiting
         if demand is None:
             return None
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
-        sample = self._draw(demand, batches)
-        if sample is None and batches > 1:
-            batches = 1
-            sample = self._draw(demand, batches)
+        served = self._batches(demand, batches, env_steps)
+        if served is None and batches > 1:
+            served = self._batches(demand, 1, env_steps)
+        return served
+
+    def _batches(
+        self, demand: DataDemand, batches: int, env_steps: int, among: slice | None = None
+    ) -> Batches | None:
+        """So many batches of those that `demand` asks for; None where they cannot be drawn."""
+        size = batches * demand.batch_size
+        sample = self.buffer.sample_batch(
+            size, demand.train_iter, draws=batches, sample_range=among
+        )
         if sample is None:
             return None
-        size = batches * demand.batch_size
         left = demand.batches - batches
         self._waiting = dataclasses.replace(demand, batches=left) if left else None
         self.samples_drawn += size
@@ -154,10 +166,6 @@ class Partition:
             demand.buffer_id, by_batch(sample.columns["row"].astype(np.int64)),
             by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
         )  # fmt: skip
-
-    def _draw(self, demand: DataDemand, batches: int) -> Sample | None:
-        size = batches * demand.batch_size
-        return self.buffer.sample_batch(size, demand.train_iter, draws=batches)
 
     @property
     def blocked(self) -> str:
@@ -198,3 +206,8 @@ def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
     """Ring row and policy version of each transition of a block, both int64 [transitions]."""
     versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
     return first_row + transition_rows(ready.items), versions
+
+
+def collector_of(block_id: int) -> int:
+    """Rank of the collector that sealed a block."""
+    return block_id >> BLOCK_ID_BITS

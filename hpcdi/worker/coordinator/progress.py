@@ -2,86 +2,53 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from hpcdi.utils.metrics import human_bytes, human_count, human_time
+from hpcdi.utils.progress import Status, StatusLine
 from hpcdi.worker.coordinator.records import RunRecord
 from hpcdi.worker.coordinator.scheduler import Scheduler
 
-TERMINAL_EVERY_S = 0.5
-
 
 class ProgressLine:
-    """One line that moves on a terminal; one plain line per interval in a log.
-
-    Args:
-        is_terminal: whether a person is looking.
-        interval_s: seconds between plain lines.
-        limits: environment steps and train iterations at which the run ends; may be infinite.
-        started: when the run started.
-    """
+    """The line of a run over ranks; see `StatusLine` for the arguments."""
 
     def __init__(
         self, *, is_terminal: bool, interval_s: float, limits: tuple[float, float], started: float
     ) -> None:
-        self._is_terminal = is_terminal
-        self._interval_s = TERMINAL_EVERY_S if is_terminal else interval_s
-        self._limits = limits
-        self._started = started
-        self._shown = started
-        self._evaluations_shown = 0
+        self._line = StatusLine(
+            is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=started
+        )
 
     def refresh(self, scheduler: Scheduler, record: RunRecord, now: float) -> None:
         """Show the line if it is due; an evaluation gets a line of its own at once."""
-        for evaluation in record.evaluations[self._evaluations_shown :]:
-            self._evaluations_shown += 1
-            self.say(
-                f"{_clock(now - self._started)} evaluation {self._evaluations_shown}: mean return "
-                f"{evaluation.mean:.1f} ± {evaluation.std:.1f} ({evaluation.lowest:.0f} to "
-                f"{evaluation.highest:.0f}, {evaluation.episodes} episodes), policy of iteration "
-                f"{evaluation.policy_version}, env step {human_count(evaluation.env_steps)}"
-            )
-        if now - self._shown >= self._interval_s:
-            self._shown = now
-            self._write(self.line(scheduler, record, now))
+        self._line.refresh(lambda: _status(scheduler, record), record.evaluations, now)
 
     def line(self, scheduler: Scheduler, record: RunRecord, now: float) -> str:
         """Text of the line."""
-        counters, desk, traffic = scheduler.counters, scheduler.desk, record.traffic
-        steps_per_s, iters_per_s = traffic.env_steps.per_second(), traffic.train_iters.per_second()
-        parts = [
-            f"env {human_count(counters.env_steps)} ({human_count(steps_per_s)}/s)",
-            f"train {human_count(counters.train_iter)} ({human_count(iters_per_s)}/s)",
-            f"buffer {human_count(desk.count())}/{human_count(desk.capacity())}",
-            f"staleness {record.staleness(scheduler)}",
-        ]
-        returns = record.returns
-        if returns:
-            parts.append(f"return {sum(returns) / len(returns):.1f}")
-        if record.evaluations:
-            parts.append(f"eval {record.evaluations[-1].mean:.1f}")
-        eta_s = min(
-            _eta(self._limits[0], counters.env_steps, steps_per_s),
-            _eta(self._limits[1], counters.train_iter, iters_per_s),
-        )
-        if eta_s < float("inf"):
-            parts.append(f"ETA {human_time(eta_s)}")
-        if not scheduler.life.is_on:
-            parts.append("ending")
-        elif blocked := desk.blocked:
-            parts.append(blocked)
-        return f"{_clock(now - self._started)} " + " | ".join(parts)
+        return self._line.text(_status(scheduler, record), now)
 
     def say(self, text: str) -> None:
         """Print a line of its own, above the moving one."""
-        erase = "\r\x1b[K" if self._is_terminal else ""
-        sys.stdout.write(f"{erase}{text}\n")
-        sys.stdout.flush()
+        self._line.say(text)
 
-    def _write(self, text: str) -> None:
-        sys.stdout.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
-        sys.stdout.flush()
+
+def _status(scheduler: Scheduler, record: RunRecord) -> Status:
+    counters, desk, traffic = scheduler.counters, scheduler.desk, record.traffic
+    before = [
+        f"buffer {human_count(desk.count())}/{human_count(desk.capacity())}",
+        f"staleness {record.staleness(scheduler)}",
+    ]
+    after = [] if scheduler.life.is_on else ["ending"]
+    if scheduler.life.is_on and (blocked := desk.blocked):
+        after.append(blocked)
+    return Status(
+        (counters.env_steps, traffic.env_steps.per_second()),
+        (counters.train_iter, traffic.train_iters.per_second()),
+        record.returns,
+        record.evaluations[-1].mean if record.evaluations else None,
+        (before, after),
+    )
 
 
 def summary(
@@ -128,19 +95,3 @@ def _activity(report: dict[str, Any]) -> str:
     shares = sorted(report.get("shares", {}).items(), key=lambda item: -item[1])
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
     return f"{report.get('role', '?'):<10} cpu {report.get('cpu', 0.0):4.0%}  {told}"
-
-
-def _eta(limit: float, count: float, per_s: float) -> float:
-    if limit == float("inf") or per_s <= 0:
-        return float("inf")
-    return max(0.0, limit - count) / per_s
-
-
-def _clock(elapsed_s: float) -> str:
-    whole = int(elapsed_s)
-    hours, rest = divmod(whole, 3600)
-    return (
-        f"[{hours}:{rest // 60:02d}:{rest % 60:02d}]"
-        if hours
-        else f"[{rest // 60:02d}:{rest % 60:02d}]"
-    )

@@ -22,7 +22,8 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import Distribution, Rate
+from hpcdi.utils.metrics import Distribution, Rate, evaluation_scalars
+from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.task import Notice, RankQuiet, TaskLate
 
@@ -43,19 +44,6 @@ class NoCurves:
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Drop a point."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation: mean, spread and number of returns; which policy, and when."""
-
-    mean: float
-    std: float
-    lowest: float
-    highest: float
-    episodes: int
-    policy_version: int
-    env_steps: int
 
 
 @dataclass
@@ -204,14 +192,7 @@ class RunRecord:
             float(returns.max()), len(returns), message.policy_version, self._steps[0],
         )  # fmt: skip
         self.evaluations.append(evaluation)
-        values = {
-            "reward_mean": evaluation.mean,
-            "reward_std": evaluation.std,
-            "reward_max": evaluation.highest,
-            "reward_min": evaluation.lowest,
-            "episode_count": evaluation.episodes,
-            "evaluate_time": message.duration_s,
-        }
+        values = evaluation_scalars(returns, message.duration_s)
         for name, value in values.items():
             self._curve("evaluator", name, value, self._steps[0], message.policy_version)
         LOGGER.info("evaluation", extra={"evaluation": vars(evaluation)})

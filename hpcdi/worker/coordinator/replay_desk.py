@@ -21,24 +21,31 @@ class ReplayDesk:
     Args:
         make_buffer: makes the buffer of a name, e.g. a learner's partition.
         block_bytes: size at which collectors seal a block.
+        partition: how a learner's part is drawn from.
     """
 
     def __init__(
-        self, make_buffer: Callable[[str], AdvancedReplayBuffer], block_bytes: int
+        self,
+        make_buffer: Callable[[str], AdvancedReplayBuffer],
+        block_bytes: int,
+        partition: type[Partition] = Partition,
     ) -> None:
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
-        self._make_buffer = make_buffer
-        self._block_bytes = block_bytes
+
+        def make_partition(name: str) -> Partition:
+            return partition(make_buffer(name), block_bytes)
+
+        self._make_partition = make_partition
         self.named = NamedBuffers(make_buffer)
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._turn = 0
 
     def open(self, learner_rank: int) -> list[AdmitBlock]:
         """A learner starts with an empty partition; gives the blocks that have waited for it."""
-        buffer = self._make_buffer(f"buffer_rank{learner_rank}")
-        partition = self.partitions[learner_rank] = Partition(buffer, self._block_bytes)
+        partition = self._make_partition(f"buffer_rank{learner_rank}")
+        self.partitions[learner_rank] = partition
         orders = []
         for ready in self._early.take_all():
             orders += partition.offer(ready)

@@ -127,7 +127,9 @@ class Scheduler:
         ]  # fmt: skip
         for rank, notice in notices:
             self._observe(rank, notice)
-        return orders + self._assign(now)
+        orders += self._assign(now)
+        # an evaluation that took a collector away may have been all that a batch waited for
+        return orders + [order for rank in waiting for order in self._serve(rank)]
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run; the first reason counts."""
@@ -214,7 +216,7 @@ class Scheduler:
         return [*served, *admits, *self._count_iterations(message.train_iter, now)]
 
     def _serve(self, rank: int) -> list[Order]:
-        batches = self.desk.partitions[rank].serve(self.counters.env_steps)
+        batches = self.desk.partitions[rank].serve(self.counters.env_steps, self._book.collecting())
         return [] if batches is None else [Order(rank, batches)]
 
     # ----------------------------------------------------------------------------------- progress

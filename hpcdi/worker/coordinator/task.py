@@ -120,6 +120,14 @@ class TaskBook:
         if running is not None:
             self._resources.release(kind, str(rank))
 
+    def collecting(self) -> list[int]:
+        """Ranks that collect and have not been told to end."""
+        return [
+            t.rank
+            for t in self._running.values()
+            if isinstance(t.task, CollectTask) and not t.task.eval_flag and t.closing is None
+        ]
+
     def choose_to_close(self, now: float) -> RunningTask | None:
         """The collect task that should make room, the oldest; None while one is making room."""
         running = self._running.values()

@@ -89,6 +89,9 @@ class LogShowHook(PeriodicHook):
             for name, value in scalars.items():
                 tag = f"{engine.instance_name}_iter/{name}"
                 engine.tb_logger.add_scalar(tag, value, engine.train_iter)
+                if engine.collector_envstep > 0:
+                    tag = f"{engine.instance_name}_step/{name}"
+                    engine.tb_logger.add_scalar(tag, value, engine.collector_envstep)
 
 
 class SendPolicyHook(PeriodicHook):

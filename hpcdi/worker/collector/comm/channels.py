@@ -15,14 +15,13 @@ from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.store.shards import ShardWriter
-from hpcdi.types import ShardRef
+from hpcdi.types import BLOCK_ID_BITS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
 _FIRST_SEAL = 1 / 8
 """The first block is sealed at this share of the usual age, the next ones at twice the age of the
 one before: learning begins early."""
-_ID_BITS = 40  # of a collector's own counters; its rank stands above them
 
 
 class DataOutlet(Closing):
@@ -46,12 +45,18 @@ class DataOutlet(Closing):
         learners = policy.learn.learner.learner_num
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
         self._layout, self._announce = layout, announce
-        self._seal_s = storage.seal_seconds
+        # on-policy a piece is one block, and goes at once: the learner waits for it
+        self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         self._about: dict[str, Any] = {"collector_rank": rank, "seed": config.seed}
         self._blocks, self._opened = 0, 0.0
+        piece_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         self._builder = BlockBuilder(
-            lambda row_bytes: block_rows(storage.block_bytes, row_bytes, partition_size),
-            rank << _ID_BITS,
+            lambda row_bytes: (
+                piece_rows
+                if policy.on_policy
+                else block_rows(storage.block_bytes, row_bytes, partition_size)
+            ),
+            rank << BLOCK_ID_BITS,
             self._facts,
         )
         self._writer = ShardWriter(layout, self._published, fsync=storage.fsync)
@@ -74,7 +79,8 @@ class DataOutlet(Closing):
         for block in self._builder.append(segment):
             self._submit(block)
             self._opened = now
-        if now - self._opened >= self._seal_s * min(1.0, _FIRST_SEAL * 2**self._blocks):
+        patience_s = self._seal_s * min(1.0, _FIRST_SEAL * 2**self._blocks)
+        if now - self._opened >= patience_s:
             self.seal()
 
     def seal(self) -> None:
@@ -93,13 +99,13 @@ class DataOutlet(Closing):
         return {"blocks": self._blocks, "waited_for_disk_s": self._writer.waited_s}
 
     def _submit(self, block: Block) -> None:
-        number = block.facts["block_id"] & ((1 << _ID_BITS) - 1)
+        number = block.facts["block_id"] & ((1 << BLOCK_ID_BITS) - 1)
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
         """Of a block that is being sealed: each gets the next number, many at a time included."""
         self._blocks += 1
-        block_id = (self._about["collector_rank"] << _ID_BITS) + self._blocks
+        block_id = (self._about["collector_rank"] << BLOCK_ID_BITS) + self._blocks
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
 
     def _published(self, shard: ShardRef, block: Block) -> None:

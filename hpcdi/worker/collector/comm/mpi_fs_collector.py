@@ -108,7 +108,9 @@ class MPIFileSystemCollector(BaseCommCollector):
         config = context.config
         self._inlet = PolicyInlet(
             lambda request: self.pump.send(context.learner_rank, request),
-            config.policy.collect.collector.update_policy_second,
+            0.0
+            if config.policy.on_policy  # each piece is made by the newest
+            else config.policy.collect.collector.update_policy_second,
         )
         self._outlet = DataOutlet(config, context.layout, context.link.rank, self._announce)
 

@@ -228,12 +228,13 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _open_feed(self, task: LearnTask) -> None:
         """A task has come (on the communication thread): its blocks may follow at once."""
         config = self._place.config
+        # on-policy, a batch is all that the present policy gave: there is nothing to ask for ahead
+        size, ahead = config.policy.learn.batch_size, config.system.prefetch
+        size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
         self._feed = DataFeed(
             self._place.layout,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
-            FeedOrder(
-                task.task_id, task.buffer_id, config.policy.learn.batch_size, config.system.prefetch
-            ),
+            FeedOrder(task.task_id, task.buffer_id, size, ahead),
         )
         self._tasks.put(task)
 

@@ -1,0 +1,146 @@
+"""`hpcdi serial`: a whole run in this process, with a debugger attached if need be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hpcdi
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.signals import SignalFlag
+
+
+@dataclass(frozen=True)
+class SerialArguments:
+    """What the command line says."""
+
+    config: str | None
+    overrides: tuple[str, ...] = ()
+    run_dir: str | None = None
+    resume: str | None = None
+
+
+def serial(arguments: SerialArguments) -> int:
+    """Train in this process; gives the exit code.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+    """
+    chosen_by_user = "OMP_NUM_THREADS" in os.environ
+    from hpcdi.launch.experiment import load_experiment
+    from hpcdi.store.layout import RunLayout
+    from hpcdi.utils.log import close_log, open_log
+
+    config_file = arguments.config
+    if arguments.resume is not None:
+        config_file = str(_resumable(Path(arguments.resume)))
+    if config_file is None:
+        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
+    compiled, spaces = load_experiment(config_file, arguments.overrides)
+    if not chosen_by_user:
+        _set_threads(spaces)
+    for note in compiled.notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+    restarts = 0
+    if arguments.resume is not None:
+        layout = RunLayout(Path(arguments.resume).absolute())
+        restarts = run_folder.reopen(layout)
+    else:
+        path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
+        placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
+        layout = run_folder.claim(path, compiled.to_mapping(), placement, mpi="none")
+    flag = SignalFlag()
+    flag.install()
+    open_log(layout.log_file(0), 0, "serial")
+    try:
+        return _run(compiled.config, spaces, layout, flag, restarts)
+    finally:
+        close_log()
+
+
+def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int) -> int:
+    """Build the run, see it through, say how it ended."""
+    from hpcdi.launch.serial_run import SerialRun
+    from hpcdi.utils.log import LOGGER, say
+
+    for line in _opening(config, layout, restarts):
+        say(line)
+    run: SerialRun | None = None
+    state, reason, exit_code = "failed", "", EXIT_FAILED
+    try:
+        run = SerialRun(config, spaces, layout, restarts)
+        if restarts:
+            say(f"  resumed      {run.resume()}")
+        with run:
+            state, reason, exit_code = run.train(flag.take)
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        LOGGER.info("the run failed", exc_info=True)
+        if not isinstance(error, HpcdiError):
+            traceback.print_exc()
+        exit_code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+    figures = run.figures() if run is not None else {}
+    run_folder.end(layout, state, reason, exit_code, figures)
+    stream = sys.stdout if exit_code == EXIT_DONE else sys.stderr
+    for line in _closing(state, reason, layout, run):
+        stream.write(line + "\n")
+    stream.flush()
+    return exit_code
+
+
+def _set_threads(spaces: Any) -> None:
+    """Let torch compute images by several threads; small networks are fastest by one."""
+    import torch
+
+    from hpcdi.policy.spaces import network_shape
+
+    is_image = len(network_shape(spaces)) == 3
+    torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
+
+
+def _resumable(path: Path) -> Path:
+    """The configuration of a run that can go on.
+
+    Raises:
+        LaunchError: the folder holds no serial run.
+    """
+    facts = run_folder.read(path)
+    placement = facts.get("placement") or [{}]
+    if placement[0].get("role") != "serial":
+        raise LaunchError(
+            f"{path} holds no serial run: --resume takes the run folder of an `hpcdi serial`"
+        )
+    return path / "config.yaml"
+
+
+def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
+    again = f", restart {restarts}" if restarts else ""
+    return [
+        f"hpcdi {hpcdi.__version__}: {config.exp_name}, one process with "
+        f"{config.env.collector_env_num} environments{again}",
+        f"  run folder   {run_folder.short(layout.root)}",
+        f"  TensorBoard  tensorboard --logdir {run_folder.short(layout.root)}",
+    ]
+
+
+def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
+    word = {"done": "done", "failed": "FAILED", "stopped": "stopped"}[state]
+    if state == "done" and reason.startswith("stop value"):
+        word = "solved"
+    lines = [f"\n{word}: {reason}"]
+    if run is not None:
+        lines += run.summary()
+    lines.append(f"  run folder   {run_folder.short(layout.root)}")
+    for path in (layout.best_policy, layout.latest_policy):
+        if path.exists():
+            lines.append(f"  policy       {run_folder.short(path)}")
+            break
+    if state != "done" and run is not None and run.has_checkpoint:
+        lines.append(f"  go on with   hpcdi serial --resume {run_folder.short(layout.root)}")
+    return lines

@@ -1,0 +1,224 @@
+"""One serial run: its parts, its checkpoints, what it shows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcdi.comm.messages import StopRequest
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import EXIT_DONE, CheckpointError
+from hpcdi.launch.pipeline import SerialPipeline, Student
+from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
+from hpcdi.store.checkpoints import (
+    load_tensors,
+    names,
+    newest_checkpoint,
+    save_checkpoint,
+    save_tensors,
+)
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.types import Spaces
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER, TensorBoardWriter
+from hpcdi.utils.metrics import Rate, human_count, human_time
+from hpcdi.utils.progress import Status, StatusLine
+
+_BUFFER, _LEARNER, _POLICY = "buffer{}.h5", "learner{}.pt", "policy{}.safetensors"
+
+
+class SerialRun(Closing):
+    """A run in this process, from its parts to its last checkpoint.
+
+    Args:
+        config: the experiment.
+        spaces: of its environment.
+        layout: the run folder.
+        restarts: how often the run has been taken up again: random numbers are others each time.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, spaces: Spaces, layout: RunLayout, restarts: int
+    ) -> None:
+        self._config, self._layout = config, layout
+        self._curves = TensorBoardWriter(layout.tensorboard_dir)
+        parts = PartsMaker(config, spaces, self._curves, layout, restarts).make()
+        self.pipeline = SerialPipeline(config, parts, self._keep_best)
+        self._watch = _Watch(config, self.pipeline)
+        self._checkpoint_due = time.monotonic() + config.system.serial.checkpoint_s
+
+    def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
+        """Train to the end; gives state, reason and exit code.
+
+        Args:
+            take_stop: gives, once, what a signal asked for.
+        """
+        stopped: list[StopRequest] = []
+
+        def stop() -> str | None:
+            now = time.monotonic()
+            self._watch.look(now)
+            if now >= self._checkpoint_due:
+                self.save()
+                self._checkpoint_due = time.monotonic() + self._config.system.serial.checkpoint_s
+            request = take_stop()
+            if request is not None:
+                stopped.append(request)
+            return request.reason if request is not None else None
+
+        reason = self.pipeline.run(stop)
+        self._watch.look(time.monotonic())
+        for student in self.pipeline.parts.students:
+            student.learner.call_hook("after_run")
+        self.save()
+        publish_policy(self._layout.latest_policy, _image(self.pipeline.parts.students[0]))
+        if stopped:
+            return "stopped", reason, stopped[0].exit_code
+        return "done", reason, EXIT_DONE
+
+    def save(self) -> None:
+        """Write a checkpoint: policy, optimizer, counters, random numbers, replay buffer."""
+        pipeline, parts = self.pipeline, self.pipeline.parts
+        writers: dict[str, Callable[[Path], None]] = {}
+        for number, student in enumerate(parts.students):
+            writers[_POLICY.format(number)] = partial(_write_policy, student)
+            writers[_LEARNER.format(number)] = partial(_write_state, student)
+            if not pipeline.is_on_policy:
+                writers[_BUFFER.format(number)] = student.buffer.save_data
+        facts = {
+            "train_iter": pipeline.train_iter,
+            "env_steps": pipeline.env_steps,
+            "best": parts.evaluator.best,
+        }
+        save_checkpoint(
+            self._layout.checkpoints_dir, f"iteration_{pipeline.train_iter:09d}", writers, facts,
+            keep=self._config.system.serial.keep_checkpoints,
+        )  # fmt: skip
+
+    def resume(self) -> str:
+        """Go on from the newest whole checkpoint; says which it is.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        checkpoint, torn = newest_checkpoint(self._layout.checkpoints_dir)
+        for error in torn:
+            LOGGER.warning("%s; the one before it is taken", error)
+        if checkpoint is None:
+            where = self._layout.checkpoints_dir
+            raise CheckpointError(where, "there is no whole checkpoint to go on from")
+        parts, facts = self.pipeline.parts, checkpoint.facts
+        for number, student in enumerate(parts.students):
+            load_student_state(student, load_tensors(checkpoint.file(_LEARNER.format(number))))
+            held = checkpoint.file(_BUFFER.format(number))
+            if held.exists():
+                student.buffer.load_data(held)
+        parts.collector.envstep = facts["env_steps"]
+        parts.evaluator.best = facts["best"]
+        return (
+            f"{checkpoint.folder.name}: env step {human_count(facts['env_steps'])}, "
+            f"buffer {human_count(parts.students[0].buffer.count())}"
+        )
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run can be gone on with."""
+        return bool(names(self._layout.checkpoints_dir))
+
+    def summary(self) -> list[str]:
+        """Closing lines for people."""
+        return self._watch.summary()
+
+    def figures(self) -> dict[str, Any]:
+        """Closing figures for programs: plain data."""
+        return self._watch.figures()
+
+    def close(self) -> None:
+        """Close environments and curves; again: nothing."""
+        parts = self.pipeline.parts
+        for student in parts.students:
+            student.buffer.close()  # it has a last word for the curves, which the others close
+        parts.collector.close()
+        parts.evaluator.close()
+        self._curves.close()
+
+    def _keep_best(self, _name: str) -> None:
+        publish_policy(self._layout.best_policy, _image(self.pipeline.parts.students[0]))
+
+
+def _image(student: Student) -> PolicyImage:
+    return pack(student.policy.state_dict()["model"], student.learner.train_iter)
+
+
+def _write_policy(student: Student, path: Path) -> None:
+    publish_policy(path, _image(student))
+
+
+def _write_state(student: Student, path: Path) -> None:
+    save_tensors(path, student_state(student))
+
+
+class _Watch:
+    """What is shown of a run, and counted for its end."""
+
+    def __init__(self, config: ExperimentConfig, pipeline: SerialPipeline) -> None:
+        self._pipeline = pipeline
+        self._started = time.monotonic()
+        self._rates = (Rate(), Rate())
+        limits = config.policy.other.commander
+        is_terminal = os.isatty(1)
+        self._line = StatusLine(
+            is_terminal=is_terminal,
+            interval_s=config.system.coordinator.progress_interval,
+            limits=(limits.max_env_step, limits.max_train_iter),
+            started=self._started,
+        )
+
+    def look(self, now: float) -> None:
+        pipeline = self._pipeline
+        self._rates[0].add(now, pipeline.env_steps)
+        self._rates[1].add(now, pipeline.train_iter)
+        self._line.refresh(self._status, pipeline.evaluations, now)
+
+    def summary(self) -> list[str]:
+        pipeline, elapsed_s = self._pipeline, time.monotonic() - self._started
+        lines = [
+            f"  {human_count(pipeline.env_steps)} env steps and "
+            f"{human_count(pipeline.train_iter)} train iterations; {human_time(elapsed_s)}"
+        ]
+        if pipeline.train_iter == 0:
+            lines.append("  nothing was learnt: the run ended before the first train iteration")
+        if pipeline.evaluations:
+            best = max(pipeline.evaluations, key=lambda evaluation: evaluation.mean)
+            lines.append(f"  best evaluation: {best}")
+        return lines
+
+    def figures(self) -> dict[str, Any]:
+        pipeline = self._pipeline
+        return {
+            "env_steps": pipeline.env_steps,
+            "train_iter": pipeline.train_iter,
+            "elapsed_s": time.monotonic() - self._started,
+            "ended_at": time.time(),
+            "evaluations": [vars(evaluation) for evaluation in pipeline.evaluations],
+        }
+
+    def _status(self) -> Status:
+        pipeline, buffer = self._pipeline, self._pipeline.parts.students[0].buffer
+        evaluations = pipeline.evaluations
+        before = []
+        if not pipeline.is_on_policy:
+            held, size = buffer.count(), buffer.replay_buffer_size
+            before.append(f"buffer {human_count(held)}/{human_count(size)}")
+        return Status(
+            (pipeline.env_steps, self._rates[0].per_second()),
+            (pipeline.train_iter, self._rates[1].per_second()),
+            pipeline.parts.collector.recent_returns,
+            evaluations[-1].mean if evaluations else None,
+            (before, [buffer.blocked] if buffer.blocked and not pipeline.is_on_policy else []),
+        )

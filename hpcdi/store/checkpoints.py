@@ -1,0 +1,148 @@
+"""Checkpoints: a folder of files that appears whole, with a manifest that is written last.
+
+Life of a checkpoint::
+
+    .<name>.tmp-.../ ──files, each forced to disk──► manifest.json ──rename──► <name>/
+
+The manifest has the size and the crc32 of every file. A folder without one, or whose files differ
+from it, is torn: it is passed over, and the one before it is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdi.errors import CheckpointError
+from hpcdi.store.atomic import temporary_beside, write_json
+
+MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint: its folder, and what was written of it beside the files."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+
+    def file(self, name: str) -> Path:
+        """Path of one of its files."""
+        return self.folder / name
+
+
+def save_checkpoint(
+    folder: Path,
+    name: str,
+    writers: Mapping[str, Callable[[Path], None]],
+    facts: Mapping[str, Any],
+    *,
+    keep: int,
+) -> Path:
+    """Write a checkpoint, then remove the oldest ones.
+
+    Args:
+        folder: of all checkpoints of a run.
+        name: of this one; names sort by age. Where it is there already, nothing is written.
+        writers: file name -> writes that file to the path it is given.
+        facts: plain data, into the manifest.
+        keep: how many stay, this one included.
+
+    Raises:
+        CheckpointError: the file system refuses it; then nothing has changed.
+    """
+    target = folder / name
+    if target.exists():
+        return target
+    aside = temporary_beside(target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        files = {}
+        for file, write in writers.items():
+            write(aside / file)
+            files[file] = _describe(aside / file)
+        write_json(aside / MANIFEST, {"facts": dict(facts), "files": files})
+        aside.replace(target)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CheckpointError(target, f"cannot be written: {error.strerror or error}") from error
+    for old in names(folder)[:-keep]:
+        shutil.rmtree(folder / old, ignore_errors=True)
+    return target
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint, all files verified.
+
+    Raises:
+        CheckpointError: there is none, or it is torn.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        for name, known in manifest["files"].items():
+            if _describe(folder / name) != known:
+                raise CheckpointError(folder, f"is torn: {name} is not what was written")
+    except (OSError, json.JSONDecodeError, KeyError) as error:
+        raise CheckpointError(folder, f"is no whole checkpoint: {error}") from error
+    return Checkpoint(folder, manifest["facts"])
+
+
+def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
+    """The newest whole checkpoint of a run, and what was wrong with those that are newer."""
+    errors: list[CheckpointError] = []
+    for name in reversed(names(folder)):
+        try:
+            return open_checkpoint(folder / name), errors
+        except CheckpointError as error:
+            errors.append(error)
+    return None, errors
+
+
+def names(folder: Path) -> list[str]:
+    """Names of the checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def save_tensors(path: Path, tree: Any) -> None:
+    """Write a nested structure of tensors and plain data, as torch does, forced to disk."""
+    import torch
+
+    with path.open("wb") as file:
+        torch.save(tree, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_tensors(path: Path) -> Any:
+    """Read what `save_tensors` wrote; nothing but tensors and plain data is ever built from it.
+
+    Raises:
+        CheckpointError: the file is torn, or holds something else.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(path, f"cannot be read: {error}") from error
+
+
+def _describe(path: Path) -> dict[str, int]:
+    crc32 = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc32 = zlib.crc32(chunk, crc32)
+    return {"bytes": path.stat().st_size, "crc32": crc32}

@@ -1,0 +1,130 @@
+"""What a person sees while a run runs: one line that says how it stands, and each evaluation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpcdi.utils.metrics import human_count, human_time
+
+TERMINAL_EVERY_S = 0.5
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: mean, spread and number of returns; which policy, and when."""
+
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+    episodes: int
+    policy_version: int
+    env_steps: int
+
+    def __str__(self) -> str:
+        return (
+            f"mean return {self.mean:.1f} ± {self.std:.1f} ({self.lowest:.0f} to "
+            f"{self.highest:.0f}, {self.episodes} episodes), policy of iteration "
+            f"{self.policy_version}, env step {human_count(self.env_steps)}"
+        )
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run stands.
+
+    Attributes:
+        env_steps: environment steps so far, and how many a second.
+        train_iter: train iterations so far, and how many a second.
+        returns: of the last episodes that were collected.
+        evaluation: mean return of the last evaluation; None before the first.
+        parts: what else there is to say, before and after the returns.
+    """
+
+    env_steps: tuple[int, float]
+    train_iter: tuple[int, float]
+    returns: Sequence[float]
+    evaluation: float | None
+    parts: tuple[Sequence[str], Sequence[str]]
+
+
+class StatusLine:
+    """One line that moves on a terminal; one plain line per interval in a log.
+
+    Args:
+        is_terminal: whether a person is looking.
+        interval_s: seconds between plain lines.
+        limits: environment steps and train iterations at which the run ends; may be infinite.
+        started: when the run started.
+    """
+
+    def __init__(
+        self, *, is_terminal: bool, interval_s: float, limits: tuple[float, float], started: float
+    ) -> None:
+        self._is_terminal = is_terminal
+        self._interval_s = TERMINAL_EVERY_S if is_terminal else interval_s
+        self._limits = limits
+        self._started = started
+        self._shown = started
+        self._evaluations_shown = 0
+
+    def refresh(
+        self, status: Callable[[], Status], evaluations: Sequence[Evaluation], now: float
+    ) -> None:
+        """Show the line if it is due; an evaluation gets a line of its own at once."""
+        for evaluation in evaluations[self._evaluations_shown :]:
+            self._evaluations_shown += 1
+            clock = _clock(now - self._started)
+            self.say(f"{clock} evaluation {self._evaluations_shown}: {evaluation}")
+        if now - self._shown >= self._interval_s:
+            self._shown = now
+            self._write(self.text(status(), now))
+
+    def text(self, status: Status, now: float) -> str:
+        """Text of the line."""
+        (env_steps, steps_per_s), (train_iter, iters_per_s) = status.env_steps, status.train_iter
+        parts = [
+            f"env {human_count(env_steps)} ({human_count(steps_per_s)}/s)",
+            f"train {human_count(train_iter)} ({human_count(iters_per_s)}/s)",
+            *status.parts[0],
+        ]
+        if status.returns:
+            parts.append(f"return {sum(status.returns) / len(status.returns):.1f}")
+        if status.evaluation is not None:
+            parts.append(f"eval {status.evaluation:.1f}")
+        eta_s = min(
+            _eta(self._limits[0], env_steps, steps_per_s),
+            _eta(self._limits[1], train_iter, iters_per_s),
+        )
+        if eta_s < _INFINITE:
+            parts.append(f"ETA {human_time(eta_s)}")
+        return f"{_clock(now - self._started)} " + " | ".join([*parts, *status.parts[1]])
+
+    def say(self, text: str) -> None:
+        """Print a line of its own, above the moving one."""
+        erase = "\r\x1b[K" if self._is_terminal else ""
+        sys.stdout.write(f"{erase}{text}\n")
+        sys.stdout.flush()
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
+        sys.stdout.flush()
+
+
+def _eta(limit: float, count: float, per_s: float) -> float:
+    if limit == _INFINITE or per_s <= 0:
+        return _INFINITE
+    return max(0.0, limit - count) / per_s
+
+
+def _clock(elapsed_s: float) -> str:
+    whole = int(elapsed_s)
+    hours, rest = divmod(whole, 3600)
+    return (
+        f"[{hours}:{rest // 60:02d}:{rest % 60:02d}]"
+        if hours
+        else f"[{rest // 60:02d}:{rest % 60:02d}]"
+    )

@@ -1,0 +1,128 @@
+"""What serial collectors keep between steps: values by environment, transitions of a trajectory."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from hpcdi.types import Transition
+
+
+class CachePool:
+    """The last value of each environment: its observation, or its policy's output.
+
+    Environments need not step together: who acts in one step may be asked about in a later one.
+
+    Args:
+        name: for people.
+        env_num: environments.
+        deepcopy: keep copies, for environments that write each value over the one before.
+    """
+
+    def __init__(self, name: str, env_num: int, deepcopy: bool = False) -> None:
+        self._name, self._deepcopy = name, deepcopy
+        self._values: list[Any] = [None] * env_num
+
+    def update(self, data: Mapping[int, Any] | list[Any]) -> None:
+        """Take values by environment, or one for each.
+
+        Raises:
+            TypeError: `data` is neither a mapping nor a list.
+        """
+        if isinstance(data, list):
+            data = dict(enumerate(data))
+        if not isinstance(data, Mapping):
+            raise TypeError(
+                f"{self._name} takes values by environment, not a {type(data).__name__}"
+            )
+        for env, value in data.items():
+            self._values[env] = copy.deepcopy(value) if self._deepcopy else value
+
+    def __getitem__(self, env: int) -> Any:
+        return self._values[env]
+
+    def reset(self, env: int) -> None:
+        """Forget an environment's value."""
+        self._values[env] = None
+
+
+class TrajBuffer(list[Any]):
+    """Transitions of one trajectory: the newest `maxlen`.
+
+    Args:
+        maxlen: how many; None or infinity: all.
+        args: the first ones, an iterable.
+        deepcopy: keep copies.
+    """
+
+    def __init__(
+        self,
+        maxlen: float | None,
+        *args: Iterable[Any],
+        deepcopy: bool = False,
+    ) -> None:
+        super().__init__(*args)
+        self.maxlen, self._deepcopy = maxlen, deepcopy
+        self._shorten()
+
+    def append(self, item: Any) -> None:
+        """Add one at the end; the oldest gives way where there are too many."""
+        super().append(copy.deepcopy(item) if self._deepcopy else item)
+        self._shorten()
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Add several at the end; see `append`."""
+        super().extend(copy.deepcopy(list(items)) if self._deepcopy else items)
+        self._shorten()
+
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # as extend: any items
+        self.extend(items)
+        return self
+
+    def _shorten(self) -> None:
+        if self.maxlen is not None and len(self) > self.maxlen:
+            del self[: len(self) - int(self.maxlen)]
+
+
+def to_tensor_transitions(
+    data: list[Transition],
+    shallow_copy_next_obs: bool = True,
+) -> list[Transition]:
+    """Transitions of one trajectory with torch tensors for arrays.
+
+    Floats become float32, other dtypes stay; Python numbers, truth values and texts stay as they
+    are.
+
+    Args:
+        data: consecutive transitions, each with ``obs`` and ``next_obs``, where the next
+            observation of one is the observation of the next.
+        shallow_copy_next_obs: let ``next_obs`` of each share the memory of the next one's ``obs``:
+            an observation is held once.
+    """
+    if not shallow_copy_next_obs or not data or "next_obs" not in data[0]:
+        return [_as_tensors(item) for item in data]
+    converted = [
+        _as_tensors({key: value for key, value in item.items() if key != "next_obs"})
+        for item in data[:-1]
+    ]
+    converted.append(_as_tensors(data[-1]))
+    for item, successor in itertools.pairwise(converted):
+        item["next_obs"] = successor["obs"]
+    return converted
+
+
+def _as_tensors(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, Mapping):
+        return {key: _as_tensors(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_as_tensors(inner) for inner in value)
+    if isinstance(value, np.ndarray | np.generic):
+        tensor = torch.as_tensor(np.array(value))
+        return tensor.float() if tensor.is_floating_point() else tensor
+    return value

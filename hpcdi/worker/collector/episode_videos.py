@@ -1,0 +1,142 @@
+"""Pictures of an evaluation's episodes, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.fields import setting
+from hpcdi.errors import EnvError
+from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.video import as_frame
+
+NAMES = ("worst", "median", "best")
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """When an evaluation is filmed, and how."""
+
+    render_freq: int = setting(
+        -1, "train iterations, or environment steps, from one film to the next; -1: none"
+    )
+    mode: str = setting("train_iter", "what render_freq counts", choices=("train_iter", "envstep"))
+    fps: int = setting(20, "frames a second, were every step kept", minimum=1, maximum=50)
+    max_size: int = setting(320, "pixels; larger pictures are scaled down", minimum=1)
+    memory_mb: int = setting(
+        256, "MiB of pictures; beyond, every second one of all episodes goes", minimum=1
+    )
+
+
+class EpisodeVideos:
+    """The pictures of each environment's episodes, one a step until memory is short.
+
+    Every episode is filmed to its end, as only the end tells which are the worst, the median and
+    the best. When all pictures together take more than `max_bytes`, every second one of each
+    episode is dropped, and only every second step is filmed from then on: films get coarser, not
+    shorter, and all by the same factor, `stride`.
+
+    Args:
+        env_num: environments.
+        max_bytes: of all pictures.
+    """
+
+    def __init__(self, env_num: int, max_bytes: int = 256 << 20) -> None:
+        self.stride = 1
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._ended: list[list[list[Array]]] = [[] for _ in range(env_num)]
+        self._open: list[list[Array]] = [[] for _ in range(env_num)]
+        self._steps = [0] * env_num
+
+    def add(self, env_id: int, frame: Array) -> None:
+        """Take the picture of an environment's next step, uint8 [H, W, 3]; it is not copied."""
+        if self._steps[env_id] % self.stride == 0:
+            self._open[env_id].append(frame)
+            self._bytes += frame.nbytes
+        self._steps[env_id] += 1
+        while self._bytes > self._max_bytes and self._thin():
+            pass
+
+    def end(self, env_id: int) -> None:
+        """The environment's episode has ended; the next picture is of another."""
+        self._ended[env_id].append(self._open[env_id])
+        self._open[env_id], self._steps[env_id] = [], 0
+
+    def drop(self, env_id: int) -> None:
+        """Forget the environment's unfinished episode."""
+        self._bytes -= sum(frame.nbytes for frame in self._open[env_id])
+        self._open[env_id], self._steps[env_id] = [], 0
+
+    def stack(self, episodes: Iterable[tuple[int, int]]) -> Array:
+        """Films as one array, the shorter ones standing still on their last picture.
+
+        Args:
+            episodes: (environment, number of its episode) of each film.
+
+        Returns:
+            uint8 [N, T, 3, H, W].
+
+        Raises:
+            EnvError: an episode was not filmed, or pictures differ in size.
+        """
+        films = [self._ended[env_id][number] for env_id, number in episodes]
+        shapes = {frame.shape for film in films for frame in film}
+        if len(shapes) != 1 or not all(films):
+            raise EnvError(
+                f"the films of {len(films)} episodes cannot be laid together: they have "
+                f"{[len(film) for film in films]} pictures of the sizes {sorted(shapes)}; "
+                "update_video() must get pictures of one size, before every step"
+            )
+        longest = max(map(len, films))
+        padded = [film + film[-1:] * (longest - len(film)) for film in films]
+        return np.asarray(padded, dtype=np.uint8).transpose(0, 1, 4, 2, 3)
+
+    def _thin(self) -> bool:
+        """Drop every second picture; False where no episode has two."""
+        films = [*self._open, *(film for ended in self._ended for film in ended)]
+        if max(map(len, films)) < 2:
+            return False
+        for film in films:
+            self._bytes -= sum(frame.nbytes for frame in film[1::2])
+            del film[1::2]
+        self.stride *= 2
+        return True
+
+
+class Camera:
+    """Takes pictures of environments; where it cannot, it says so once and stays off.
+
+    Args:
+        max_size: pixels; larger pictures are scaled down.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self.is_broken = False
+        self._max_size = max_size
+
+    def take(self, env: Any, env_ids: Iterable[int]) -> dict[int, Array]:
+        """Pictures of these environments as they stand, uint8 [H, W, 3]; none once it is broken.
+
+        `env` has a method ``ready_imgs(render_mode)``, or a property ``ready_imgs``, with pictures
+        by environment or one for each.
+        """
+        if self.is_broken:
+            return {}
+        try:
+            images = env.ready_imgs
+            images = images(render_mode="rgb_array") if callable(images) else images
+            by_env = images if isinstance(images, Mapping) else dict(enumerate(images))
+            return {env_id: as_frame(by_env[env_id], self._max_size) for env_id in env_ids}
+        # whatever a foreign renderer raises: an evaluation is worth more than its film
+        except Exception as error:
+            self.is_broken = True
+            LOGGER.warning(
+                "this evaluation goes on without video: %s cannot draw its environments (%s: %s); "
+                "make them with render_mode='rgb_array', or set render.render_freq to -1",
+                type(env).__name__, type(error).__name__, error,
+            )  # fmt: skip
+            return {}

@@ -1,0 +1,67 @@
+"""Doing a thing once for all learners of a process group; a process alone needs no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from hpcdi.errors import CommError
+
+T = TypeVar("T")
+
+
+def group_rank() -> int:
+    """This process's rank among the learners; 0 where there are no others. Imports no torch."""
+    if "torch" not in sys.modules:  # then nobody has formed a group
+        return 0
+    from hpcdi.comm import dist
+
+    return dist.get_rank()
+
+
+def on_first_rank(make: Callable[[], T]) -> T:
+    """What `make` gives on rank 0, on all ranks; collective where there is a process group.
+
+    Raises:
+        CommError: `make` failed on rank 0, which raises its own error.
+    """
+    if "torch" not in sys.modules:
+        return make()
+    from hpcdi.comm import dist
+
+    if dist.get_rank() > 0:
+        value, failure = dist.broadcast_object(None)
+        if failure:
+            raise CommError(f"the evaluation failed on rank 0, see there: {failure}")
+        given: T = value
+        return given
+    try:
+        value = make()
+    except Exception as error:
+        dist.broadcast_object((None, f"{type(error).__name__}: {error}"))
+        raise
+    dist.broadcast_object((value, ""))
+    return value
+
+
+def from_all_ranks(make: Callable[[], T]) -> list[T]:
+    """What `make` gives on each rank, on all ranks; collective where there is a process group.
+
+    Raises:
+        CommError: `make` failed on another rank.
+    """
+    if "torch" not in sys.modules:
+        return [make()]
+    from hpcdi.comm import dist
+
+    try:
+        value = make()
+    except Exception as error:
+        dist.gather_objects((None, f"{type(error).__name__}: {error}"))
+        raise
+    gathered = dist.gather_objects((value, ""))
+    for rank, (_, failure) in enumerate(gathered):
+        if failure:
+            raise CommError(f"the evaluation failed on rank {rank}, see there: {failure}")
+    return [value for value, _ in gathered]

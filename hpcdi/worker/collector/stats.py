@@ -1,0 +1,164 @@
+"""What collectors count: episodes as they end, and what a serial collector says of its work."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdi.errors import EnvError
+from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
+
+_RECENT_EPISODES = 100
+
+
+class EpisodeCounter:
+    """Lengths of running episodes by environment; returns and lengths of those that ended.
+
+    Args:
+        env_num: environments.
+    """
+
+    def __init__(self, env_num: int) -> None:
+        self._lengths = [0] * env_num
+        self._ended: list[tuple[Any, int]] = []
+
+    def step(self, env: int, done: bool, info: Any) -> None:
+        """One step of an environment; at an episode's end `info` has ``eval_episode_return``."""
+        self._lengths[env] += 1
+        if done:
+            self._ended.append((episode_return(info), self._lengths[env]))
+            self._lengths[env] = 0
+
+    def drop(self, env: int) -> None:
+        """An environment's episode came to nothing."""
+        self._lengths[env] = 0
+
+    def take(self) -> tuple[Array, Array]:
+        """Returns and lengths of the episodes that ended since the last call, in order.
+
+        Returns are [episodes], or [episodes, players] where each player has its own.
+        """
+        ended, self._ended = self._ended, []
+        returns, lengths = zip(*ended, strict=True) if ended else ((), ())
+        return np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64)
+
+
+def episode_return(info: Any) -> Any:
+    """The return that an episode's last step tells of: a float, or one for each player.
+
+    Raises:
+        EnvError: it tells of none.
+    """
+    if isinstance(info, Mapping):
+        if "eval_episode_return" not in info:
+            raise EnvError(
+                "an environment ended an episode without info['eval_episode_return']; its info has "
+                f"{sorted(map(str, info))}"
+            )
+        value = np.asarray(info["eval_episode_return"], dtype=np.float64)
+        return float(value.item()) if value.size == 1 else value.tolist()
+    return [episode_return(one) for one in info]
+
+
+class CollectReport:
+    """What a serial collector has done, for TensorBoard and the log.
+
+    Args:
+        tb_logger: takes curves; None: none are drawn.
+        instance_name: prefix of their tags.
+        print_freq: train iterations between two lines of the log.
+    """
+
+    def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
+        self._tb_logger, self._instance_name, self._print_freq = (
+            tb_logger, instance_name, print_freq,
+        )  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
+        self._since: dict[str, float] = {"duration": 0.0}
+        self._returns: list[Array] = []
+        self._last_iter = 0
+        self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
+
+    def add(self, counts: Mapping[str, int], duration_s: float, returns: Array) -> None:
+        """Take one call of `collect`.
+
+        Args:
+            counts: ``envstep, train_sample, episode``; under torch.distributed those of all ranks
+                are summed.
+            duration_s: seconds that it took.
+            returns: of the episodes that ended in it.
+        """
+        for name, count in _over_ranks(counts).items():
+            self.totals[name] += count
+            self._since[name] = self._since.get(name, 0) + count
+        self._since["duration"] += duration_s
+        if len(returns):
+            self._returns.append(np.asarray(returns))
+            self.recent += np.asarray(returns).reshape(len(returns), -1)[:, 0].tolist()
+
+    def show(self, train_iter: int) -> None:
+        """Draw and log what was collected since the last time, if there is an episode to tell of.
+
+        Args:
+            train_iter: train iterations so far.
+        """
+        due = train_iter - self._last_iter >= self._print_freq or self._last_iter == 0
+        if not due or not self._returns:
+            return
+        self._last_iter = train_iter
+        scalars = self._scalars()
+        LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
+        if self._tb_logger is not None:
+            for name, value in scalars.items():
+                tag = f"{self._instance_name}_iter/{name}"
+                self._tb_logger.add_scalar(tag, value, train_iter)
+                tag = f"{self._instance_name}_step/{name}"
+                self._tb_logger.add_scalar(tag, value, self.totals["envstep"])
+        self._since, self._returns = {"duration": 0.0}, []
+
+    def close(self) -> None:
+        """Flush and close the writer; again: nothing."""
+        tb_logger, self._tb_logger = self._tb_logger, None
+        if tb_logger is not None:
+            tb_logger.flush()
+            tb_logger.close()
+
+    def _scalars(self) -> dict[str, float]:
+        """Values under the predecessor's names."""
+        since, seconds = self._since, max(self._since["duration"], 1e-9)
+        episodes = max(since.get("episode", 0), 1)
+        returns = np.concatenate(self._returns)
+        if returns.ndim > 1:  # a battle's: the first player's
+            returns = returns[:, 0]
+        per = {
+            f"avg_{name}_per_sec": since.get(name, 0) / seconds
+            for name in ("envstep", "train_sample", "episode")
+        }
+        return {
+            **{f"{name}_count": float(since.get(name, 0)) for name in self.totals},
+            **{f"total_{name}_count": float(count) for name, count in self.totals.items()},
+            **per,
+            "avg_envstep_per_episode": since.get("envstep", 0) / episodes,
+            "reward_mean": float(returns.mean()),
+            "reward_std": float(returns.std()),
+            "reward_max": float(returns.max()),
+            "reward_min": float(returns.min()),
+        }
+
+
+def _over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts summed over the members of the process group; as they are where there is none."""
+    if "torch" not in sys.modules:
+        return dict(counts)
+    from hpcdi.comm.dist import allreduce_data
+
+    return {name: int(allreduce_data(count, "sum")) for name, count in counts.items()}
