@@ -32,6 +32,7 @@ from hpcdi.worker.collector import (
     to_tensor_transitions,
 )
 from hpcdi.worker.coordinator import (
+    BaseSerialCommander,
     Coordinator,
     create_parallel_commander,
     get_parallel_commander_cls,
@@ -66,6 +67,7 @@ __all__ = [
     "BaseCommLearner",
     "BaseLearner",
     "BaseParallelCollector",
+    "BaseSerialCommander",
     "BattleEpisodeSerialCollector",
     "BattleInteractionSerialEvaluator",
     "BattleSampleSerialCollector",

@@ -166,6 +166,7 @@ MODULES: dict[str, str] = {
     "coordinator.coordinator": "Coordinator TaskState",
     "coordinator.resource_manager": "NaiveResourceManager",
     "coordinator.base_parallel_commander": "BaseCommander NaiveCommander create_parallel_commander",
+    "coordinator.base_serial_commander": "BaseSerialCommander",
     "coordinator.solo_parallel_commander": "SoloCommander",
     "collector.base_parallel_collector": "BaseParallelCollector create_parallel_collector",
     "collector.base_serial_evaluator": "ISerialEvaluator VectorEvalMonitor create_serial_evaluator",
@@ -196,7 +197,6 @@ MODULES: dict[str, str] = {
 """Deep paths below ``hpcdi.worker``, of what is built."""
 
 _GROUPS = {
-    "serial workers": """BaseSerialCommander """,
     "battle play": """MarineParallelCollector PARALLEL_COLLECTOR_REGISTRY.marine
         PARALLEL_COMMANDER_REGISTRY.one_vs_one""",
     "learners": """LearnerAggregator BaseLearner.ckpt_name BaseLearner.save_checkpoint

@@ -1,9 +1,10 @@
 """Rank 0: who does what, and when the run is over.
 
 Owns: tasks and who sets them (`task`, `*_parallel_commander`), who is free (`resource_manager`),
-what is learnt from (`replay_desk`), how a run begins and ends (`lifecycle`), the decisions about
+what is learnt from (`replay_desk`; on-policy: `on_policy`), how a run begins and ends (`lifecycle`), the decisions about
 all that (`scheduler`: messages and time in, orders out, nothing else), the loop that carries them
-out (`coordinator`), what people see (`view`, `records`, `progress`). May import:
+out (`coordinator`), what people see (`view`, `records`, `progress`); and the commander of a run in
+one process (`base_serial_commander`). May import:
 `worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
 decision that needs no clock, no MPI and no file can be tested with ``==``.
 
@@ -18,10 +19,12 @@ from hpcdi.worker.coordinator.base_parallel_commander import (
     create_parallel_commander,
     get_parallel_commander_cls,
 )
+from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
 from hpcdi.worker.coordinator.coordinator import Coordinator, TaskState
 from hpcdi.worker.coordinator.solo_parallel_commander import SoloCommander
 
 __all__ = [
+    "BaseSerialCommander",
     "Coordinator",
     "SoloCommander",
     "TaskState",
