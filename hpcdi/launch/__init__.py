@@ -1,7 +1,8 @@
 """From a command to a running role: which ranks there are, who plays what, where it writes.
 
 Owns: what the launcher says (`environment`), roles by rank (`topology`), the run folder
-(`run_folder`), composing a rank's program (`entry`), starting mpirun here (`local`), signals
-(`signals`), the look ahead (`plan`). May import: everything below `cli`. Why so: it is the one
+(`run_folder`), composing a rank's program (`entry`), starting mpirun here (`local`), a whole run in
+one process (`serial`, its parts and its loop `pipeline`), signals (`signals`), the look ahead
+(`plan`). May import: everything below `cli`. Why so: it is the one
 place that knows all roles.
 """

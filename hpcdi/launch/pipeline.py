@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch.data_path import DataPath
+from hpcdi.utils.metrics import human_return
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import BaseLearner
@@ -70,8 +71,8 @@ class SerialPipeline:
             stop: asked between two turns of the loop; a reason ends the run.
         """
         collector, students, data = self.parts.collector, self.parts.students, self.parts.data
-        self._warm_up(stop)
-        while (reason := self._evaluate() or self._limit() or stop()) is None:
+        reason = self._warm_up(stop)
+        while (reason := reason or self._evaluate() or self._limit() or stop()) is None:
             settings = [student.commander.step() for student in students]
             count = data.collect(self.train_iter, settings)
             for student, batches in zip(students, data.batches(self._updates(count)), strict=True):
@@ -94,10 +95,13 @@ class SerialPipeline:
         """Train iterations so far, of the first student."""
         return self.parts.students[0].learner.train_iter
 
-    def _warm_up(self, stop: Callable[[], str | None]) -> None:
-        wanted = self._config.policy.random_collect_size
-        while self.train_iter == 0 and self.env_steps < wanted and not stop():
+    def _warm_up(self, stop: Callable[[], str | None]) -> str | None:
+        """Fill the buffer at random; the reason to end, if somebody says stop meanwhile."""
+        wanted, reason = self._config.policy.random_collect_size, None
+        while self.train_iter == 0 and self.env_steps < wanted and reason is None:
             self.parts.data.collect(0, None)
+            reason = stop()
+        return reason
 
     def _evaluate(self) -> str | None:
         """Evaluate if it is time; the reason to end, if the policy is good enough."""
@@ -114,7 +118,7 @@ class SerialPipeline:
         if not is_enough:
             return None
         goal = self._config.env.stop_value
-        return f"stop value reached: mean return {evaluation.mean:.1f} of {goal:g}"
+        return f"stop value reached: mean return {human_return(evaluation.mean)} of {goal:g}"
 
     def _limit(self) -> str | None:
         limits = self._config.policy.other.commander

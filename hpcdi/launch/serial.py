@@ -34,6 +34,7 @@ def serial(arguments: SerialArguments) -> int:
     """
     chosen_by_user = "OMP_NUM_THREADS" in os.environ
     from hpcdi.launch.experiment import load_experiment
+    from hpcdi.store.atomic import sweep_temporary
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
 
@@ -51,6 +52,7 @@ def serial(arguments: SerialArguments) -> int:
     if arguments.resume is not None:
         layout = RunLayout(Path(arguments.resume).absolute())
         restarts = run_folder.reopen(layout)
+        sweep_temporary(layout.root)  # whoever wrote them is gone
     else:
         path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
@@ -75,9 +77,9 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
     state, reason, exit_code = "failed", "", EXIT_FAILED
     try:
         run = SerialRun(config, spaces, layout, restarts)
-        if restarts:
-            say(f"  resumed      {run.resume()}")
         with run:
+            if restarts:
+                say(f"  resumed      {run.resume()}")
             state, reason, exit_code = run.train(flag.take)
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"

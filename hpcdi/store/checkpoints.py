@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.errors import CheckpointError
+from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside, write_json
 
 MANIFEST = "manifest.json"
@@ -50,7 +50,7 @@ def save_checkpoint(
 
     Args:
         folder: of all checkpoints of a run.
-        name: of this one; names sort by age. Where it is there already, nothing is written.
+        name: of this one; names sort by age. Where it is there already, whole, nothing is written.
         writers: file name -> writes that file to the path it is given.
         facts: plain data, into the manifest.
         keep: how many stay, this one included.
@@ -59,7 +59,7 @@ def save_checkpoint(
         CheckpointError: the file system refuses it; then nothing has changed.
     """
     target = folder / name
-    if target.exists():
+    if _is_whole(target):
         return target
     aside = temporary_beside(target)
     try:
@@ -71,12 +71,13 @@ def save_checkpoint(
             write(aside / file)
             files[file] = _describe(aside / file)
         write_json(aside / MANIFEST, {"facts": dict(facts), "files": files})
+        shutil.rmtree(target, ignore_errors=True)  # a torn one
         aside.replace(target)
-    except OSError as error:
+    except (OSError, StoreError) as error:
+        raise CheckpointError(target, f"cannot be written: {_reason(error)}") from error
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise CheckpointError(target, f"cannot be written: {error.strerror or error}") from error
-    for old in names(folder)[:-keep]:
-        shutil.rmtree(folder / old, ignore_errors=True)
+    _remove_others(folder, name, keep)
     return target
 
 
@@ -91,9 +92,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         for name, known in manifest["files"].items():
             if _describe(folder / name) != known:
                 raise CheckpointError(folder, f"is torn: {name} is not what was written")
-    except (OSError, json.JSONDecodeError, KeyError) as error:
+        return Checkpoint(folder, manifest["facts"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(folder, f"is no whole checkpoint: {error}") from error
-    return Checkpoint(folder, manifest["facts"])
 
 
 def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
@@ -130,14 +131,36 @@ def load_tensors(path: Path) -> Any:
     Raises:
         CheckpointError: the file is torn, or holds something else.
     """
-    import pickle
-
     import torch
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch's reader of torn files raises almost any of them
         raise CheckpointError(path, f"cannot be read: {error}") from error
+
+
+def _is_whole(target: Path) -> bool:
+    if not target.exists():
+        return False
+    try:
+        open_checkpoint(target)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _remove_others(folder: Path, name: str, keep: int) -> None:
+    """Remove the oldest checkpoints, and newer ones: torn, they were passed over at a restart."""
+    others = [other for other in names(folder) if other != name]
+    older = [other for other in others if other < name]
+    kept = older[max(0, len(older) - keep + 1) :]
+    for other in others:
+        if other not in kept:
+            shutil.rmtree(folder / other, ignore_errors=True)
+
+
+def _reason(error: OSError | StoreError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _describe(path: Path) -> dict[str, int]:

@@ -108,6 +108,11 @@ def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
     }
 
 
+def human_return(value: float, scale: float | None = None) -> str:
+    """A return for people: two decimals where returns are small (or `scale` is), else one."""
+    return f"{value:.2f}" if abs(value if scale is None else scale) < 10 else f"{value:.1f}"
+
+
 def human_count(value: float) -> str:
     """A count for people: 1234567 -> '1.23M'."""
     if abs(value) < 9999.5 or not np.isfinite(value):

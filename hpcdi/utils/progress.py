@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcdi.utils.metrics import human_count, human_time
+from hpcdi.utils.metrics import human_count, human_return, human_time
 
 TERMINAL_EVERY_S = 0.5
 _INFINITE = float("inf")
@@ -25,8 +25,10 @@ class Evaluation:
     env_steps: int
 
     def __str__(self) -> str:
+        scale = max(abs(self.lowest), abs(self.highest))
+        mean, std = (human_return(value, scale) for value in (self.mean, self.std))
         return (
-            f"mean return {self.mean:.1f} ± {self.std:.1f} ({self.lowest:.0f} to "
+            f"mean return {mean} ± {std} ({self.lowest:.0f} to "
             f"{self.highest:.0f}, {self.episodes} episodes), policy of iteration "
             f"{self.policy_version}, env step {human_count(self.env_steps)}"
         )
@@ -94,7 +96,7 @@ class StatusLine:
         if status.returns:
             parts.append(f"return {sum(status.returns) / len(status.returns):.1f}")
         if status.evaluation is not None:
-            parts.append(f"eval {status.evaluation:.1f}")
+            parts.append(f"eval {human_return(status.evaluation)}")
         eta_s = min(
             _eta(self._limits[0], env_steps, steps_per_s),
             _eta(self._limits[1], train_iter, iters_per_s),

@@ -1,10 +1,10 @@
 """Collectors: environments stepped by a policy, transitions on their way to a learner.
 
-Owns: the forms in which one steps and records (`rollout`, `trajectory`), the parallel collectors (a
-loop over one or the other), their message side (`comm`), the serial evaluators (`evaluation` and
-its loop, films of their episodes). May import: `policy`, `env`, `store`, `comm`, `config`, `utils`,
-`types`, `errors`. Why so: nothing here knows a buffer or a learner; what
-leaves is a shard and a message about it.
+Owns: the forms in which one steps and records (`rollout`, `battle`, `trajectory`), the parallel
+collectors (a loop over one form) with their message side (`comm`), the serial collectors (a form
+and a rule to stop), the serial evaluators (`evaluation`, its loop, films of episodes). May import:
+`policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: nothing here knows a
+buffer or a learner; what leaves a rank is a shard and a message about it.
 
 Life of a collector rank::
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 
 _RECENT_EPISODES = 100
+_REPORT_EVERY_S = 1.0
 
 
 class EpisodeCounter:
@@ -71,7 +73,7 @@ class CollectReport:
     Args:
         tb_logger: takes curves; None: none are drawn.
         instance_name: prefix of their tags.
-        print_freq: train iterations between two lines of the log.
+        print_freq: train iterations between two reports; there is one a second at least.
     """
 
     def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
@@ -85,7 +87,7 @@ class CollectReport:
         self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
         self._since: dict[str, float] = {"duration": 0.0}
         self._returns: list[Array] = []
-        self._last_iter = 0
+        self._shown: tuple[int, float] | None = None  # at which train iteration, and when
         self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
 
     def add(self, counts: Mapping[str, int], duration_s: float, returns: Array) -> None:
@@ -111,10 +113,10 @@ class CollectReport:
         Args:
             train_iter: train iterations so far.
         """
-        due = train_iter - self._last_iter >= self._print_freq or self._last_iter == 0
-        if not due or not self._returns:
+        now = time.monotonic()
+        if not self._returns or not self._is_due(train_iter, now):
             return
-        self._last_iter = train_iter
+        self._shown = (train_iter, now)
         scalars = self._scalars()
         LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
         if self._tb_logger is not None:
@@ -131,6 +133,12 @@ class CollectReport:
         if tb_logger is not None:
             tb_logger.flush()
             tb_logger.close()
+
+    def _is_due(self, train_iter: int, now: float) -> bool:
+        if self._shown is None:
+            return True
+        last_iter, last = self._shown
+        return train_iter - last_iter >= self._print_freq or now - last >= _REPORT_EVERY_S
 
     def _scalars(self) -> dict[str, float]:
         """Values under the predecessor's names."""

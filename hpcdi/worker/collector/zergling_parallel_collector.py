@@ -137,7 +137,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
             self._tell(now)
-        if now - self._pace.cut_at >= PIECE_S:
+        if now - self._pace.began_at >= PIECE_S:
             self._cut()
 
     def _finish_task(self) -> None:
@@ -168,11 +168,14 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return CollectProgress(self.task.task_id, steps, returns, lengths, self._version, shares)
 
     def _update_policy(self) -> None:
-        if self.port is None:
-            return
+        if self.port is not None:
+            self._take_policy(self.port)
+        self._pace.began_at = time.monotonic()
+
+    def _take_policy(self, port: CollectorPort) -> None:
         deadline = time.monotonic() + _POLICY_PATIENCE_S
         while True:
-            info = self.port.get_policy_update_info(
+            info = port.get_policy_update_info(
                 self._given.get("policy_update_path", ""), self._version, newest=self.evaluates
             )
             if info is not None:
@@ -207,6 +210,8 @@ class Pace:
     def __init__(self, policy: Any, now: float) -> None:
         self.cut_at = now
         """When a piece was cut at last."""
+        self.began_at = now
+        """When the next one was begun: later, where a newer policy was waited for."""
         bound = policy.other.replay_buffer.max_staleness
         self._pieces = math.inf
         if policy.on_policy:

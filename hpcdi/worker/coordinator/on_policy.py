@@ -30,7 +30,8 @@ class OnPolicyPartition(Partition):
 
     def __init__(self, buffer: Any, block_bytes: int) -> None:
         super().__init__(buffer, block_bytes)
-        self._given: dict[int, int] = {}  # collector rank -> policy version of its newest piece
+        self._given: dict[int, int] = {}
+        """Collector rank -> policy version of its newest piece, of those not drawn yet."""
         self._end_id = 0
 
     def admit(self, admitted: BlockAdmitted) -> int:
@@ -58,6 +59,7 @@ class OnPolicyPartition(Partition):
         self._waiting = demand
         batch = self._batches(demand, 1, env_steps, among=slice(None))
         self.buffer.evict(self._end_id)
+        self._given.clear()
         return batch
 
     @property

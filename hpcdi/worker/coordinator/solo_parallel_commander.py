@@ -12,6 +12,7 @@ from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.fields import setting
 from hpcdi.policy.create import create_policy
 from hpcdi.types import Settings
+from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
@@ -103,7 +104,7 @@ class SoloCommander(BaseCommander):
     def describe_goal(self, finished_task: CollectResult) -> str:
         """The return that was enough."""
         mean = float(np.mean(finished_task.episode_returns))
-        return f"stop value reached: mean return {mean:.1f} of {self._stop_value:g}"
+        return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
 
     def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
         """Free its place; the buffer goes with it."""

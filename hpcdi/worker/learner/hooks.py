@@ -20,6 +20,8 @@ _LOG_EVERY_S = 1.0
 class PeriodicHook(LearnerHook):
     """After iterations it acts at each `freq`-th one; before and after a run, always.
 
+    One with `every_s` acts after so many seconds too: iterations can be long.
+
     Args:
         name: for people.
         priority: the lower, the earlier.
@@ -34,6 +36,7 @@ class PeriodicHook(LearnerHook):
     usual_priority: ClassVar[float] = 100
     freq_key: ClassVar[str] = "freq"
     usual_freq: ClassVar[int] = 1
+    every_s: ClassVar[float] = float("inf")
 
     def __init__(
         self,
@@ -51,13 +54,16 @@ class PeriodicHook(LearnerHook):
         self._freq = int((ext_args or {}).get(self.freq_key, self.usual_freq))
         if self._freq < 1:
             raise ValueError(f"{self.freq_key} must be at least 1, not {self._freq}")
+        self._acted = time.monotonic()
 
     def __call__(self, engine: Any) -> None:
         """Act, if it is time."""
         if (
             self.position not in ("before_iter", "after_iter")
             or engine.train_iter % self._freq == 0
+            or time.monotonic() - self._acted >= self.every_s
         ):
+            self._acted = time.monotonic()
             self.act(engine)
 
     @abstractmethod
@@ -73,6 +79,7 @@ class LogShowHook(PeriodicHook):
 
     _logged = float("-inf")
     usual_name = "log_show"
+    every_s = _LOG_EVERY_S
     usual_priority = 20
 
     def act(self, engine: Any) -> None:
@@ -109,6 +116,7 @@ class SendLearnInfoHook(PeriodicHook):
     """Tells the coordinator what the learner says of itself."""
 
     usual_name = "send_learn_info"
+    every_s = _LOG_EVERY_S
     usual_freq = 10
 
     def act(self, engine: Any) -> None:
