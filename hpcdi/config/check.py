@@ -43,6 +43,13 @@ def _buffer_problems(policy: Any) -> list[Problem]:
                 f"{buffer.replay_buffer_size} (policy.other.replay_buffer.replay_buffer_size)",
             )
         )
+    if policy.on_policy and policy.random_collect_size:
+        problems.append(
+            Problem(
+                "policy.random_collect_size",
+                "fills a replay buffer; on-policy, what another policy made is not learnt from",
+            )
+        )
     shortest = 4 * (policy.collect.n_sample + 1)
     if not policy.on_policy and buffer.replay_buffer_size < shortest:
         problems.append(

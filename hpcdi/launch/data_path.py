@@ -93,21 +93,25 @@ class SamplePath:
         collector: has `collect`.
         size: samples of one collecting, of each player.
         feeds: of each student.
-        is_battle: the collector gives a list for each player.
+        random: of a battle, whose collector gives a list for each player: acts at random for each.
     """
 
     def __init__(
-        self, collector: Any, size: int, feeds: Sequence[Feed], *, is_battle: bool = False
+        self, collector: Any, size: int, feeds: Sequence[Feed], *, random: Sequence[Any] = ()
     ) -> None:
         self._collector, self._size, self._feeds = collector, size, feeds
-        self._is_battle = is_battle
+        self._players, self._random = collector.policy, list(random)
+        self._is_random = False
         self._fresh: list[list[Transition]] = []
 
     def collect(self, train_iter: int, settings: Players) -> int:
         """See `DataPath.collect`."""
         at_random: Mapping[str, Any] = {"random_collect": True} if settings is None else {}
-        if self._is_battle:
+        if self._random:
             given = list(settings) if settings is not None else None
+            if self._is_random is not (settings is None):
+                self._is_random = settings is None
+                self._collector.reset_policy(self._random if self._is_random else self._players)
             self._fresh, _ = self._collector.collect(
                 self._size, train_iter, drop_extra=False, policy_kwargs=given
             )

@@ -124,7 +124,8 @@ class PartsMaker:
             for student in students
         ]  # fmt: skip
         if len(feeds) > 1:
-            return SamplePath(collector, size, feeds, is_battle=True)
+            modes = [self._random(mode) for mode in collector.policy]
+            return SamplePath(collector, size, feeds, random=modes)
         if columnar_actor(collector.policy) is None:
             return SamplePath(collector, size, feeds)
         wanted = config.policy.random_collect_size

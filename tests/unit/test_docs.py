@@ -8,12 +8,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import hpcdi
 from hpcdi import cli
 from hpcdi.config.load import load
+from hpcdi.policy.create import create_policy
 from hpcdi.worker import AdvancedReplayBuffer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,7 +68,7 @@ def test_make_targets_exist(line: str) -> None:
 
 def commands() -> list[str]:
     """Command lines of `hpcdi` in README: every one without a launcher before it."""
-    return [line for line in shell_lines() if line.startswith("hpcdi ")]
+    return [line for line in shell_lines() if line.startswith("hpcdi ") and " " in line[6:]]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_commands_are_understood(
 
 
 def test_commands_are_found_at_all() -> None:
-    assert {line.split()[1] for line in commands()} == {"train", "plan", "inspect"}
+    assert {line.split()[1] for line in commands()} == {"train", "serial", "plan", "inspect"}
 
 
 def test_the_error_it_shows_is_the_error(
@@ -118,6 +120,19 @@ def test_the_buffer_that_it_shows_does_what_it_shows(
     again = AdvancedReplayBuffer({"replay_buffer_size": 1_000_000})
     again.load_data("buffer.h5")
     assert again.count() == 301
+
+
+def test_the_collector_that_it_shows_does_what_it_shows() -> None:
+    (shown,) = [text for kind, text in BLOCKS if kind == "python" and "Collector" in text]
+    model = {"obs_shape": 4, "action_shape": 2}
+    names: dict[str, Any] = {
+        "make_one_environment": lambda: gymnasium.make("CartPole-v1"),
+        "policy": create_policy({"type": "dqn", "model": model}, ["collect", "eval"]),
+    }
+    exec(compile(shown, "README.md", "exec"), names)
+    assert len(names["samples"]) == 256
+    assert len(names["columns"]["reward"]) >= 4096
+    names["collector"].close()
 
 
 def test_the_changelog_knows_the_present() -> None:

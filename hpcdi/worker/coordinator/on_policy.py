@@ -79,8 +79,9 @@ def on_policy_buffer(cfg: Any, pieces: int, piece_rows: int) -> Any:
     bound = staleness_bound(cfg)
     size = (bound + 3) * pieces * piece_rows
     return dataclasses.replace(
-        cfg, max_staleness=bound, replay_buffer_size=max(size, cfg.replay_buffer_size), min_fill=1
-    )
+        cfg, max_staleness=bound, replay_buffer_size=max(size, cfg.replay_buffer_size), min_fill=1,
+        thruput_controller=type(cfg.thruput_controller)(),  # a batch is all that there is
+    )  # fmt: skip
 
 
 def staleness_bound(cfg: Any) -> int:

@@ -1,0 +1,161 @@
+"""How fast one process collects, and what its environment managers cost.
+
+Everything is measured in this process and on one core (but for child processes), in turns with its
+alternative: a bare loop of gymnasium and torch that keeps nothing; gymnasium's own vector
+environments.
+
+    python tools/bench_serial.py            about a minute
+    python tools/bench_serial.py --quick
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+import torch
+from figures import Row, at_least, parser, show
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+from hpcdi.env.create import create_env_manager, make_env_manager
+from hpcdi.policy.create import create_policy
+from hpcdi.worker import SampleSerialCollector
+
+ENV = "CartPole-v1"
+HIDDEN = [64, 64]
+EPS = {"eps": 0.1}
+Work = Callable[[], int]
+"""Does something; gives how many environment steps it was."""
+
+
+def main() -> None:
+    """Measure, and print."""
+    given = parser(__doc__ or "").parse_args()
+    seconds = 0.5 if given.quick else 2.0
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everywhere)})
+    torch.set_num_threads(1)
+    show(collecting(seconds), given.json)
+    os.sched_setaffinity(0, everywhere)
+    show(managers(seconds), given.json)
+
+
+def collecting(seconds: float) -> list[Row]:
+    """Collectors beside a bare loop of the same network and environments."""
+    lists, columns = collector(8), collector(64)
+    rates = in_turns(
+        {
+            "lists": lambda: len(lists.collect(256, policy_kwargs=EPS)),
+            "columns": lambda: len(columns.collect_columns(2048, policy_kwargs=EPS)["reward"]),
+            "bare 8": bare(8),
+            "bare 64": bare(64),
+        },
+        seconds,
+    )
+    lists.close()
+    columns.close()
+    return [
+        at_least(
+            "collect, 8 environments, a dict for each transition", rates["lists"], "steps/s",
+            20_000, ratio=rates["lists"] / rates["bare 8"], peer="bare loop",
+        ),
+        at_least(
+            "collect_columns, 64 vectorised environments", rates["columns"], "steps/s",
+            60_000, ratio=rates["columns"] / rates["bare 64"], peer="bare loop",
+        ),
+    ]  # fmt: skip
+
+
+def managers(seconds: float) -> list[Row]:
+    """Managers of 8 environments beside gymnasium's own, stepped by fixed actions."""
+    ours = {
+        kind: make_env_manager({"type": kind}, [one_env] * 8) for kind in ("base", "subprocess")
+    }
+    theirs = {"base": SyncVectorEnv([one_env] * 8), "subprocess": AsyncVectorEnv([one_env] * 8)}
+    actions = np.arange(8) % 2
+    work: dict[str, Work] = {}
+    for kind in ours:
+        ours[kind].launch()
+        theirs[kind].reset(seed=0)
+        work[f"hpcdi {kind}"] = stepping(lambda manager=ours[kind]: manager.step_all(actions))
+        work[f"gymnasium {kind}"] = stepping(lambda env=theirs[kind]: env.step(actions))
+    rates = in_turns(work, seconds)
+    for kind in ours:
+        ours[kind].close()
+        theirs[kind].close()
+    named = {
+        "base": ("in this process", "SyncVectorEnv"),
+        "subprocess": ("child processes", "AsyncVectorEnv"),
+    }
+    return [
+        Row(
+            f"8 environments, {about}", rates[f"hpcdi {kind}"], "steps/s",
+            ratio=rates[f"hpcdi {kind}"] / rates[f"gymnasium {kind}"], peer=peer,
+        )
+        for kind, (about, peer) in named.items()
+    ]  # fmt: skip
+
+
+def collector(env_num: int) -> SampleSerialCollector:
+    """A collector of a small DQN."""
+    cfg = {"type": "gymnasium", "env_id": ENV, "collector_env_num": env_num}
+    envs = create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0))
+    model = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": HIDDEN}
+    policy = create_policy({"type": "dqn", "nstep": 3, "model": model}, ["collect"])
+    return SampleSerialCollector({}, envs, policy.collect_mode)
+
+
+def bare(env_num: int) -> Work:
+    """Stepping by the same network and keeping nothing."""
+    env = gymnasium.make_vec(ENV, num_envs=env_num)
+    layers = [torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU()]
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(64, 2))
+    seen, _ = env.reset(seed=0)
+
+    def work() -> int:
+        nonlocal seen
+        for _ in range(32):
+            with torch.inference_mode():
+                actions = network(torch.from_numpy(seen)).argmax(dim=1).numpy()
+            seen, *_ = env.step(actions)
+        return 32 * env_num
+
+    return work
+
+
+def stepping(step: Callable[[], object]) -> Work:
+    """Steps of eight environments."""
+
+    def work() -> int:
+        for _ in range(16):
+            step()
+        return 16 * 8
+
+    return work
+
+
+def one_env() -> gymnasium.Env[np.ndarray, np.int64]:
+    """One environment."""
+    return gymnasium.make(ENV)
+
+
+def in_turns(work: dict[str, Work], seconds: float) -> dict[str, float]:
+    """Environment steps a second of each, measured in turns of a fiftieth of the time."""
+    steps, spent = dict.fromkeys(work, 0), dict.fromkeys(work, 0.0)
+    for do in work.values():
+        do()
+    while min(spent.values()) < seconds:
+        for name, do in work.items():
+            begun = time.perf_counter()
+            until = begun + seconds / 50
+            while time.perf_counter() < until:
+                steps[name] += do()
+            spent[name] += time.perf_counter() - begun
+    return {name: steps[name] / spent[name] for name in work}
+
+
+if __name__ == "__main__":
+    main()
