@@ -25,7 +25,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
 from hpcdi.types import Spaces
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.log import LOGGER, TensorBoardWriter
+from hpcdi.utils.log import LOGGER, TensorBoardWriter, forget_events_after
 from hpcdi.utils.metrics import Rate, human_count, human_time
 from hpcdi.utils.progress import Status, StatusLine
 
@@ -120,6 +120,7 @@ class SerialRun(Closing):
                 student.buffer.load_data(held)
         parts.collector.envstep = facts["env_steps"]
         parts.evaluator.best = facts["best"]
+        forget_events_after(self._layout.tensorboard_dir, facts["train_iter"], facts["env_steps"])
         return (
             f"{checkpoint.folder.name}: env step {human_count(facts['env_steps'])}, "
             f"buffer {human_count(parts.students[0].buffer.count())}"

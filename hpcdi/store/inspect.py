@@ -12,9 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcdi.errors import StoreError
+from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.block import FORMAT as BLOCK_FORMAT
+from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
@@ -135,6 +136,16 @@ def _run_folder(path: Path, report: Report) -> None:
         found = inspect(other)
         report.lines += [f"  {line}" for line in found.lines[:1]]
         report.errors += found.errors
+    for name in names(layout.checkpoints_dir):
+        checkpoint = layout.checkpoints_dir / name
+        try:
+            facts = open_checkpoint(checkpoint).facts
+        except CheckpointError as error:
+            report.errors.append(str(error))
+            continue
+        report.lines.append(
+            f"  {checkpoint}: checkpoint at env step {facts['env_steps']}, all checksums right"
+        )
     left = list(path.rglob(f".*{TEMPORARY_MARK}*"))
     report.lines += [f"  left over from an interrupted write: {name}" for name in left]
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -95,19 +95,14 @@ class TensorBoardWriter:
 
     Args:
         folder: where the event file goes.
-        purge_step: after a restart, drop what an earlier event file says from this step on.
         flush_s: seconds between flushes.
     """
 
-    def __init__(
-        self, folder: str | Path, purge_step: int | None = None, flush_s: float = 5.0
-    ) -> None:
+    def __init__(self, folder: str | Path, flush_s: float = 5.0) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=int(flush_s))
         self._flush_s, self._flushed = flush_s, time.monotonic()
         self._is_open = True
-        if purge_step is not None:
-            self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve."""
@@ -152,3 +147,40 @@ class TensorBoardWriter:
         if time.monotonic() - self._flushed > self._flush_s:
             self.flush()
             self._flushed = time.monotonic()
+
+
+def forget_events_after(folder: str | Path, train_iter: int, env_steps: int) -> None:
+    """Drop points of curves that lie beyond a checkpoint: the run is about to draw them again.
+
+    TensorBoard's own purge knows one axis; the curves here have two, told by their tags.
+
+    Args:
+        folder: of the event files.
+        train_iter: the last train iteration that stays, of tags ``<who>_iter/...``.
+        env_steps: the last environment step that stays, of tags ``<who>_step/...``.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    limits = {"_iter": train_iter, "_step": env_steps}
+
+    def stays(event: Any, tag: str) -> bool:
+        axis = next((a for a in limits if tag.partition("/")[0].endswith(a)), None)
+        return axis is None or event.step <= limits[axis]
+
+    for path in sorted(Path(folder).glob("events.out.tfevents.*")):
+        events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+        if all(stays(event, value.tag) for event in events for value in event.summary.value):
+            continue
+        aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        with aside.open("wb") as file:
+            records = RecordWriter(file)
+            for event in events:
+                values = [v for v in event.summary.value if stays(event, v.tag)]
+                if event.summary.value and not values:
+                    continue
+                if values:
+                    event.summary.CopyFrom(Summary(value=values))
+                records.write(event.SerializeToString())
+            records.flush()
+        aside.replace(path)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, open_log, say
+from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, forget_events_after, open_log, say
 
 
 @pytest.fixture(autouse=True)
@@ -162,18 +162,28 @@ def test_flushing_now_and_then_needs_no_call(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_a_restart_drops_what_was_written_after_its_step(tmp_path: Path) -> None:
+def test_going_on_from_a_checkpoint_drops_what_lies_beyond_it(
+    tmp_path: Path,
+) -> None:
     first = TensorBoardWriter(tmp_path)
     for step in range(10):
-        first.add_scalar("loss", 100.0 + step, step)
+        first.add_scalar("learner_iter/loss", 100.0 + step, step)
+        first.add_scalar("learner_step/loss", 100.0 + step, 64 * step)
+        first.add_scalar("buffer_sec/push_count", 1.0, step)
     first.close()
     (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "events.out.tfevents.0000000001.earlier")  # another second
-    second = TensorBoardWriter(tmp_path, purge_step=6)
-    second.add_scalar("loss", 206.0, 6)
+    file = file.rename(tmp_path / "events.out.tfevents.0000000001.earlier")  # another second
+    with file.open("ab") as torn:
+        torn.write(b"torn")
+    second = TensorBoardWriter(tmp_path)
+    forget_events_after(tmp_path, train_iter=5, env_steps=5 * 64)
+    second.add_scalar("learner_iter/loss", 206.0, 6)
     second.close()
-    expected = [(step, 100.0 + step) for step in range(6)] + [(6, 206.0)]
-    assert curve(tmp_path, "loss") == expected
+    kept = [(step, 100.0 + step) for step in range(6)]
+    assert curve(tmp_path, "learner_iter/loss") == [*kept, (6, 206.0)]
+    assert curve(tmp_path, "learner_step/loss") == [(64 * step, value) for step, value in kept]
+    assert len(curve(tmp_path, "buffer_sec/push_count")) == 10
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_closing_a_writer_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> None:
