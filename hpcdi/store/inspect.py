@@ -136,6 +136,12 @@ def _run_folder(path: Path, report: Report) -> None:
         found = inspect(other)
         report.lines += [f"  {line}" for line in found.lines[:1]]
         report.errors += found.errors
+    _checkpoints(layout, report)
+    left = list(path.rglob(f".*{TEMPORARY_MARK}*"))
+    report.lines += [f"  left over from an interrupted write: {name}" for name in left]
+
+
+def _checkpoints(layout: RunLayout, report: Report) -> None:
     for name in names(layout.checkpoints_dir):
         checkpoint = layout.checkpoints_dir / name
         try:
@@ -146,8 +152,6 @@ def _run_folder(path: Path, report: Report) -> None:
         report.lines.append(
             f"  {checkpoint}: checkpoint at env step {facts['env_steps']}, all checksums right"
         )
-    left = list(path.rglob(f".*{TEMPORARY_MARK}*"))
-    report.lines += [f"  left over from an interrupted write: {name}" for name in left]
 
 
 def _fact(name: str, value: Any) -> str:
