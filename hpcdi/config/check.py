@@ -33,30 +33,13 @@ def check(config: Any) -> list[Problem]:
 
 def _buffer_problems(policy: Any) -> list[Problem]:
     """Of the replay buffer, with what it is fed by and drawn from for."""
-    problems: list[Problem] = []
     buffer = policy.other.replay_buffer
-    if not policy.on_policy and policy.learn.batch_size > buffer.replay_buffer_size:
-        problems.append(
-            Problem(
-                "policy.learn.batch_size",
-                f"a batch of {policy.learn.batch_size} cannot be drawn from a replay buffer of "
-                f"{buffer.replay_buffer_size} (policy.other.replay_buffer.replay_buffer_size)",
-            )
-        )
+    problems = [] if policy.on_policy else _size_problems(policy)
     if policy.on_policy and policy.random_collect_size:
         problems.append(
             Problem(
                 "policy.random_collect_size",
                 "fills a replay buffer; on-policy, what another policy made is not learnt from",
-            )
-        )
-    shortest = 4 * (policy.collect.n_sample + 1)
-    if not policy.on_policy and buffer.replay_buffer_size < shortest:
-        problems.append(
-            Problem(
-                "policy.other.replay_buffer.replay_buffer_size",
-                f"must be at least {shortest}, 4 x (policy.collect.n_sample + 1), "
-                f"not {buffer.replay_buffer_size}",
             )
         )
     if not hasattr(buffer, "min_fill"):
@@ -73,6 +56,29 @@ def _buffer_problems(policy: Any) -> list[Problem]:
                 "policy.other.replay_buffer.frames",
                 "is for buffers that hold data themselves; a run over several ranks holds them in "
                 "shards, and rank 0 their index",
+            )
+        )
+    return problems
+
+
+def _size_problems(policy: Any) -> list[Problem]:
+    """Of how much the replay buffer holds, where it is drawn from again and again."""
+    problems = []
+    size = policy.other.replay_buffer.replay_buffer_size
+    if policy.learn.batch_size > size:
+        problems.append(
+            Problem(
+                "policy.learn.batch_size",
+                f"a batch of {policy.learn.batch_size} cannot be drawn from a replay buffer of "
+                f"{size} (policy.other.replay_buffer.replay_buffer_size)",
+            )
+        )
+    shortest = 4 * (policy.collect.n_sample + 1)
+    if size < shortest:
+        problems.append(
+            Problem(
+                "policy.other.replay_buffer.replay_buffer_size",
+                f"must be at least {shortest}, 4 x (policy.collect.n_sample + 1), not {size}",
             )
         )
     return problems

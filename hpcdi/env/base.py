@@ -54,9 +54,9 @@ def is_abnormal(timestep: BaseEnvTimestep) -> bool:
 
     Its ``obs`` is the first one of the next episode.
     """
-    info = timestep.info
-    first = info if isinstance(info, dict) else (info[0] if len(info) else {})
-    return bool(first.get("abnormal", False))
+    info: Any = timestep.info
+    infos = [info] if isinstance(info, Mapping) else info  # one for each player
+    return any(one.get("abnormal", False) for one in infos)
 
 
 class VectorEnvManager(Protocol):

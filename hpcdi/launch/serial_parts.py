@@ -60,6 +60,11 @@ class PartsMaker:
 
     def make(self) -> Parts:
         """All parts, joined."""
+        import torch
+
+        torch.manual_seed(
+            int(self._seed.generate_state(1)[0])
+        )  # some policies draw from torch's own
         policies = [
             create_policy(
                 self._config.policy, ["learn", "collect", "eval", "command"], seed=self._next_seed()

@@ -12,7 +12,8 @@ import torch
 from hpcdi.errors import EnvError
 from hpcdi.worker import to_tensor_transitions
 from hpcdi.worker.collector.base_serial_collector import CachePool, TrajBuffer
-from hpcdi.worker.collector.stats import EpisodeCounter, episode_return
+from hpcdi.worker.collector.contract import as_number, episode_return
+from hpcdi.worker.collector.stats import EpisodeCounter
 
 
 @pytest.mark.parametrize("deepcopy", [False, True])
@@ -107,31 +108,27 @@ def test_transitions_without_a_next_observation() -> None:
     assert one["obs"].dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("info", "value"),
-    [
-        ({"eval_episode_return": 2}, 2.0),
-        ({"eval_episode_return": np.array([2.0])}, 2.0),
-        ({"eval_episode_return": torch.tensor([2.0])}, 2.0),
-        ({"eval_episode_return": [1.0, 2.0]}, [1.0, 2.0]),
-        ([{"eval_episode_return": 1.0}, {"eval_episode_return": np.array([2.0])}], [1.0, 2.0]),
-    ],
-)
-def test_returns_in_all_forms(info: Any, value: Any) -> None:
-    assert episode_return(info) == value
+@pytest.mark.parametrize("told", [2, np.array([2.0]), torch.tensor([2.0]), [2.0]])
+def test_returns_in_all_forms(told: Any) -> None:
+    assert as_number(episode_return({"eval_episode_return": told}, 3)) == 2.0
+
+
+def test_a_return_that_is_missing_or_no_number_is_an_error() -> None:
+    with pytest.raises(EnvError, match=r"environment 3 .* its info has \['TimeLimit'\]"):
+        episode_return({"TimeLimit": True}, 3)
+    with pytest.raises(EnvError, match="must be one number"):
+        as_number([1.0, 2.0])
 
 
 def test_episodes_are_counted_by_environment() -> None:
     counter = EpisodeCounter(2)
-    for done in (False, True, False):
-        counter.step(0, done, {"eval_episode_return": 3.0})
-        counter.step(1, False, {})
+    for told in (None, 3.0, None):
+        counter.step(0, told)
+        counter.step(1)
     counter.drop(1)
-    counter.step(1, True, {"eval_episode_return": 4.0})
+    counter.step(1, 4.0)
     returns, lengths = counter.take()
     assert (returns.tolist(), lengths.tolist()) == ([3.0, 4.0], [2, 1])
     assert [len(column) for column in counter.take()] == [0, 0]
-    counter.step(0, True, {"eval_episode_return": 5.0})
-    assert counter.take()[1].tolist() == [2]
-    with pytest.raises(EnvError, match=r"its info has \['TimeLimit'\]"):
-        counter.step(0, True, {"TimeLimit": True})
+    counter.step(0, [5.0, -5.0])
+    assert [column.tolist() for column in counter.take()] == [[[5.0, -5.0]], [2]]

@@ -12,7 +12,7 @@ from serial_probe import Actor, Battle, check, return_of, reward_of, steps_of, s
 from hpcdi.errors import EnvError
 from hpcdi.types import Transition
 from hpcdi.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector
-from hpcdi.worker.collector.battle import info_of
+from hpcdi.worker.collector.contract import infos_of
 
 BOTH = [BattleSampleSerialCollector, BattleEpisodeSerialCollector]
 
@@ -121,7 +121,7 @@ def test_in_turns_rewards_are_tensors_where_observations_are(cls: Any) -> None:
 @pytest.mark.parametrize("cls", BOTH)
 @pytest.mark.parametrize("players", [1, 3])
 def test_there_must_be_a_policy_for_each_player(cls: Any, players: int) -> None:
-    with pytest.raises(EnvError, match=f"has {players} players, but there are 2 policies"):
+    with pytest.raises(EnvError, match=f"for {players} players, and there are 2 policies"):
         collect(cls, Battle((3,), players=players), actors_of(2), 4)
 
 
@@ -205,4 +205,5 @@ def test_episodes_that_ended_at_the_same_time_are_given_by_the_next_call() -> No
     ],
 )  # fmt: skip
 def test_a_players_part_of_an_info(info: Any, own: dict[str, Any]) -> None:
-    assert info_of(info, 1, 2) == own
+    ended = "eval_episode_return" in own
+    assert infos_of(info, 2, 0, ended=ended)[1] == own

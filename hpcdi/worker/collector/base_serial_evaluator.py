@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.video import as_frame
+from hpcdi.worker.collector.contract import as_number
 from hpcdi.worker.collector.episode_videos import EpisodeVideos
 
 
@@ -196,15 +195,3 @@ class VectorEvalMonitor:
         infos = [info for of_env in self._infos for info in of_env]
         keys = dict.fromkeys(key for info in infos for key in info)
         return {key: [info.get(key) for info in infos] for key in keys}
-
-
-def as_number(value: Any) -> float:
-    """A number, or the one element of an array, a tensor or a list.
-
-    Raises:
-        EnvError: it is not one number.
-    """
-    try:
-        return float(value.item() if hasattr(value, "item") else np.asarray(value).item())
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise EnvError(f"the return of an episode must be one number, not {value!r}") from error

@@ -13,53 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.env.base import BaseEnvTimestep
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.env.base import BaseEnvTimestep, is_abnormal
+from hpcdi.errors import PolicyError
 from hpcdi.store.builder import Segment
-from hpcdi.types import Array, Settings
+from hpcdi.types import Array
+from hpcdi.worker.collector.contract import (
+    Observations,
+    actions_of,
+    check_seats,
+    infos_of,
+    joint,
+    seen_by,
+)
 from hpcdi.worker.collector.rollout import renew, taken_from
 from hpcdi.worker.collector.stats import EpisodeCounter
 from hpcdi.worker.collector.trajectory import TransitionRecorder
-
-Observations = Mapping[int, Sequence[Any]]
-"""Environment -> observation of each player; None where a player does not act."""
-
-
-def act_all(
-    policies: Sequence[Any], observation: Observations, settings: Sequence[Settings]
-) -> list[dict[int, Any]]:
-    """Output of each policy for each environment where it acts.
-
-    Args:
-        policies: modes with a `forward`, one a player.
-        observation: of all players.
-        settings: keyword arguments of each policy.
-    """
-    outputs = []
-    for player, policy in enumerate(policies):
-        seen = {env: obs[player] for env, obs in observation.items() if obs[player] is not None}
-        outputs.append(policy.forward(seen, **settings[player]) if seen else {})
-    return outputs
-
-
-def actions_of(outputs: Sequence[Mapping[int, Any]], envs: Any) -> dict[int, list[Any]]:
-    """Environment -> action of each player; None where a player does not act."""
-    return {
-        env: [np.asarray(out[env]["action"]) if env in out else None for out in outputs]
-        for env in envs
-    }
-
-
-def info_of(info: Any, player: int, players: int) -> dict[str, Any]:
-    """A player's part of a step's info, in the forms in which environments tell it."""
-    if isinstance(info, list | tuple):
-        return dict(info[player])
-    own = dict(info)
-    told = own.get("eval_episode_return")
-    returns = np.ravel(np.asarray(told)) if told is not None else ()
-    if len(returns) == players:
-        own["eval_episode_return"] = float(returns[player])
-    return own
 
 
 class BattleForm:
@@ -95,44 +63,43 @@ class BattleForm:
             EnvError: it has not one for each policy.
         """
         ready = {env: self._shown(obs) for env, obs in self._envs.ready_obs.items()}
-        for env, obs in ready.items():
-            if len(obs) != len(self._policies):
-                raise EnvError(
-                    f"environment {env} has {len(obs)} players, but there are "
-                    f"{len(self._policies)} policies"
-                )
+        check_seats(ready, len(self._policies))
         return ready
 
     def act(self, observation: Observations, setting: Any) -> list[dict[int, Any]]:
         """Outputs of each policy; `setting` is for all, or a list with one for each."""
         settings = setting if isinstance(setting, list) else [setting] * len(self._policies)
-        outputs = act_all(self._policies, observation, settings)
-        for player, output in enumerate(outputs):
-            for env, own in output.items():
-                self._turns[player][env] = _Turn(observation[env][player], own)
+        outputs: list[dict[int, Any]] = []
+        for player, policy in enumerate(self._policies):
+            seen = seen_by(player, observation)
+            outputs.append(policy.forward(seen, **settings[player]) if seen else {})
+            for env, own in outputs[-1].items():
+                self._turns[player][env] = _Turn(seen[env], own)
         return outputs
 
     def step(self, outputs: Sequence[Mapping[int, Any]]) -> dict[int, BaseEnvTimestep]:
         """Step the environments in which somebody acts."""
         envs = sorted({env for output in outputs for env in output})
-        steps: dict[int, BaseEnvTimestep] = self._envs.step(actions_of(outputs, envs))
+        actions = joint([actions_of(output, output) for output in outputs], envs)
+        steps: dict[int, BaseEnvTimestep] = self._envs.step(actions)
         return steps
 
     def record(self, _observation: Any, _outputs: Any, step: Mapping[int, BaseEnvTimestep]) -> int:
         """Keep what came of it; gives the number of steps."""
         count = 0
         for env, timestep in step.items():
-            players = range(len(self._policies))
-            infos = [info_of(timestep.info, player, len(self._policies)) for player in players]
-            if any(info.get("abnormal", False) for info in infos):
+            if is_abnormal(timestep):
                 self._give_up(env)
                 continue
             count += 1
+            players, done = len(self._policies), bool(timestep.done)
+            infos = infos_of(timestep.info, players, env, ended=done)
             shown = self._shown(timestep.obs)
             for player, info in enumerate(infos):
                 self._pass(env, player, timestep._replace(obs=shown[player], info=info))
-            self._episodes.step(env, timestep.done, infos)
-            if timestep.done:
+            returns = [info["eval_episode_return"] for info in infos] if done else None
+            self._episodes.step(env, returns)
+            if done:
                 self._reset_policies(env)
         return count
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.errors import PolicyError
 from hpcdi.utils.metrics import evaluation_scalars
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
-from hpcdi.worker.collector.base_serial_evaluator import VectorEvalMonitor, as_number
+from hpcdi.worker.collector.base_serial_evaluator import VectorEvalMonitor
+from hpcdi.worker.collector.contract import check_seats, infos_of, joint, seen_by
 from hpcdi.worker.collector.evaluation import SerialEvaluator
 from hpcdi.worker.collector.evaluation_loop import ended_episodes
 from hpcdi.worker.collector.interaction_serial_evaluator import (
     Player,
     ReturnsConfig,
     describe,
-    episode_return,
     episodes_to_play,
-    to_arrays,
 )
 from hpcdi.worker.collector.learners_group import on_first_rank
 
@@ -100,7 +99,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
         return_info: list[list[dict[str, Any]]] = [[] for _ in policies]
         with EasyTimer() as timer:
             for env_id, step in ended_episodes(env, table, monitor):
-                infos = player_infos(step.info, env_id, len(policies))
+                infos = infos_of(step.info, len(policies), env_id, ended=True)
                 for of_policy, info in zip(return_info, infos, strict=True):
                     of_policy.append(info)
                 monitor.update_reward(env_id, infos[0]["eval_episode_return"])
@@ -119,50 +118,14 @@ class Table:
         Raises:
             EnvError: an environment's observation is not one a player.
         """
-        for env_id, obs in ready.items():
-            if len(obs) != len(self._players):
-                raise EnvError(
-                    f"environment {env_id} gives observations for {len(obs)} players, and there "
-                    f"are {len(self._players)} policies"
-                )
-        actions: dict[int, list[Any]] = {env_id: [None] * len(self._players) for env_id in ready}
+        check_seats(ready, len(self._players))
+        actions = []
         for seat, player in enumerate(self._players):
-            seen = {env_id: obs[seat] for env_id, obs in ready.items() if obs[seat] is not None}
-            for env_id, action in (player.act(seen) if seen else {}).items():
-                actions[env_id][seat] = action
-        return actions
+            seen = seen_by(seat, ready)
+            actions.append(player.act(seen) if seen else {})
+        return joint(actions, ready)
 
     def reset(self, env_ids: list[int] | None = None) -> None:
         """Forget episodes."""
         for player in self._players:
             player.reset(env_ids)
-
-
-def player_infos(info: Any, env_id: int, players: int) -> list[dict[str, Any]]:
-    """Each player's info at an episode's end; ``eval_episode_return`` is a float.
-
-    Args:
-        info: a list, one a player; or one for all, whose ``eval_episode_return`` is a list.
-        env_id: the environment, for messages.
-        players: how many.
-
-    Raises:
-        EnvError: it is something else.
-    """
-    if isinstance(info, Mapping):
-        returns = to_arrays(episode_return(info, env_id))
-        each = [info] * players
-    else:
-        returns = [episode_return(one, env_id) for one in info]
-        each = list(info)
-    if getattr(returns, "shape", None) == () or not hasattr(returns, "__len__"):
-        returns = [returns]
-    if len(returns) != players:
-        raise EnvError(
-            f"environment {env_id} ended an episode of {players} players with {len(returns)} "
-            "returns in info['eval_episode_return']; each player needs its own"
-        )
-    return [
-        {**one, "eval_episode_return": as_number(number)}
-        for one, number in zip(each, returns, strict=True)
-    ]

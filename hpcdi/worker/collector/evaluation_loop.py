@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
+from hpcdi.env.base import is_abnormal
 from hpcdi.errors import EnvError
 from hpcdi.worker.collector.base_serial_evaluator import VectorEvalMonitor
 from hpcdi.worker.collector.episode_videos import Camera
@@ -56,19 +57,13 @@ def ended_episodes(
         if time.monotonic() - heard > _PATIENCE_S:
             raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
         for env_id, step in steps.items():
-            if _is_abnormal(step.info):
+            if is_abnormal(step):
                 failures += 1
                 _give_up(env, env_id, players, monitor, failures)
             elif step.done:
                 players.reset([env_id])
                 if monitor.is_open(env_id):
                     yield env_id, step
-
-
-def _is_abnormal(info: Any) -> bool:
-    if isinstance(info, Mapping):
-        return bool(info.get("abnormal", False))
-    return any(map(_is_abnormal, info))  # one info for each player
 
 
 def _give_up(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.config.fields import ComponentConfig, section, setting
-from hpcdi.errors import EnvError, PolicyError
 from hpcdi.store.atomic import published
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import evaluation_scalars
@@ -17,6 +16,7 @@ from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import encode_video
 from hpcdi.worker.collector.base_serial_evaluator import VectorEvalMonitor
+from hpcdi.worker.collector.contract import actions_of, episode_return
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, RenderConfig
 from hpcdi.worker.collector.evaluation import Every, SerialEvaluator
 from hpcdi.worker.collector.evaluation_loop import ended_episodes
@@ -194,14 +194,7 @@ class Player:
             PolicyError: the policy's output lacks an environment, or an action.
         """
         seen = to_tensors(ready) if self._transform_obs else ready
-        outputs = self._policy.forward(seen, **self._kwargs)
-        try:
-            return {env_id: to_arrays(outputs[env_id]["action"]) for env_id in ready}
-        except (KeyError, IndexError, TypeError) as error:
-            raise PolicyError(
-                f"the policy was asked about environments {sorted(ready)} and must give "
-                f"{{env_id: {{'action': ...}}}} for each; it gave {outputs!r:.200}"
-            ) from error
+        return actions_of(self._policy.forward(seen, **self._kwargs), ready)
 
     def reset(self, env_ids: list[int] | None = None) -> None:
         """Forget episodes."""
@@ -214,32 +207,6 @@ class Player:
 def episodes_to_play(asked: int | None, setting: int | None, env_num: int) -> int:
     """Episodes of an evaluation: what was asked for, else the setting, else one an environment."""
     return next(number for number in (asked, setting, env_num) if number is not None)
-
-
-def to_arrays(tree: Any) -> Any:
-    """Torch tensors of a nested mapping, list or tuple as numpy arrays; the rest stays."""
-    if hasattr(tree, "detach"):
-        return tree.detach().cpu().numpy()
-    if isinstance(tree, Mapping):
-        return {key: to_arrays(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple) and not hasattr(tree, "_fields"):
-        return type(tree)(to_arrays(value) for value in tree)
-    return tree
-
-
-def episode_return(info: Mapping[str, Any], env_id: int) -> Any:
-    """What an environment says of its ended episode.
-
-    Raises:
-        EnvError: it says nothing.
-    """
-    try:
-        return info["eval_episode_return"]
-    except KeyError:
-        raise EnvError(
-            f"environment {env_id} ended an episode without info['eval_episode_return'], the "
-            f"return that evaluators judge by; its info has {sorted(map(str, info))}"
-        ) from None
 
 
 def describe(scalars: Mapping[str, float]) -> str:

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdi.env.base import BaseEnvTimestep, VectorStep
+from hpcdi.env.base import BaseEnvTimestep, VectorStep, is_abnormal
 from hpcdi.env.manager import VectorManager
 from hpcdi.policy.base import ColumnarActor
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.caches import CachePool
+from hpcdi.worker.collector.contract import actions_of, as_number, episode_return
 from hpcdi.worker.collector.stats import EpisodeCounter
 from hpcdi.worker.collector.trajectory import ColumnRecorder, TransitionRecorder
 
@@ -156,22 +157,22 @@ class TransitionForm:
     def step(self, outputs: dict[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments; those that step aside of the others may answer later."""
         self._outputs.update(outputs)
-        actions = {env: np.asarray(output["action"]) for env, output in outputs.items()}
-        steps: dict[int, BaseEnvTimestep] = self._envs.step(actions)
+        steps: dict[int, BaseEnvTimestep] = self._envs.step(actions_of(outputs, outputs))
         return steps
 
     def record(self, _observation: Any, _outputs: Any, step: dict[int, BaseEnvTimestep]) -> int:
         """See `RolloutForm.record`."""
         count = 0
         for env, timestep in step.items():
-            if timestep.info.get("abnormal", False):
+            if is_abnormal(timestep):
                 self._give_up(env)
                 continue
             count += 1
             if self.recorder is not None:
                 self._keep(env, timestep)
             if self._episodes is not None:
-                self._episodes.step(env, timestep.done, timestep.info)
+                told = episode_return(timestep.info, env) if timestep.done else None
+                self._episodes.step(env, None if told is None else as_number(told))
             if timestep.done:
                 self._policy.reset([env])
         return count

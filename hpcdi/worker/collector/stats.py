@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 
@@ -29,11 +28,14 @@ class EpisodeCounter:
         self._lengths = [0] * env_num
         self._ended: list[tuple[Any, int]] = []
 
-    def step(self, env: int, done: bool, info: Any) -> None:
-        """One step of an environment; at an episode's end `info` has ``eval_episode_return``."""
+    def step(self, env: int, episode_return: Any = None) -> None:
+        """One step of an environment; where an episode ended by it, its return.
+
+        That is a number, or a list with one for each player.
+        """
         self._lengths[env] += 1
-        if done:
-            self._ended.append((episode_return(info), self._lengths[env]))
+        if episode_return is not None:
+            self._ended.append((episode_return, self._lengths[env]))
             self._lengths[env] = 0
 
     def drop(self, env: int) -> None:
@@ -48,23 +50,6 @@ class EpisodeCounter:
         ended, self._ended = self._ended, []
         returns, lengths = zip(*ended, strict=True) if ended else ((), ())
         return np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64)
-
-
-def episode_return(info: Any) -> Any:
-    """The return that an episode's last step tells of: a float, or one for each player.
-
-    Raises:
-        EnvError: it tells of none.
-    """
-    if isinstance(info, Mapping):
-        if "eval_episode_return" not in info:
-            raise EnvError(
-                "an environment ended an episode without info['eval_episode_return']; its info has "
-                f"{sorted(map(str, info))}"
-            )
-        value = np.asarray(info["eval_episode_return"], dtype=np.float64)
-        return float(value.item()) if value.size == 1 else value.tolist()
-    return [episode_return(one) for one in info]
 
 
 class CollectReport:
