@@ -43,6 +43,8 @@ same policy, environments, replay buffer and learner; a debugger can be attached
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
   hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest checkpoint
+
+Settings that are changed with --resume hold for that time.
 """
 
 _PLAN = """\

@@ -167,17 +167,20 @@ def reopen(layout: RunLayout) -> int:
     if facts.get("state") == "running" and facts.get("host") == platform.node() and _is_alive(pid):
         raise LaunchError(f"the run in {layout.root} is still running, as process {pid}")
     restarts = int(facts.get("restarts", 0)) + 1
-    write_json(
-        layout.run_file,
-        {
-            **facts,
-            "state": "running",
-            "pid": os.getpid(),
-            "host": platform.node(),
-            "restarts": restarts,
-        },
-    )
+    taken = {"state": "running", "pid": os.getpid(), "host": platform.node(), "restarts": restarts}
+    past = {*taken, "reason", "exit_code", "ended", "figures"}
+    before = {name: facts[name] for name in past if name in facts}
+    kept = {name: value for name, value in facts.items() if name not in before}
+    write_json(layout.run_file, {**kept, **taken, "before": before})
     return restarts
+
+
+def leave(layout: RunLayout) -> None:
+    """Undo `reopen`: the run could not be gone on with."""
+    facts = read(layout.root)
+    before = facts.pop("before", {})
+    facts.pop("restarts", None)  # of the first time, there is none before
+    write_json(layout.run_file, {**facts, **before})
 
 
 def short(path: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcdi
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.signals import SignalFlag
 
@@ -79,8 +79,10 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
         run = SerialRun(config, spaces, layout, restarts)
         with run:
             if restarts:
-                say(f"  resumed      {run.resume()}")
+                say(f"  resumed      {_resume(run, layout)}")
             state, reason, exit_code = run.train(flag.take)
+    except CheckpointError:  # nothing has begun: the run is what it was
+        raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         LOGGER.info("the run failed", exc_info=True)
@@ -94,6 +96,16 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
         stream.write(line + "\n")
     stream.flush()
     return exit_code
+
+
+def _resume(run: Any, layout: Any) -> str:
+    """Go on from a checkpoint; where that cannot be, the run folder says what it said before."""
+    try:
+        said: str = run.resume()
+    except BaseException:
+        run_folder.leave(layout)
+        raise
+    return said
 
 
 def _set_threads(spaces: Any) -> None:

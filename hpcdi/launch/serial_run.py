@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, CheckpointError
+from hpcdi.errors import EXIT_DONE, CheckpointError, StoreError
 from hpcdi.launch.pipeline import SerialPipeline, Student
 from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
 from hpcdi.store.checkpoints import (
@@ -64,7 +64,7 @@ class SerialRun(Closing):
             now = time.monotonic()
             self._watch.look(now)
             if now >= self._checkpoint_due:
-                self.save()
+                self._save_or_warn()
                 self._checkpoint_due = time.monotonic() + self._config.system.serial.checkpoint_s
             request = take_stop()
             if request is not None:
@@ -75,8 +75,7 @@ class SerialRun(Closing):
         self._watch.look(time.monotonic())
         for student in self.pipeline.parts.students:
             student.learner.call_hook("after_run")
-        self.save()
-        publish_policy(self._layout.latest_policy, _image(self.pipeline.parts.students[0]))
+        self._save_or_warn()
         if stopped:
             return "stopped", reason, stopped[0].exit_code
         return "done", reason, EXIT_DONE
@@ -84,6 +83,7 @@ class SerialRun(Closing):
     def save(self) -> None:
         """Write a checkpoint: policy, optimizer, counters, random numbers, replay buffer."""
         pipeline, parts = self.pipeline, self.pipeline.parts
+        publish_policy(self._layout.latest_policy, _image(parts.students[0]))
         writers: dict[str, Callable[[Path], None]] = {}
         for number, student in enumerate(parts.students):
             writers[_POLICY.format(number)] = partial(_write_policy, student)
@@ -95,16 +95,25 @@ class SerialRun(Closing):
             "env_steps": pipeline.env_steps,
             "best": parts.evaluator.best,
         }
+        # data that are collected before the first iteration are worth a checkpoint, too
+        name = f"iteration_{pipeline.train_iter:09d}_step_{pipeline.env_steps:012d}"
         save_checkpoint(
-            self._layout.checkpoints_dir, f"iteration_{pipeline.train_iter:09d}", writers, facts,
+            self._layout.checkpoints_dir, name, writers, facts,
             keep=self._config.system.serial.keep_checkpoints,
         )  # fmt: skip
+
+    def _save_or_warn(self) -> None:
+        """Write a checkpoint; a disk that is full must not end a run that can go on."""
+        try:
+            self.save()
+        except (StoreError, OSError) as error:
+            LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
 
     def resume(self) -> str:
         """Go on from the newest whole checkpoint; says which it is.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is none, or the configuration has changed too much.
         """
         checkpoint, torn = newest_checkpoint(self._layout.checkpoints_dir)
         for error in torn:
@@ -114,7 +123,13 @@ class SerialRun(Closing):
             raise CheckpointError(where, "there is no whole checkpoint to go on from")
         parts, facts = self.pipeline.parts, checkpoint.facts
         for number, student in enumerate(parts.students):
-            load_student_state(student, load_tensors(checkpoint.file(_LEARNER.format(number))))
+            state = load_tensors(checkpoint.file(_LEARNER.format(number)))
+            try:
+                load_student_state(student, state)
+            except (RuntimeError, KeyError, ValueError) as error:
+                raise CheckpointError(
+                    checkpoint.folder, f"does not fit the present configuration: {error}"
+                ) from error
             held = checkpoint.file(_BUFFER.format(number))
             if held.exists():
                 student.buffer.load_data(held)

@@ -1,4 +1,4 @@
-"""On-policy over ranks: which items make a batch, when it goes, and who waits for whom meanwhile."""
+"""On-policy over ranks: which items make a batch, when it goes, who waits for whom meanwhile."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Part:
         return rows
 
 
-# ------------------------------------------------------------------------------------- the partition
+# ------------------------------------------------------------------------------------ the partition
 
 
 def test_a_batch_is_all_that_all_collecting_ranks_have_given() -> None:
@@ -264,7 +264,7 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
     """A batch is all that there is: a rule that wants more than it is would wait for ever."""
     control = {
         "sample_min_limit_ratio": 2.0,
-        "push_sample_rate_limit": {"min": 3.0, "max": 0.5},
+        "push_sample_rate_limit": {"min": 3.0, "max": 3.0},
     }
     policy = {"other": {"replay_buffer": {"thruput_controller": control}}}
     desk = make_desk(experiment(policy={**PPO, **policy}), workers=1)
@@ -377,9 +377,9 @@ def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
     assert run.tick(EVERY_S) == [Order(2, CloseTask(run.tasks[2].task_id))]
     assert hear_piece(run, piece(2, 1, 1, [2])) == []  # what was open when it was told to end
     run.result(2, EVERY_S)
-    assert run.tick(EVERY_S + 5) == []
-    assert run.result(2, EVERY_S + 6, returns=(1.0,)) == [Order(2, run.tasks[2])]
-    assert rows_of(run.tick(EVERY_S + 6)) == [[0, 1]], "it collects again: its piece may go"
+    assert run.tick(EVERY_S + 3) == []
+    assert run.result(2, EVERY_S + 4, returns=(1.0,)) == [Order(2, run.tasks[2])]
+    assert rows_of(run.tick(EVERY_S + 4)) == [[0, 1]], "it collects again: its piece may go"
 
 
 # ---------------------------------------------------------------------------------- the collector
@@ -501,6 +501,7 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
         script = Script(tmp_path, experiment(policy=policy), COLLECTOR)
         worker = MPIFileSystemCollector({}, script.context)
         assert worker._inlet._every_s == every_s
+        worker._outlet.close()
         worker.pump.close()
 
 

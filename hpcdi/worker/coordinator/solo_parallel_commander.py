@@ -94,7 +94,9 @@ class SoloCommander(BaseCommander):
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """Free its place; whether an evaluation reached the stop value."""
-        self._tasks.pop(task_id, None)
+        task = self._tasks.pop(task_id, None)
+        if task is not None and task.eval_flag:
+            self._evaluation.took_s = finished_task.duration_s
         if not finished_task.is_evaluation:
             return False
         mean = float(np.mean(finished_task.episode_returns))
@@ -147,15 +149,20 @@ class SoloCommander(BaseCommander):
 
 
 class _EvaluationClock:
-    """When to evaluate, and how good it has been."""
+    """When to evaluate, and how good it has been.
+
+    One that took long is followed by as long a rest: evaluations never take more than half of a
+    collector's time.
+    """
 
     def __init__(self, interval_s: float) -> None:
         self.best = float("-inf")
+        self.took_s = 0.0
         self._interval_s = interval_s
-        self._last = 0.0
+        self._began = 0.0
 
     def began(self, now: float) -> None:
-        self._last = now
+        self._began = now
 
     def is_due(self, now: float) -> bool:
-        return now - self._last >= self._interval_s
+        return now - self._began >= max(self._interval_s, 2 * self.took_s)

@@ -1,0 +1,481 @@
+"""`hpcdi serial` in this process: what a run leaves, how it goes on, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from test_launch_pipeline import (
+    BATTLE,
+    DQN,
+    LIMIT,
+    PPO,
+    ROOT,
+    config_of,
+    serial_run,
+    train,
+)  # fmt: skip
+
+from hpcdi.cli import main
+from hpcdi.comm.messages import StopRequest
+from hpcdi.errors import CheckpointError, ConfigError, LaunchError
+from hpcdi.launch.serial import SerialArguments, serial
+from hpcdi.launch.serial_run import SerialRun
+from hpcdi.store.checkpoints import names, newest_checkpoint
+from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import read_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PettingZoo
+
+FIVE = f"{LIMIT}.max_train_iter=5"
+RUNS = {
+    "dqn": ("cartpole_dqn", (*DQN, "policy.priority=true")),
+    "ppo": ("cartpole_ppo", PPO),
+    "battle": BATTLE,
+}
+ALL_RUNS = pytest.mark.parametrize(("name", "overrides"), RUNS.values(), ids=RUNS.keys())
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A serial run takes over signals and sets torch's threads."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Callable[..., tuple[int, Path]]:
+    """Trains by the command's function, in a folder of its own; gives exit code and folder."""
+
+    def start(name: str, *overrides: str) -> tuple[int, Path]:
+        run_dir = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        config = str(ROOT / "configs" / f"{name}.yaml")
+        return serial(SerialArguments(config, overrides, str(run_dir))), run_dir
+
+    return start
+
+
+def facts_of(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "run.json").read_text()))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors, arrays and plain data are equal bit by bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
+
+
+def state_of(run: SerialRun) -> dict[str, Any]:
+    """All that a run has come to."""
+    pipeline = run.pipeline
+    return {
+        "students": [student.policy.state_dict() for student in pipeline.parts.students],
+        "iterations": [student.learner.train_iter for student in pipeline.parts.students],
+        "buffers": [
+            {} if pipeline.is_on_policy else student.buffer.state_dict()
+            for student in pipeline.parts.students
+        ],
+        "env_steps": pipeline.env_steps,
+        "best": pipeline.parts.evaluator.best,
+        "torch": torch.get_rng_state(),
+    }
+
+
+# ------------------------------------------------------------------------------- what a run leaves
+
+
+def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    code, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    out, err = capfd.readouterr()
+    assert (code, err) == (0, "")
+    assert out.startswith("hpcdi ")
+    for said in (
+        "cartpole_dqn, one process with 4 environments", f"run folder   {run_dir}",
+        "evaluation 1: mean return", "done: max_train_iter reached: 5 of 5",
+        "5 train iterations", "best evaluation: ", "policies/best.safetensors",
+    ):  # fmt: skip
+        assert said in out, said
+    assert "go on with" not in out
+    facts = facts_of(run_dir)
+    assert (facts["state"], facts["exit_code"]) == ("done", 0)
+    assert facts["figures"]["train_iter"] == 5
+    assert [place["role"] for place in facts["placement"]] == ["serial"]
+    assert read_policy(run_dir / "policies" / "latest.safetensors").version == 5
+    assert [name[:19] for name in names(run_dir / "checkpoints")] == ["iteration_000000005"]
+    report = inspect(run_dir)
+    assert not report.errors, report.errors
+    assert not (run_dir / "data").exists()
+
+
+def test_a_policy_that_is_good_enough_solves_it(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = go("cartpole_dqn", *DQN, "env.stop_value=5", "policy.eval.evaluator.eval_freq=2")
+    assert code == 0
+    assert "solved: stop value reached: mean return" in capfd.readouterr().out
+
+
+# -------------------------------------------------------------------------------------- repetition
+
+
+@ALL_RUNS
+def test_the_same_seed_is_the_same_run(
+    tmp_path: Path, name: str, overrides: tuple[str, ...]
+) -> None:
+    states = []
+    for number, seed in enumerate((3, 3, 4)):
+        with serial_run(
+            tmp_path / str(number), name, *overrides, FIVE, f"seed={seed}"
+        ) as run:  # fmt: skip
+            train(run)
+            states.append({**state_of(run), "evaluations": run.figures()["evaluations"]})
+    assert same(states[0], states[1])
+    assert not same(states[0]["students"], states[2]["students"])
+    paths = [tmp_path / str(number) / "policies" / "latest.safetensors" for number in range(3)]
+    first, again, other = (read_policy(path).state_dict() for path in paths)
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_the_same_seed_is_the_same_run_of_a_foreign_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes torch's own random numbers, as others do."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "jobs"))
+    foreign, states = str(ROOT / "tests" / "jobs" / "foreign.yaml"), []
+    for number, seed in enumerate((3, 3, 4)):
+        torch.rand(number)
+        with serial_run(tmp_path / str(number), foreign, FIVE, f"seed={seed}") as run:
+            train(run)
+            states.append(state_of(run)["students"])
+    assert same(states[0], states[1])
+    assert not same(states[0], states[2])
+
+
+# ------------------------------------------------------------------------------------------ resume
+
+
+@ALL_RUNS
+def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[str, ...]) -> None:
+    with serial_run(tmp_path, name, *overrides, FIVE) as run:
+        train(run)
+        before = state_of(run)
+    assert before["iterations"][0] >= 5
+    torch.manual_seed(99)
+    more = f"{LIMIT}.max_train_iter=8"
+    with serial_run(tmp_path, name, *overrides, more, restarts=1) as run:
+        assert not same(before, state_of(run))
+        said = run.resume()
+        assert same(before, state_of(run))
+        assert said.startswith(f"iteration_{before['iterations'][0]:09d}_step_")
+        assert train(run).startswith("max_train_iter reached: ")
+        after = state_of(run)
+    assert after["iterations"][0] >= 8
+    assert after["env_steps"] > before["env_steps"]
+    assert not same(before["students"], after["students"])
+
+
+def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
+    """Else it would collect again what it has collected before."""
+    seen = []
+    for restarts in (0, 1, 1):
+        name, overrides = RUNS["dqn"]
+        with serial_run(tmp_path / str(len(seen)), name, *overrides, restarts=restarts) as run:
+            run.pipeline.parts.data.collect(0, [{"eps": 1.0}])
+            buffer = run.pipeline.parts.students[0].buffer
+            seen.append(buffer.state_dict()["columns"] if "columns" in buffer.state_dict()
+                        else buffer.state_dict())  # fmt: skip
+    assert same(seen[1], seen[2])
+    assert not same(seen[0], seen[1])
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    with serial_run(tmp_path, name, *overrides, FIVE) as run:
+        train(run)
+    with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
+        run.resume()
+        train(run)
+    kept = names(tmp_path / "checkpoints")
+    assert [name[:19] for name in kept] == ["iteration_000000005", "iteration_000000009"]
+    torn = tmp_path / "checkpoints" / kept[1] / "learner0.pt"
+    torn.write_bytes(torn.read_bytes()[:-5])
+    with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=2) as run:
+        assert run.resume().startswith("iteration_000000005_step_")
+        assert run.pipeline.train_iter == 5
+        train(run)
+    checkpoint, errors = newest_checkpoint(tmp_path / "checkpoints")
+    assert checkpoint is not None
+    assert (checkpoint.facts["train_iter"], errors) == (9, [])
+
+
+def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    with serial_run(tmp_path, name, *overrides, restarts=1) as run:
+        assert not run.has_checkpoint
+        with pytest.raises(CheckpointError, match="there is no whole checkpoint to go on from"):
+            run.resume()
+
+
+def test_checkpoints_come_by_time(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    keep = ("system.serial.checkpoint_s=1e-9", "system.serial.keep_checkpoints=3")
+    with serial_run(tmp_path, name, *overrides, FIVE, *keep) as run:
+        train(run)
+    found = [name[:19] for name in names(tmp_path / "checkpoints")]
+    assert found == [f"iteration_{n:09d}" for n in (3, 4, 5)]
+
+
+def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    left = run_dir / "checkpoints" / ".iteration_000000006.tmp-elsewhere-1"
+    left.mkdir()
+    before = facts_of(run_dir)
+    config = (run_dir / "config.yaml").read_text()
+    capfd.readouterr()
+    assert main(["serial", "--resume", str(run_dir), f"{LIMIT}.max_train_iter=8"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    for said in (", restart 1", "resumed      iteration_000000005_step_", "8 train iter"):
+        assert said in out, said
+    after = facts_of(run_dir)
+    assert (after["state"], after["restarts"]) == ("done", 1)
+    assert after["figures"]["train_iter"] == 8
+    assert after["started"] == before["started"]
+    assert after["figures"]["env_steps"] > before["figures"]["env_steps"]
+    assert not left.exists()
+    assert (run_dir / "config.yaml").read_text() == config
+    assert [name[:19] for name in names(run_dir / "checkpoints")] == [
+        "iteration_000000005",
+        "iteration_000000008",
+    ]
+
+
+def test_overrides_stand_before_or_after_resume(go: Callable[..., Any]) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    for number, line in enumerate(
+        (["a", "--resume", "r", "b"], ["--resume", "r", "a", "b"], ["a", "b", "--resume", "r"])
+    ):
+        words = {
+            "a": f"{LIMIT}.max_train_iter={6 + number}", "b": "policy.learn.learning_rate=1e-4",
+            "r": str(run_dir),
+        }  # fmt: skip
+        assert main(["serial", *(words.get(word, word) for word in line)]) == 0
+        assert facts_of(run_dir)["figures"]["train_iter"] == 6 + number
+
+
+@pytest.mark.parametrize("override", ["policy.lern.batch_size=3", "policy.learn.batch_size=none"])
+def test_a_wrong_override_changes_nothing(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], override: str
+) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    before = (run_dir / "run.json").read_text()
+    assert main(["serial", "--resume", str(run_dir), override]) == 2
+    assert "has 1 problem" in capfd.readouterr().err
+    assert (run_dir / "run.json").read_text() == before
+
+
+def write_facts(run_dir: Path, **facts: Any) -> None:
+    known = facts_of(run_dir) if (run_dir / "run.json").exists() else {}
+    (run_dir / "run.json").write_text(json.dumps({**known, **facts}))
+
+
+@pytest.mark.parametrize("held", ["nothing", "no folder", "train", "text"])
+def test_a_folder_that_is_no_serial_run(tmp_path: Path, held: str) -> None:
+    path = tmp_path / "run"
+    if held != "no folder":
+        path.mkdir()
+    if held == "train":
+        write_facts(path, state="done", placement=[{"rank": 0, "role": "coordinator"}])
+    if held == "text":
+        (path / "run.json").write_text("text")
+    with pytest.raises(LaunchError, match="holds no serial run: --resume takes the run folder"):
+        serial(SerialArguments(None, (), None, str(path)))
+    assert not (path / "log").exists()
+
+
+def test_nothing_to_train(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="name an experiment's YAML file"):
+        serial(SerialArguments(None))
+
+
+def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    write_facts(run_dir, state="running", pid=os.getppid(), host=platform.node())
+    before = facts_of(run_dir)
+    with pytest.raises(LaunchError, match=f"is still running, as process {os.getppid()}"):
+        serial(SerialArguments(None, (), None, str(run_dir)))
+    assert facts_of(run_dir) == before
+
+
+def test_a_run_whose_process_has_died(go: Callable[..., Any]) -> None:
+    """Killed, it could not say so; nor can a process on another host be asked."""
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    more = (f"{LIMIT}.max_train_iter=6",)
+    for said in ({"pid": 2**22 + 1}, {"pid": os.getppid(), "host": "elsewhere"}):
+        write_facts(run_dir, state="running", **{"host": platform.node(), **said})
+        assert serial(SerialArguments(None, more, None, str(run_dir))) == 0
+    facts = facts_of(run_dir)
+    assert (facts["restarts"], facts["pid"], facts["host"]) == (2, os.getpid(), platform.node())
+
+
+def test_a_run_without_a_checkpoint_stays_what_it_was(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    for path in (run_dir / "checkpoints").rglob("manifest.json"):
+        path.unlink()
+    before = facts_of(run_dir)
+    capfd.readouterr()
+    for _ in range(2):
+        assert main(["serial", "--resume", str(run_dir)]) == 1
+        err = capfd.readouterr().err
+        assert err.count("there is no whole checkpoint to go on from") == 1
+        assert "Traceback" not in err
+        assert facts_of(run_dir) == before
+
+
+def test_a_checkpoint_of_another_network_is_refused(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    before = facts_of(run_dir)
+    capfd.readouterr()
+    other = "policy.model.encoder_hidden_size_list=[9]"
+    assert main(["serial", "--resume", str(run_dir), other]) == 1
+    err = capfd.readouterr().err
+    assert "iteration_000000005_step_" in err
+    assert "does not fit the present configuration" in err
+    assert "Traceback" not in err
+    assert facts_of(run_dir) == before
+    more = f"{LIMIT}.max_train_iter=6"
+    assert main(["serial", "--resume", str(run_dir), more]) == 0, "as it was, it goes on"
+    assert facts_of(run_dir)["restarts"] == 1
+
+
+def test_a_taken_folder(go: Callable[..., Any]) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+    config = str(ROOT / "configs" / "cartpole_dqn.yaml")
+    with pytest.raises(LaunchError, match="holds another run"):
+        serial(SerialArguments(config, (), str(run_dir)))
+    assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+
+
+# ---------------------------------------------------------------------------------------- its ends
+
+
+@pytest.mark.parametrize("random", [0, 10**6])
+def test_a_stop_leaves_a_checkpoint(tmp_path: Path, random: int) -> None:
+    """Also while it begins at random; the word comes once."""
+    config, spaces = config_of("cartpole_dqn", *DQN, f"policy.random_collect_size={random}")
+    words: list[StopRequest | None] = [None, None, StopRequest("received SIGINT", 130)]
+    with SerialRun(config, spaces, RunLayout(tmp_path), 0) as run:
+        ended = run.train(lambda: words.pop(0) if words else None)
+        assert ended == ("stopped", "received SIGINT", 130)
+        assert run.has_checkpoint
+        assert run.pipeline.train_iter == (0 if random else 2)
+        env_steps = run.pipeline.env_steps
+    with SerialRun(config, spaces, RunLayout(tmp_path), 1) as run:
+        run.resume()
+        assert run.pipeline.env_steps == env_steps
+        assert run.pipeline.parts.students[0].buffer.count() == env_steps
+
+
+class BrokenEnv(gymnasium.Env[Any, Any]):
+    """Every step raises."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        raise ValueError("planted: no such step")
+
+
+@pytest.fixture
+def broken_env() -> Iterator[str]:
+    gymnasium.register("test/Broken-v0", entry_point=BrokenEnv)
+    yield "test/Broken-v0"
+    gymnasium.registry.pop("test/Broken-v0")
+
+
+def test_an_environment_that_fails_ends_the_run(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], broken_env: str
+) -> None:
+    code, run_dir = go(
+        "cartpole_dqn", *DQN, f"env.env_id={broken_env}", "env.vectorization=sync"
+    )  # fmt: skip
+    out, err = capfd.readouterr()
+    assert code == 1, out + err
+    facts = facts_of(run_dir)
+    assert (facts["state"], facts["exit_code"]) == ("failed", 1)
+    assert facts["reason"] == "ValueError: planted: no such step"
+    assert err.count("FAILED: ValueError: planted: no such step") == 1
+    assert err.count("Traceback (most recent call last):") == 1
+
+
+def test_a_bug_ends_the_run_with_its_traceback_once(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(self: Any, *_args: Any) -> Any:
+        raise RuntimeError("planted in the policy")
+
+    monkeypatch.setattr("hpcdi.policy.dqn.DQNPolicy.act", act)
+    code, run_dir = go("cartpole_dqn", *DQN)
+    _, err = capfd.readouterr()
+    assert code == 1
+    assert err.count("Traceback (most recent call last):") == 1
+    assert err.count("FAILED: RuntimeError: planted in the policy") == 1
+    facts = facts_of(run_dir)
+    assert (facts["state"], facts["reason"]) == ("failed", "RuntimeError: planted in the policy")
+    log = (run_dir / "log" / "rank00000.jsonl").read_text()
+    assert "planted in the policy" in log
+
+
+def test_a_full_disk_is_told_and_does_not_end_the_run(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_data(self: Any, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpcdi.worker.AdvancedReplayBuffer.save_data", save_data)
+    code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.serial.checkpoint_s=1e-9")
+    _, err = capfd.readouterr()
+    assert code == 0
+    assert err.count("warning: no checkpoint could be written: ") == 5 + 1  # each turn, and at last
+    assert "No space left on device" in err
+    assert facts_of(run_dir)["state"] == "done"
+    assert list((run_dir / "checkpoints").iterdir()) == []
+    assert (run_dir / "policies" / "best.safetensors").exists()
+
+
+def test_wrong_settings_are_told_before_a_folder_is_made(tmp_path: Path) -> None:
+    config = str(ROOT / "configs" / "cartpole_dqn.yaml")
+    with pytest.raises(ConfigError, match="did you mean 'seed'"):
+        serial(SerialArguments(config, ("sead=1",), str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
