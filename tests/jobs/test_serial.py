@@ -24,6 +24,7 @@ pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
 PPO = CARTPOLE.with_name("cartpole_ppo.yaml")
+BATTLE = CARTPOLE.with_name("tictactoe_dqn.yaml")
 ENDLESS = ("env.stop_value=1e9", "policy.other.replay_buffer.min_fill=200")
 OFTEN = ("system.serial.checkpoint_s=0.05", "system.serial.keep_checkpoints=2")
 RANDOM_RETURN = 30.0
@@ -91,6 +92,15 @@ def test_ppo_learns(serial: Start) -> None:
     figures = ended.run["figures"]
     assert figures["train_iter"] * 64 * 8 <= figures["env_steps"] < 100_000
     assert figures["evaluations"][-1]["mean"] >= 150
+
+
+def test_two_policies_learn_a_game_against_each_other(serial: Start) -> None:
+    """A mean of 0.95 is at least 95 wins of 100 games: a draw is 0, a loss -1."""
+    ended = done(serial(BATTLE, "policy.eval.evaluator.eval_freq=250"))
+    assert "solved: stop value" in ended.out
+    first, *_, last = ended.run["figures"]["evaluations"]
+    assert first["mean"] < 0.8
+    assert (last["episodes"], last["mean"] >= 0.95) == (200, True)
 
 
 @pytest.mark.parametrize(
