@@ -31,6 +31,21 @@ def check(config: Any) -> list[Problem]:
     return problems
 
 
+def check_over_ranks(config: Any) -> list[Problem]:
+    """What a run over several ranks cannot do, though one in a single process can."""
+    problems = []
+    buffer = config.policy.other.replay_buffer
+    if getattr(buffer, "frames", ()):
+        problems.append(
+            Problem(
+                "policy.other.replay_buffer.frames",
+                "is for buffers that hold data themselves; a run over several ranks holds them in "
+                "shards, and rank 0 their index",
+            )
+        )
+    return problems
+
+
 def _buffer_problems(policy: Any) -> list[Problem]:
     """Of the replay buffer, with what it is fed by and drawn from for."""
     buffer = policy.other.replay_buffer
@@ -48,14 +63,6 @@ def _buffer_problems(policy: Any) -> list[Problem]:
                 "policy.other.replay_buffer.type",
                 f"a run over several ranks draws from an 'advanced' buffer, not {buffer.type!r}; "
                 "policy.priority: false makes it draw uniformly",
-            )
-        )
-    if getattr(buffer, "frames", ()):
-        problems.append(
-            Problem(
-                "policy.other.replay_buffer.frames",
-                "is for buffers that hold data themselves; a run over several ranks holds them in "
-                "shards, and rank 0 their index",
             )
         )
     return problems

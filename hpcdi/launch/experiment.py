@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import Compiled, compile_config, load
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
@@ -14,23 +15,22 @@ from hpcdi.types import Spaces
 
 
 def load_experiment(
-    path: str, overrides: Sequence[str], *, battles: bool = False
+    path: str, overrides: Sequence[str], *, over_ranks: bool = True
 ) -> tuple[Compiled, Spaces]:
     """Compile a YAML file, make its environment once, and fill what follows from its spaces.
 
     Args:
         path: the file.
         overrides: ``key=value``.
-        battles: environments of several players are known here.
+        over_ranks: the run is one of several ranks, which cannot do everything.
 
     Raises:
         ConfigError: anything is wrong; all problems at once.
     """
     compiled = load(path, overrides)
     spaces = get_spaces(compiled.config.env)
-    if not battles and (players := battle_players(compiled.config.env)) > 1:
-        said = f"has {players} players: battles run in one process, by `hpcdi serial {path}`"
-        raise ConfigError([Problem("env.env_id", said)], path)
+    if over_ranks:
+        _see_that_ranks_can(compiled.config, path)
     policy_cls = get_policy_cls(compiled.config.policy)
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
@@ -40,6 +40,16 @@ def load_experiment(
     return dataclasses.replace(
         compiled, config=dataclasses.replace(compiled.config, policy=policy)
     ), spaces
+
+
+def _see_that_ranks_can(config: Any, path: str) -> None:
+    problems = check_over_ranks(config)
+    players = battle_players(config.env)
+    if players > 1:
+        said = f"has {players} players: battles run in one process, by `hpcdi serial {path}`"
+        problems.append(Problem("env.env_id", said))
+    if problems:
+        raise ConfigError(problems, path)
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Any:

@@ -43,7 +43,7 @@ def serial(arguments: SerialArguments) -> int:
         config_file = str(_resumable(Path(arguments.resume)))
     if config_file is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    compiled, spaces = load_experiment(config_file, arguments.overrides, battles=True)
+    compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)
     if not chosen_by_user:
         _set_threads(spaces)
     for note in compiled.notes:

@@ -14,6 +14,7 @@ from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
+from hpcdi.worker.coordinator.assembly import as_experiment
 from hpcdi.worker.coordinator.assembly import make_desk as desk_of
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 
@@ -156,7 +157,7 @@ def test_files_are_needed_again_after_a_load() -> None:
 def test_settings_that_a_run_over_ranks_cannot_follow(setting: Any, words: str) -> None:
     mapping = experiment(replay_buffer_size=4000, **setting)
     with pytest.raises(ConfigError, match=words):
-        compile_config(mapping, "test")
+        as_experiment({"main": mapping})
 
 
 # ----------------------------------------------------------------------------------------- reports

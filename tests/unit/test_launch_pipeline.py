@@ -61,7 +61,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def config_of(name: str, *overrides: str) -> tuple[Any, Any]:
     path = name if name.endswith(".yaml") else str(ROOT / "configs" / f"{name}.yaml")
-    compiled, spaces = load_experiment(path, overrides, battles=True)
+    compiled, spaces = load_experiment(path, overrides, over_ranks=False)
     return compiled.config, spaces
 
 

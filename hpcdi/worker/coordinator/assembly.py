@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
 from hpcdi.errors import ConfigError, Problem
@@ -33,7 +34,11 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
         known = "unknown key; known here: main, seed, system"
         raise ConfigError([Problem(str(key), known) for key in odd], source)
     main = dict(mapping.pop("main", {}))
-    return compile_config({**main, **mapping}, source).config
+    config = compile_config({**main, **mapping}, source).config
+    problems = check_over_ranks(config)
+    if problems:
+        raise ConfigError(problems, source)
+    return config
 
 
 def make_desk(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayDesk:
