@@ -99,6 +99,7 @@ class Spaces:
         action_shape: shape of one action; empty where it is a number.
         action_low, action_high: bounds of each number of a continuous action, flat; empty where
             actions are discrete.
+        is_masked: whether observations come with a mask of legal actions.
     """
 
     obs_shape: tuple[int, ...]
@@ -107,6 +108,7 @@ class Spaces:
     action_shape: tuple[int, ...]
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
+    is_masked: bool = False
 
     @property
     def observation_bytes(self) -> int:

@@ -46,6 +46,26 @@ def check_over_ranks(config: Any) -> list[Problem]:
     return problems
 
 
+def check_serial(config: Any) -> list[Problem]:
+    """What a run in one process cannot do."""
+    problems = []
+    collector, evaluator = config.policy.collect.serial_collector, config.policy.eval.evaluator
+    for path, part, known in (
+        ("collect.serial_collector", collector, ("sample", "sample_1v1")),
+        ("eval.evaluator", evaluator, ("interaction", "battle_interaction")),
+    ):
+        if part.type in ("episode", "episode_1v1", "metric"):
+            said = (
+                f"`hpcdi serial` works by {' or '.join(known)}; {part.type!r} is for your own code"
+            )
+            problems.append(Problem(f"policy.{path}.type", said))
+    n_episode, env_num = getattr(evaluator, "n_episode", None), config.env.evaluator_env_num
+    if n_episode is not None and n_episode < env_num:
+        said = f"must be at least env.evaluator_env_num, {env_num}, not {n_episode}"
+        problems.append(Problem("policy.eval.evaluator.n_episode", said))
+    return problems
+
+
 def _buffer_problems(policy: Any) -> list[Problem]:
     """Of the replay buffer, with what it is fed by and drawn from for."""
     buffer = policy.other.replay_buffer

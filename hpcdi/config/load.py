@@ -92,7 +92,7 @@ def with_places(problems: Iterable[Problem]) -> list[Problem]:
         places.setdefault(path.rpartition(".")[2], []).append(path)
     told = []
     for problem in problems:
-        found = places.get(problem.path.rpartition(".")[2], [])
+        found = [p for p in places.get(problem.path.rpartition(".")[2], []) if p != problem.path]
         # an equal key elsewhere is a better guess than a similar one here, unless it is everywhere
         if problem.is_unknown_key and 0 < len(found) <= _MOST_PLACES:
             where = " or ".join(found)

@@ -99,6 +99,7 @@ class ParallelBattle(BattleEnv):
 
     def _begin(self, seed: int | None) -> Joint:
         observations, infos = self._env.reset(seed=seed)
+        self._ends = {name: {"terminated": False, "truncated": False} for name in self._names}
         return self._joint(self._see(observations, infos))
 
     def _play(
@@ -113,11 +114,10 @@ class ParallelBattle(BattleEnv):
         observations, paid, terminations, truncations, told = self._env.step(given)
         for i, name in enumerate(self._names):
             rewards[i] = paid.get(name, 0.0)
-            infos[i].update(
-                told.get(name, {}),
-                terminated=bool(terminations.get(name, False)),
-                truncated=bool(truncations.get(name, False)),
-            )
+            end = self._ends[name]  # one that has dropped out is not spoken of any more
+            end["terminated"] |= bool(terminations.get(name, False))
+            end["truncated"] |= bool(truncations.get(name, False))
+            infos[i].update(told.get(name, {}), **end)
         seen = self._see(observations, told)
         playing = {name: seen[name] for name in self._env.agents}
         return self._joint(playing), not playing

@@ -191,24 +191,29 @@ class ChildSeat:
     def _start(self) -> None:
         connection, other = self._context.Pipe()
         make, takes_objects = self._target
-        self._process = self._context.Process(
+        process = self._context.Process(
             target=child_main, args=(other, make, takes_objects), daemon=True, name="hpcdi-env"
         )
         self._context.set_forkserver_preload(_PRELOAD)
         try:
             with _without_launcher():
-                self._process.start()
+                process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
-            self._process = None
             connection.close()
             raise EnvError(
                 f"the environment's callable {make!r} cannot be sent to a child process: {error}; "
                 "give a function of a module (no lambda, nothing nested), or functools.partial of "
                 "one, or set the manager's type to 'base'"
             ) from error
+        except (RuntimeError, OSError) as error:
+            connection.close()
+            raise EnvError(
+                f"an environment's child process cannot be started: {error}; a script of your own "
+                "that makes child processes must be guarded by if __name__ == '__main__':"
+            ) from error
         finally:
             other.close()
-        self._connection = connection
+        self._process, self._connection = process, connection
         _SEATS.add(self)
 
     def _parting_words(self) -> str:

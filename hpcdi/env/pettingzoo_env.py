@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ class PettingZooEnv(Configurable):
             raise ConfigError(
                 [Problem("env.env_id", f"{cfg.env_id}: its players have different spaces")]
             )
-        return spaces[0]
+        masked = any(is_masked(space) for space in env.observation_space)
+        return dataclasses.replace(spaces[0], is_masked=masked)
 
     @classmethod
     def players(cls, cfg: Any) -> int:
@@ -115,6 +117,11 @@ def _maker(env_id: str, api: str) -> Any:
         if hasattr(module, wanted):
             return getattr(module, wanted)
     raise _cannot_make(env_id, f"there is none such with api {api!r}")
+
+
+def is_masked(space: Any) -> bool:
+    """Whether observations of a space come with a mask of legal actions."""
+    return isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
 
 
 def _unmasked(space: Any) -> Any:

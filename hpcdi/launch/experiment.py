@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdi.config.check import check_over_ranks
+from hpcdi.config.check import check_over_ranks, check_serial
 from hpcdi.config.load import Compiled, compile_config, load
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
@@ -29,8 +29,7 @@ def load_experiment(
     """
     compiled = load(path, overrides)
     spaces = get_spaces(compiled.config.env)
-    if over_ranks:
-        _see_that_ranks_can(compiled.config, path)
+    _see_that_it_can(compiled.config, path, over_ranks=over_ranks)
     policy_cls = get_policy_cls(compiled.config.policy)
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
@@ -42,10 +41,10 @@ def load_experiment(
     ), spaces
 
 
-def _see_that_ranks_can(config: Any, path: str) -> None:
-    problems = check_over_ranks(config)
+def _see_that_it_can(config: Any, path: str, *, over_ranks: bool) -> None:
+    problems = check_over_ranks(config) if over_ranks else check_serial(config)
     players = battle_players(config.env)
-    if players > 1:
+    if over_ranks and players > 1:
         said = f"has {players} players: battles run in one process, by `hpcdi serial {path}`"
         problems.append(Problem("env.env_id", said))
     if problems:

@@ -62,6 +62,8 @@ class SerialPipeline:
     ) -> None:
         self.parts = parts
         self.evaluations: list[Evaluation] = []
+        self.evaluated_at = -1
+        """Train iteration of the last evaluation."""
         self._config, self._keep_best = config, keep_best
 
     def run(self, stop: Callable[[], str | None]) -> str:
@@ -100,7 +102,7 @@ class SerialPipeline:
         wanted, reason = self._config.policy.random_collect_size, None
         while self.train_iter == 0 and self.env_steps < wanted and reason is None:
             self.parts.data.collect(0, None)
-            reason = stop()
+            reason = self._limit() or stop()
         return reason
 
     def _evaluate(self) -> str | None:
@@ -108,6 +110,12 @@ class SerialPipeline:
         evaluator = self.parts.evaluator
         if not evaluator.should_eval(self.train_iter):
             return None
+        return self._conclude()
+
+    def _conclude(self) -> str | None:
+        """Evaluate; the reason to end, if the policy is good enough."""
+        evaluator = self.parts.evaluator
+        self.evaluated_at = self.train_iter
         is_enough, _ = evaluator.eval(self._keep_best, self.train_iter, self.env_steps)
         scalars = evaluator.scalars
         evaluation = Evaluation(
@@ -117,8 +125,13 @@ class SerialPipeline:
         self.evaluations.append(evaluation)
         if not is_enough:
             return None
-        goal = self._config.env.stop_value
+        goal = evaluator.stop_value
         return f"stop value reached: mean return {human_return(evaluation.mean)} of {goal:g}"
+
+    def evaluate_at_end(self) -> None:
+        """Evaluate what has been learnt since the last time, whether it is time or not."""
+        if self.train_iter > max(self.evaluated_at, 0):
+            self._conclude()
 
     def _limit(self) -> str | None:
         limits = self._config.policy.other.commander

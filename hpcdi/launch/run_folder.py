@@ -132,6 +132,7 @@ def end(
 ) -> None:
     """Write into ``run.json`` how the run ended: the mark that scripts look for."""
     known = json.loads(layout.run_file.read_text())
+    known.pop("before", None)
     ended = {
         "state": state,
         "reason": reason,
@@ -224,13 +225,15 @@ def git_commit(folder: Path) -> str | None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether that process is there and is hpcdi's: numbers of processes come again."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (ProcessLookupError, FileNotFoundError):
         return False
     except PermissionError:
         return True
-    return pid > 0
+    return pid > 0 and b"hpcdi" in command
 
 
 def _point_latest(path: Path) -> None:

@@ -57,7 +57,7 @@ def serial(arguments: SerialArguments) -> int:
         path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
         layout = run_folder.claim(path, compiled.to_mapping(), placement, mpi="none")
-    flag = SignalFlag()
+    flag = SignalFlag("ending in order; press Ctrl-C again to end at once")
     flag.install()
     open_log(layout.log_file(0), 0, "serial")
     try:

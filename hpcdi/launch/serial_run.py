@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, CheckpointError, StoreError
 from hpcdi.launch.pipeline import SerialPipeline, Student
 from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
+from hpcdi.store.atomic import write_json
 from hpcdi.store.checkpoints import (
     load_tensors,
     names,
@@ -72,6 +74,8 @@ class SerialRun(Closing):
             return request.reason if request is not None else None
 
         reason = self.pipeline.run(stop)
+        if not stopped:
+            self.pipeline.evaluate_at_end()
         self._watch.look(time.monotonic())
         for student in self.pipeline.parts.students:
             student.learner.call_hook("after_run")
@@ -93,7 +97,10 @@ class SerialRun(Closing):
         facts = {
             "train_iter": pipeline.train_iter,
             "env_steps": pipeline.env_steps,
+            "totals": parts.collector.totals,
+            "evaluated_at": pipeline.evaluated_at,
             "best": parts.evaluator.best,
+            "saved_at": time.time(),
         }
         # data that are collected before the first iteration are worth a checkpoint, too
         name = f"iteration_{pipeline.train_iter:09d}_step_{pipeline.env_steps:012d}"
@@ -133,9 +140,12 @@ class SerialRun(Closing):
             held = checkpoint.file(_BUFFER.format(number))
             if held.exists():
                 student.buffer.load_data(held)
-        parts.collector.envstep = facts["env_steps"]
-        parts.evaluator.best = facts["best"]
-        forget_events_after(self._layout.tensorboard_dir, facts["train_iter"], facts["env_steps"])
+        parts.collector.totals = facts["totals"]
+        if facts["evaluated_at"] >= 0:  # the next evaluation is counted from there
+            parts.evaluator.should_eval(facts["evaluated_at"])
+            self.pipeline.evaluated_at = facts["evaluated_at"]
+        parts.evaluator.best = self._best_of(facts["best"])
+        forget_events_after(self._layout.tensorboard_dir, facts["saved_at"])
         return (
             f"{checkpoint.folder.name}: env step {human_count(facts['env_steps'])}, "
             f"buffer {human_count(parts.students[0].buffer.count())}"
@@ -165,6 +175,24 @@ class SerialRun(Closing):
 
     def _keep_best(self, _name: str) -> None:
         publish_policy(self._layout.best_policy, _image(self.pipeline.parts.students[0]))
+        write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
+
+    def _best_of(self, best: float | None) -> float | None:
+        """The best result: of a checkpoint, or of the best policy, which may be a newer one."""
+        known = [value for value in (best, _read_best(self._best_file)) if value is not None]
+        return max(known, default=None)
+
+    @property
+    def _best_file(self) -> Path:
+        return self._layout.best_policy.with_suffix(".json")
+
+
+def _read_best(path: Path) -> float | None:
+    """What the best policy's evaluation gave; None where that is not known."""
+    try:
+        return float(json.loads(path.read_text())["reward_mean"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _image(student: Student) -> PolicyImage:

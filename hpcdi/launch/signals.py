@@ -16,9 +16,14 @@ _EXIT_CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
 class SignalFlag:
-    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once."""
+    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once.
 
-    def __init__(self) -> None:
+    Args:
+        hint: what to tell the person who pressed Ctrl-C; empty: nothing.
+    """
+
+    def __init__(self, hint: str = "") -> None:
+        self._hint = hint
         self._received: int | None = None
         self._taken = False
 
@@ -41,3 +46,5 @@ class SignalFlag:
         if self._received is not None:
             os._exit(_EXIT_CODES[signal.Signals(number)])
         self._received = number
+        if self._hint:  # printing is not for signal handlers
+            os.write(2, f"\nhpcdi: {self._hint}\n".encode())

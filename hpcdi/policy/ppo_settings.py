@@ -103,6 +103,9 @@ def fill_spaces(cfg: PPOConfig, spaces: Spaces) -> tuple[PPOConfig, list[Problem
     """Empty shapes and bounds from the environment; and where given ones contradict it."""
     model = cfg.model
     problems = list(observation_problems(model.obs_shape, spaces))
+    if spaces.is_masked:
+        said = "PPO knows no action masks, and this environment has them; DQN does"
+        problems.append(Problem("type", said))
     kind = "continuous" if spaces.action_count is None else "discrete"
     shape: int | tuple[int, ...]
     shape = spaces.action_shape if spaces.action_count is None else spaces.action_count

@@ -149,38 +149,27 @@ class TensorBoardWriter:
             self._flushed = time.monotonic()
 
 
-def forget_events_after(folder: str | Path, train_iter: int, env_steps: int) -> None:
-    """Drop points of curves that lie beyond a checkpoint: the run is about to draw them again.
+def forget_events_after(folder: str | Path, saved_at: float) -> None:
+    """Drop points of curves that were drawn after a checkpoint: the run is about to draw them anew.
 
-    TensorBoard's own purge knows one axis; the curves here have two, told by their tags.
+    TensorBoard's own purge goes by steps of one axis; the curves here have two.
 
     Args:
         folder: of the event files.
-        train_iter: the last train iteration that stays, of tags ``<who>_iter/...``.
-        env_steps: the last environment step that stays, of tags ``<who>_step/...``.
+        saved_at: when the checkpoint was taken, seconds since the epoch.
     """
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    limits = {"_iter": train_iter, "_step": env_steps}
-
-    def stays(event: Any, tag: str) -> bool:
-        axis = next((a for a in limits if tag.partition("/")[0].endswith(a)), None)
-        return axis is None or event.step <= limits[axis]
-
     for path in sorted(Path(folder).glob("events.out.tfevents.*")):
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
-        if all(stays(event, value.tag) for event in events for value in event.summary.value):
+        kept = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
+        if len(kept) == len(events):
             continue
         aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         with aside.open("wb") as file:
             records = RecordWriter(file)
-            for event in events:
-                values = [v for v in event.summary.value if stays(event, v.tag)]
-                if event.summary.value and not values:
-                    continue
-                if values:
-                    event.summary.CopyFrom(Summary(value=values))
+            for event in kept:
                 records.write(event.SerializeToString())
             records.flush()
         aside.replace(path)

@@ -28,8 +28,8 @@ class Evaluation:
         scale = max(abs(self.lowest), abs(self.highest))
         mean, std = (human_return(value, scale) for value in (self.mean, self.std))
         return (
-            f"mean return {mean} ± {std} ({self.lowest:.0f} to "
-            f"{self.highest:.0f}, {self.episodes} episodes), policy of iteration "
+            f"mean return {mean} ± {std} ({_whole(self.lowest)} to "
+            f"{_whole(self.highest)}, {self.episodes} episodes), policy of iteration "
             f"{self.policy_version}, env step {human_count(self.env_steps)}"
         )
 
@@ -114,6 +114,11 @@ class StatusLine:
     def _write(self, text: str) -> None:
         sys.stdout.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
         sys.stdout.flush()
+
+
+def _whole(value: float) -> str:
+    text = f"{value:.0f}"
+    return "0" if text == "-0" else text
 
 
 def _eta(limit: float, count: float, per_s: float) -> float:

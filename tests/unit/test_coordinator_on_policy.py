@@ -391,6 +391,13 @@ def pace(*, on_policy: bool = True, bound: float = math.inf) -> Pace:
     return Pace(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
 
 
+def test_slow_environments_give_whole_pieces_on_policy() -> None:
+    """Else a batch would be smaller than was asked for, and advantages cut short."""
+    assert not pace().piece_is_old(1e9)
+    assert pace(on_policy=False).piece_is_old(1e9)
+    assert not pace(on_policy=False).piece_is_old(101.0)
+
+
 @pytest.mark.parametrize(
     ("on_policy", "bound", "pieces", "expected"),
     [

@@ -137,6 +137,10 @@ def test_three_at_once_and_one_drops_out() -> None:
     assert done
     assert [seen.tolist() for seen in observations] == [[4.0], [4.0], [2.0]]
     assert [info["eval_episode_return"] for info in infos] == [4.0, 8.0, 6.0]
+    # one that dropped out earlier ended then: nothing is bootstrapped from what it saw last
+    assert [info["terminated"] for info in infos] == [True] * 3
+    env.reset()
+    assert [info["terminated"] for info in env.step([1, 2, 3])[3]] == [False] * 3
 
 
 class SeedsBattle:
@@ -261,7 +265,7 @@ def test_one_battle_is_reset() -> None:
 
 def test_spaces_and_players() -> None:
     cfg = config("classic.connect_four_v3")
-    assert get_spaces(cfg) == Spaces((6, 7, 2), "int8", 7, ())
+    assert get_spaces(cfg) == Spaces((6, 7, 2), "int8", 7, (), is_masked=True)
     assert battle_players(cfg) == 2
 
 

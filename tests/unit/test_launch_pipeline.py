@@ -91,7 +91,7 @@ class World:
         self.per_collect = per_collect
         self.batch_count: int | None = batches
         self.evaluated_at: list[int] = []
-        self.mean, self.is_enough = 5.0, False
+        self.mean, self.is_enough, self.stop_value = 5.0, False, 50.0
         made = tuple(self._student(number) for number in range(students))
         self.parts = Parts(self, self, made, self)  # type: ignore[arg-type]
 
@@ -260,10 +260,10 @@ def test_columns_that_are_collected_at_random(tmp_path: Path) -> None:
     random = "policy.random_collect_size=400"
     greedy = "policy.other.eps.start=0"
     with serial_run(
-        tmp_path, "cartpole_dqn", *DQN, random, greedy, f"{LIMIT}.max_env_step=1"
+        tmp_path, "cartpole_dqn", *DQN, random, greedy, f"{LIMIT}.max_env_step=400"
     ) as run:
         assert isinstance(run.pipeline.parts.data, ColumnPath)
-        assert train(run) == f"max_env_step reached: {run.pipeline.env_steps} of 1"
+        assert train(run) == f"max_env_step reached: {run.pipeline.env_steps} of 400"
         buffer = run.pipeline.parts.students[0].buffer
         assert buffer.count() == run.pipeline.env_steps >= 400
         actions = buffer.sample_batch(400, 0).columns["action"]
@@ -271,9 +271,16 @@ def test_columns_that_are_collected_at_random(tmp_path: Path) -> None:
         assert run.pipeline.train_iter == 0
 
 
+def test_collecting_at_random_keeps_to_the_limits(tmp_path: Path) -> None:
+    more = ("policy.random_collect_size=100000", f"{LIMIT}.max_env_step=200")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more) as run:
+        assert train(run).startswith("max_env_step reached")
+        assert 200 <= run.pipeline.env_steps < 400
+
+
 def test_samples_that_are_collected_at_random(tmp_path: Path, foreign: str) -> None:
     random = "policy.random_collect_size=400"
-    with serial_run(tmp_path, foreign, random, f"{LIMIT}.max_env_step=1") as run:
+    with serial_run(tmp_path, foreign, random, f"{LIMIT}.max_env_step=400") as run:
         parts = run.pipeline.parts
         assert isinstance(parts.data, SamplePath)
 
@@ -338,8 +345,9 @@ def test_a_policy_is_evaluated_when_it_is_time(tmp_path: Path) -> None:
     with serial_run(tmp_path, "cartpole_dqn", *DQN, often, f"{LIMIT}.max_train_iter=9") as run:
         train(run)
         evaluations = run.pipeline.evaluations
-    assert [evaluation.policy_version for evaluation in evaluations] == [0, 4, 8]
-    assert [evaluation.episodes for evaluation in evaluations] == [2] * 3
+    # what was learnt since the last time is evaluated at the end
+    assert [evaluation.policy_version for evaluation in evaluations] == [0, 4, 8, 9]
+    assert [evaluation.episodes for evaluation in evaluations] == [2] * 4
     steps = [evaluation.env_steps for evaluation in evaluations]
     assert steps[0] == 0 < steps[1] < steps[2]
     assert (tmp_path / "policies" / "best.safetensors").exists()

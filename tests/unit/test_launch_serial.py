@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -322,22 +324,37 @@ def test_nothing_to_train(tmp_path: Path) -> None:
 
 def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    write_facts(run_dir, state="running", pid=os.getppid(), host=platform.node())
-    before = facts_of(run_dir)
-    with pytest.raises(LaunchError, match=f"is still running, as process {os.getppid()}"):
-        serial(SerialArguments(None, (), None, str(run_dir)))
-    assert facts_of(run_dir) == before
+    with subprocess.Popen([sys.executable, "-c", "input()  # hpcdi"], stdin=subprocess.PIPE) as job:
+        write_facts(run_dir, state="running", pid=job.pid, host=platform.node())
+        before = facts_of(run_dir)
+        with pytest.raises(LaunchError, match=f"is still running, as process {job.pid}"):
+            serial(SerialArguments(None, (), None, str(run_dir)))
+        assert facts_of(run_dir) == before
+        job.kill()
+
+
+def test_the_best_policy_stays_the_best_after_a_kill(tmp_path: Path) -> None:
+    """The checkpoint that is gone on from may be older than the best policy."""
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE) as run:
+        train(run)
+        run.pipeline.parts.evaluator.best = 321.0
+        run._keep_best("ckpt_best.pth.tar")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE, restarts=1) as run:
+        run.resume()
+        assert run.pipeline.parts.evaluator.best == 321.0
+        assert run.pipeline.evaluated_at == 5
 
 
 def test_a_run_whose_process_has_died(go: Callable[..., Any]) -> None:
     """Killed, it could not say so; nor can a process on another host be asked."""
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
     more = (f"{LIMIT}.max_train_iter=6",)
-    for said in ({"pid": 2**22 + 1}, {"pid": os.getppid(), "host": "elsewhere"}):
+    # process 1 is not ours: numbers come again
+    for said in ({"pid": 2**22 + 1}, {"pid": 1}, {"pid": os.getppid(), "host": "elsewhere"}):
         write_facts(run_dir, state="running", **{"host": platform.node(), **said})
         assert serial(SerialArguments(None, more, None, str(run_dir))) == 0
     facts = facts_of(run_dir)
-    assert (facts["restarts"], facts["pid"], facts["host"]) == (2, os.getpid(), platform.node())
+    assert (facts["restarts"], facts["pid"], facts["host"]) == (3, os.getpid(), platform.node())
 
 
 def test_a_run_without_a_checkpoint_stays_what_it_was(

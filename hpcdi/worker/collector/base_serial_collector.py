@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
-from hpcdi.types import Array, Transition
+from hpcdi.types import Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
-from hpcdi.worker.collector.rollout import RolloutForm, rollout
+from hpcdi.worker.collector.rollout import RolloutForm
 from hpcdi.worker.collector.stats import CollectReport
 
 __all__ = [
@@ -149,6 +148,15 @@ class SerialCollector(Closing, ISerialCollector):
         self._report.totals["envstep"] = value
 
     @property
+    def totals(self) -> dict[str, int]:
+        """All counts so far; can be set, when a run is resumed."""
+        return dict(self._report.totals)
+
+    @totals.setter
+    def totals(self, value: Mapping[str, int]) -> None:
+        self._report.totals.update(value)
+
+    @property
     def recent_returns(self) -> list[float]:
         """Of the last hundred episodes; in a battle, the first player's."""
         return list(self._report.recent)
@@ -205,43 +213,6 @@ class SerialCollector(Closing, ISerialCollector):
     def _present(self) -> Any:
         """What policies get for observations."""
         return to_tensors if self._cfg.transform_obs else None
-
-
-class Session:
-    """One call of `collect`: its steps, and what is to be said of it.
-
-    Args:
-        env: the environments.
-        form: how to step.
-        setting: keyword arguments of the policy, or a list of them, one for each policy.
-        act: see `rollout`.
-    """
-
-    def __init__(self, env: Any, form: RolloutForm, setting: Any = None, act: Any = None) -> None:
-        self.env_steps = 0
-        self._env, self._form, self._act = env, form, act
-        self._setting = setting or {}
-        self._began = time.perf_counter()
-
-    def steps(self) -> Iterator[int]:
-        """Step without end; gives the transitions of each step.
-
-        Raises:
-            EnvError: the environments have done all their episodes, but more is to be collected.
-        """
-        for count in rollout(self._form, self._setting, self._act):
-            self.env_steps += count
-            yield count
-            if not count and getattr(self._env, "done", False):
-                raise EnvError("the environments are done: the manager's episode_num is too low")
-
-    def report(self, report: CollectReport, samples: int, train_iter: int) -> tuple[Array, Array]:
-        """Count what was done; gives returns and lengths of the episodes that ended."""
-        returns, lengths = self._form.take_episodes()
-        counts = {"envstep": self.env_steps, "train_sample": samples, "episode": len(returns)}
-        report.add(counts, time.perf_counter() - self._began, returns)
-        report.show(train_iter)
-        return returns, lengths
 
 
 def attribute_of(policy: Any, name: str, default: Any) -> Any:

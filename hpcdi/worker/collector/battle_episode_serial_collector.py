@@ -12,11 +12,11 @@ from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
-    Session,
     enough_episodes,
     marked,
 )
 from hpcdi.worker.collector.battle import BattleForm, by_player, checked_policies
+from hpcdi.worker.collector.session import Session
 from hpcdi.worker.collector.trajectory import TransitionRecorder
 
 

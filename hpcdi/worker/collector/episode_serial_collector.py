@@ -13,12 +13,12 @@ from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
-    Session,
     attribute_of,
     enough_episodes,
     marked,
 )
 from hpcdi.worker.collector.rollout import TransitionForm
+from hpcdi.worker.collector.session import Session
 from hpcdi.worker.collector.trajectory import Piece, TransitionRecorder
 
 

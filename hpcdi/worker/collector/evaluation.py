@@ -130,6 +130,11 @@ class SerialEvaluator(Closing, ISerialEvaluator):
     def best(self, result: Any) -> None:
         self._best = result
 
+    @property
+    def stop_value(self) -> Any:
+        """Result that ends the run."""
+        return self._cfg.stop_value
+
     def reset_env(self, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset_env`."""
         if _env is None or _env is self._env:

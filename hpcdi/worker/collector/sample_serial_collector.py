@@ -17,11 +17,11 @@ from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
-    Session,
     attribute_of,
     piece_length,
 )
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm, columnar_actor
+from hpcdi.worker.collector.session import Session
 from hpcdi.worker.collector.trajectory import TransitionRecorder
 
 

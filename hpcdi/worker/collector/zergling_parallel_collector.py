@@ -137,7 +137,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
             self._tell(now)
-        if now - self._pace.began_at >= PIECE_S:
+        if self._pace.piece_is_old(now):
             self._cut()
 
     def _finish_task(self) -> None:
@@ -217,6 +217,10 @@ class Pace:
         if policy.on_policy:
             self._pieces = 1 + (bound if math.isfinite(bound) else 0)
         self._given = (-1, 0)  # a version, and how many pieces were made by it
+
+    def piece_is_old(self, now: float) -> bool:
+        """Whether what is recorded should go as it is; on-policy, a batch is of whole pieces."""
+        return math.isinf(self._pieces) and now - self.began_at >= PIECE_S
 
     def gave_piece(self, version: int) -> None:
         """A piece of a policy has gone."""
