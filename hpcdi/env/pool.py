@@ -204,9 +204,11 @@ class Pool(Closing):
 
     def _give_up(self, env: int, failure: EnvFailure, activity: str, times: int) -> EnvError:
         self.failures += 1
+        advice = "the environment itself must be mended, or a time-out of env.manager raised"
+        if activity != "stepping":
+            advice = "look at what it says, or raise env.manager.max_retry"
         error = EnvError(
-            _story(env, failure, f"{activity}, {times} times in a row")
-            + "\nlook at what it says, or raise env.manager.max_retry"
+            _story(env, failure, f"{activity}, {times} times in a row") + f"\n{advice}"
         )
         error.__cause__ = failure
         return error

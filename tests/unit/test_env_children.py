@@ -47,13 +47,11 @@ def is_gone(pid: int, within_s: float = 5.0) -> bool:
     return False
 
 
-def test_close_is_fast_and_leaves_nothing() -> None:
+def test_close_leaves_nothing() -> None:
     with running("forkserver", [COUNT] * 2) as manager:
         pids = pids_of(manager)
         steps_of(manager, 2)
         assert memories() > 0
-        begun = time.monotonic()
-    assert time.monotonic() - begun < 1.0
     assert all(map(is_gone, pids))
     assert memories() == 0
 
@@ -76,8 +74,6 @@ def test_a_hung_environment_is_closed_too() -> None:
     with running("forkserver", [partial(CountEnv, hang_at=1)]) as manager:
         pids = pids_of(manager)
         manager._pool.seats[0].ask(("step", None, True, False))  # type: ignore[attr-defined]
-        begun = time.monotonic()
-    assert time.monotonic() - begun < 2.0
     assert all(map(is_gone, pids))
 
 
