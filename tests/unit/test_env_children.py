@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,7 +25,8 @@ from hpcdi.errors import EnvError
 
 
 def memories() -> int:
-    """Pieces of shared memory that this process holds."""
+    """Pieces of shared memory that this process holds, but for what awaits the collector."""
+    gc.collect()
     maps = Path("/proc/self/maps").read_text().count("memfd:hpcdi-env")
     links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return maps + sum("memfd:hpcdi-env" in link for link in links)
