@@ -90,3 +90,25 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert set(found) == {"sead", "policy.nstep", "policy.learn.batch_sise", "env.stop_value"}
     assert "did you mean 'seed'" in found["sead"]
     assert "did you mean 'batch_size'" in found["policy.learn.batch_sise"]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("policy.collect.serial_collector.type=episode", "'episode' is for your own code"),
+        ("policy.eval.evaluator.type=metric", "'metric' is for your own code"),
+        ("policy.eval.evaluator.n_episode=3", "must be at least env.evaluator_env_num, 20, not 3"),
+    ],
+)
+def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, problem: str) -> None:
+    path = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
+    with pytest.raises(ConfigError, match=problem):
+        load_experiment(path, [override], over_ranks=False)
+    load_experiment(path, [override])  # over ranks nobody asks
+
+
+def test_a_key_is_not_its_own_better_spelling() -> None:
+    path = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_ppo.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(path, ["policy.model.dueling=true"])
+    assert "did you mean policy.model.dueling" not in str(caught.value)

@@ -474,3 +474,10 @@ def test_settings_that_contradict_the_environment() -> None:
     ]
     _, problems = filled({"action_space": "continuous"}, Spaces((4,), "float32", 2, ()))
     assert problems == ["model.action_space: is continuous, the environment's are discrete"]
+
+
+def test_observations_with_masks_are_refused() -> None:
+    spaces = Spaces((3, 3, 2), "int8", 9, (), is_masked=True)
+    _, problems = PPOPolicy.with_spaces(PPOPolicy.parse_config({}), spaces)
+    assert [problem.path for problem in problems] == ["type"]
+    assert "no action masks" in problems[0].message
