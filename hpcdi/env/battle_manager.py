@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from hpcdi.env.base import BaseEnvTimestep, ManagerConfig
-from hpcdi.env.episodes import Episodes
-from hpcdi.env.manager import EnvManager, ResetParam
 from hpcdi.env.pool import Pool
-from hpcdi.env.pool_manager import EnvFn, open_pool, start_of, starts_of
+from hpcdi.env.pooled import EnvFn, PooledManager
 from hpcdi.env.runner import Outcome
 from hpcdi.env.seat import EnvFailure
-from hpcdi.errors import EnvError
 from hpcdi.types import Array
 
 
-class BattleManager(EnvManager):
+class BattleManager(PooledManager):
     """Battle environments, each replaced when it fails; one environment at a time.
 
     Observations and actions are lists with one element for each player, None where a player is not
@@ -31,6 +28,8 @@ class BattleManager(EnvManager):
         seed: of the environments.
     """
 
+    takes_objects = True
+
     def __init__(
         self,
         env_fns: Sequence[EnvFn],
@@ -39,72 +38,14 @@ class BattleManager(EnvManager):
         episode_num: int | None = None,
         seed: np.random.SeedSequence,
     ) -> None:
-        checked = settings or ManagerConfig()
-        super().__init__(len(env_fns), checked, episode_num=episode_num, seed=seed)
-        self._env_fns = env_fns
-        self._pool: Pool | None = None
+        super().__init__(env_fns, settings, episode_num=episode_num, seed=seed)
         self._waiting: dict[int, Any] = {}  # observations that wait for an action
-
-    @property
-    def closed(self) -> bool:
-        """Whether the environments are not running."""
-        return self._pool is None
-
-    @property
-    def failures(self) -> int:
-        """See `EnvManager.failures`."""
-        return 0 if self._pool is None else self._pool.failures
 
     @property
     def players(self) -> int:
         """Players of one environment."""
         facts = self._running().facts
         return 0 if facts is None else facts.players
-
-    def launch(self, reset_param: ResetParam | None = None) -> None:
-        """Make the environments and reset them.
-
-        Raises:
-            EnvError: they are running already, or one cannot be made or reset.
-        """
-        if self._pool is not None:
-            raise EnvError("the environments are running; close() them before launch()")
-        params = self._selected(reset_param)
-        pool = open_pool(self._env_fns, self._settings, self._streams, takes_objects=True)
-        starts = starts_of(self.env_num, self._streams, params, is_made=False)
-        try:
-            self._waiting = pool.start(starts)
-        except BaseException:
-            pool.close()
-            raise
-        self._pool = pool
-        self._episodes = Episodes(self.env_num, self._episodes.quota, self.players)
-
-    def reset(self, reset_param: ResetParam | None = None) -> None:
-        """See `EnvManager.reset`; seeds move on, so episodes differ."""
-        pool = self._running()
-        params = self._selected(reset_param)
-        if reset_param is None:
-            starts = starts_of(self.env_num, self._streams, params, is_made=True)
-            self._waiting = pool.start(starts)
-            self._episodes = Episodes(self.env_num, self._episodes.quota, self.players)
-            return
-        starts = {env: start_of(self._streams, env, param) for env, param in params.items()}
-        self._waiting.update(pool.start(starts))
-        for env in params:
-            self._episodes.drop(env)
-
-    @property
-    def observation_space(self) -> Any:
-        """Gymnasium's spaces of the players' observations, in a list."""
-        facts = self._running().facts
-        return None if facts is None else facts.observation_space
-
-    @property
-    def action_space(self) -> Any:
-        """Gymnasium's spaces of the players' actions, in a list."""
-        facts = self._running().facts
-        return None if facts is None else facts.action_space
 
     @property
     def ready_obs(self) -> dict[int, Any]:
@@ -141,16 +82,6 @@ class BattleManager(EnvManager):
             env: list(map(_legal, self.action_space, obs)) for env, obs in self.ready_obs.items()
         }
 
-    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
-        """See `EnvManager.call`."""
-        return self._running().call(env, name, *args)
-
-    def close(self) -> None:
-        """Close the environments; again: nothing."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
-
     def _timestep(self, env: int, outcome: Outcome) -> BaseEnvTimestep:
         """Count a good step, and go on to what is acted on next."""
         here = np.arange(self.env_num) == env
@@ -170,7 +101,7 @@ class BattleManager(EnvManager):
     ) -> dict[int, BaseEnvTimestep]:
         """Timesteps of environments that failed: they stand at the start of a new episode."""
         firsts = pool.recover(failed, good)
-        self._waiting.update(firsts)
+        self._stand(firsts)
         steps = {}
         for env, first in firsts.items():
             self._episodes.drop(env)
@@ -179,10 +110,8 @@ class BattleManager(EnvManager):
             steps[env] = BaseEnvTimestep(first, nothing, False, info)
         return steps
 
-    def _running(self) -> Pool:
-        if self._pool is None:
-            raise EnvError("the environments are not running; launch() them first")
-        return self._pool
+    def _stand(self, firsts: Mapping[int, Any]) -> None:
+        self._waiting.update(firsts)
 
 
 def _legal(space: Any, observation: Any) -> Any:

@@ -15,7 +15,7 @@ from hpcdi.env import managers as _managers  # noqa: F401  (registers)
 from hpcdi.env import pettingzoo_env as _battles  # noqa: F401  (registers)
 from hpcdi.env.base import EnvConfig, ManagerConfig
 from hpcdi.env.managers import Source
-from hpcdi.env.pool_manager import ChildConfig, EnvFn
+from hpcdi.env.pooled import ChildConfig, EnvFn
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY

@@ -13,7 +13,8 @@ from hpcdi.env.base import ManagerConfig
 from hpcdi.env.battle_manager import BattleManager
 from hpcdi.env.gym_manager import GymManager
 from hpcdi.env.manager import EnvManager
-from hpcdi.env.pool_manager import ChildConfig, EnvFn, PoolManager
+from hpcdi.env.pool_manager import PoolManager
+from hpcdi.env.pooled import ChildConfig, EnvFn
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 
