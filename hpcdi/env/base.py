@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from hpcdi.config.fields import ComponentConfig, component, setting
 from hpcdi.errors import Problem
@@ -57,35 +57,6 @@ def is_abnormal(timestep: BaseEnvTimestep) -> bool:
     info: Any = timestep.info
     infos = [info] if isinstance(info, Mapping) else info  # one for each player
     return any(one.get("abnormal", False) for one in infos)
-
-
-class VectorEnvManager(Protocol):
-    """Steps several environments in lock-step, as arrays."""
-
-    env_num: int
-    observation: Array
-    """What the policy acts on next, [envs, ...]."""
-
-    def launch(self, reset_param: Mapping[int, Any] | None = None) -> None:
-        """Make the environments and reset them."""
-        ...
-
-    def step_all(self, actions: Array) -> VectorStep:
-        """Step all environments by actions [envs, ...]; `observation` moves on."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether every environment has done its number of episodes."""
-        ...
-
-    def take_episodes(self) -> tuple[Array, Array]:
-        """Returns and lengths of the episodes that ended since the last call, in order."""
-        ...
-
-    def close(self) -> None:
-        """Close the environments; again: nothing."""
-        ...
 
 
 @dataclass(frozen=True)

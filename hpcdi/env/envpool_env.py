@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.env.base import EnvConfig
-from hpcdi.env.gymnasium_env import read_spaces
+from hpcdi.env.gymnasium_env import spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.imports import import_module
@@ -138,11 +138,7 @@ class EnvPoolEnv(Configurable):
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
         """
-        env = cls.make_vector(cfg, 1)
-        try:
-            return read_spaces(env.single_observation_space, env.single_action_space, cfg.env_id)
-        finally:
-            env.close()
+        return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
 @contextlib.contextmanager

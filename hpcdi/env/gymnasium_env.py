@@ -103,11 +103,19 @@ class GymnasiumEnv(Configurable):
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
         """
-        env = cls.make_vector(cfg, 1)
-        try:
-            return read_spaces(env.single_observation_space, env.single_action_space, cfg.env_id)
-        finally:
-            env.close()
+        return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
+
+
+def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
+    """Spaces of one environment of a vector environment, which is closed.
+
+    Raises:
+        ConfigError: they are of an unknown kind.
+    """
+    try:
+        return read_spaces(vector.single_observation_space, vector.single_action_space, env_id)
+    finally:
+        vector.close()
 
 
 def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:

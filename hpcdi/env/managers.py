@@ -55,7 +55,8 @@ class BaseEnvManager(Configurable):
             ConfigError: a setting does not go with the source.
         """
         if source.vector is None:
-            return _pooled(source, settings, episode_num, seed)
+            manager_cls = BattleManager if source.is_battle else PoolManager
+            return manager_cls(source.env_fns, settings, episode_num=episode_num, seed=seed)
         if not settings.auto_reset:
             message = "cannot be false for a vector environment; set env.manager.type: subprocess"
             raise ConfigError([Problem("env.manager.auto_reset", message)])
@@ -68,29 +69,10 @@ class BaseEnvManager(Configurable):
 
 
 @ENV_MANAGER_REGISTRY.register("subprocess")
-class SubprocessEnvManager(Configurable):
-    """Each environment in a child process; all of them step at the same time."""
+class SubprocessEnvManager(BaseEnvManager):
+    """Each environment in a child process; all of them step at the same time.
+
+    Its sources have no `vector`: a vector environment lives in one process.
+    """
 
     Config = ChildConfig
-
-    @classmethod
-    def build(
-        cls,
-        source: Source,
-        settings: ManagerConfig,
-        *,
-        episode_num: int | None,
-        seed: np.random.SeedSequence,
-    ) -> EnvManager:
-        """Manager of the environments of a source."""
-        return _pooled(source, settings, episode_num, seed)
-
-
-def _pooled(
-    source: Source,
-    settings: ManagerConfig,
-    episode_num: int | None,
-    seed: np.random.SeedSequence,
-) -> EnvManager:
-    manager_cls = BattleManager if source.is_battle else PoolManager
-    return manager_cls(source.env_fns, settings, episode_num=episode_num, seed=seed)
