@@ -56,23 +56,10 @@ class InteractionSerialEvaluator(SerialEvaluator):
             None, "folder for films; empty: the experiment's, where there is a TensorBoard writer"
         )
 
-    def __init__(
-        self,
-        cfg: Any,
-        env: Any = None,
-        policy: Any = None,
-        tb_logger: Any = None,
-        exp_name: str = "default_experiment",
-        instance_name: str = "evaluator",
-    ) -> None:
-        self._render_due = Every(0)
-        super().__init__(cfg, env, policy, tb_logger, exp_name, instance_name)
-        self._render_due = Every(self._cfg.render.render_freq)
-
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset`."""
         super().reset(_policy, _env)
-        self._render_due.restart()
+        self._render_due = Every(self._cfg.render.render_freq)
 
     def eval(
         self,

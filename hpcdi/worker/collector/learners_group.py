@@ -1,9 +1,9 @@
-"""Doing a thing once for all learners of a process group; a process alone needs no torch."""
+"""What serial workers do as one process group of learners; a process alone needs no torch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hpcdi.errors import CommError
@@ -18,6 +18,15 @@ def group_rank() -> int:
     from hpcdi.comm import dist
 
     return dist.get_rank()
+
+
+def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts summed over the members of the process group; as they are where there is none."""
+    if "torch" not in sys.modules:
+        return dict(counts)
+    from hpcdi.comm import dist
+
+    return {name: int(dist.allreduce_data(count, "sum")) for name, count in counts.items()}
 
 
 def on_first_rank(make: Callable[[], T]) -> T:

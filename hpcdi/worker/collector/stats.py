@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import numpy as np
 
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
+from hpcdi.worker.collector.learners_group import sum_over_ranks
 
 _RECENT_EPISODES = 100
 _REPORT_EVERY_S = 1.0
@@ -84,7 +84,7 @@ class CollectReport:
             duration_s: seconds that it took.
             returns: of the episodes that ended in it.
         """
-        for name, count in _over_ranks(counts).items():
+        for name, count in sum_over_ranks(counts).items():
             self.totals[name] += count
             self._since[name] = self._since.get(name, 0) + count
         self._since["duration"] += duration_s
@@ -146,12 +146,3 @@ class CollectReport:
             "reward_max": float(returns.max()),
             "reward_min": float(returns.min()),
         }
-
-
-def _over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts summed over the members of the process group; as they are where there is none."""
-    if "torch" not in sys.modules:
-        return dict(counts)
-    from hpcdi.comm.dist import allreduce_data
-
-    return {name: int(allreduce_data(count, "sum")) for name, count in counts.items()}
