@@ -238,7 +238,16 @@ class Policy(Configurable):
         raise NotImplementedError
 
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
-        raise NotImplementedError
+        """A transition, with all that the policy put out; ``done``: the task has ended."""
+        info = timestep.info
+        return {
+            "obs": obs,
+            "next_obs": timestep.obs,
+            **policy_output,
+            "reward": np.float32(timestep.reward),
+            "done": bool(info.get("terminated", timestep.done)),
+            "truncated": bool(info.get("truncated", False)),
+        }
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         raise NotImplementedError

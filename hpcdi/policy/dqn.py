@@ -115,18 +115,14 @@ class DQNPolicy(Policy):
     _columnar: Any = True
 
     def _init_learn(self) -> None:
-        import torch
-
+        from hpcdi.policy.networks import learner_device
         from hpcdi.policy.q_learning import QLearner, QUpdate
 
-        if self._cfg.cuda and not torch.cuda.is_available():
-            raise PolicyError("policy.cuda is true, but torch sees no CUDA device on this rank")
-        learn = self._cfg.learn
+        device, learn = learner_device(cuda=self._cfg.cuda), self._cfg.learn
         update = QUpdate(
             learn.learning_rate, learn.target_update_freq, learn.double, learn.loss,
             learn.grad_clip_norm, self._cfg.priority_IS_weight, self._cfg.priority,
         )  # fmt: skip
-        device = torch.device("cuda" if self._cfg.cuda else "cpu")
         self._learner = QLearner(self._build_network(), update, device)
         self._model = self._learner.network
 
@@ -215,15 +211,7 @@ class DQNPolicy(Policy):
         return self._forward_collect(data)
 
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
-        info = timestep.info
-        return {
-            "obs": obs,
-            "next_obs": timestep.obs,
-            "action": policy_output["action"],
-            "reward": np.float32(timestep.reward),
-            "done": bool(info.get("terminated", timestep.done)),
-            "truncated": bool(info.get("truncated", False)),
-        }
+        return super()._process_transition(obs, {"action": policy_output["action"]}, timestep)
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode; ``reward`` is the n-step return."""

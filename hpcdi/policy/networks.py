@@ -1,4 +1,4 @@
-"""Networks, in torch."""
+"""Networks, in torch, and where they learn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from torch import Tensor, nn
 from hpcdi.errors import PolicyError
 
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
+
+
+def learner_device(*, cuda: bool) -> torch.device:
+    """Where a policy learns.
+
+    Raises:
+        PolicyError: `cuda` is asked for where there is none.
+    """
+    if cuda and not torch.cuda.is_available():
+        raise PolicyError("policy.cuda is true, but torch sees no CUDA device on this rank")
+    return torch.device("cuda" if cuda else "cpu")
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

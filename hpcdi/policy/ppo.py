@@ -68,13 +68,10 @@ class PPOPolicy(Policy):
     # -------------------------------------------------------------------------------------- learn
 
     def _init_learn(self) -> None:
-        import torch
-
+        from hpcdi.policy.networks import learner_device
         from hpcdi.policy.ppo_update import PPOLearner
 
-        if self._cfg.cuda and not torch.cuda.is_available():
-            raise PolicyError("policy.cuda is true, but torch sees no CUDA device on this rank")
-        device = torch.device("cuda" if self._cfg.cuda else "cpu")
+        device = learner_device(cuda=self._cfg.cuda)
         self._model = self._build_network()
         self._learner = PPOLearner(self._model, self._cfg.learn, device, self._random(_SHUFFLES))
 
@@ -135,17 +132,6 @@ class PPOPolicy(Policy):
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         return _act(self._greedy, data, {})
-
-    def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
-        info = timestep.info
-        return {
-            "obs": obs,
-            "next_obs": timestep.obs,
-            **policy_output,
-            "reward": np.float32(timestep.reward),
-            "done": bool(info.get("terminated", timestep.done)),
-            "truncated": bool(info.get("truncated", False)),
-        }
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode, with ``adv`` and ``return``."""
