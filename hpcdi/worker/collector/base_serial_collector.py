@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,11 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
-from hpcdi.worker.collector.rollout import RolloutForm
+from hpcdi.worker.collector.rollout import RolloutForm, TransitionForm
 from hpcdi.worker.collector.stats import CollectReport
+from hpcdi.worker.collector.trajectory import TransitionRecorder
+
+MakeSamples = Callable[[list[Transition]], list[Transition]]
 
 __all__ = [
     "CachePool",
@@ -210,6 +213,19 @@ class SerialCollector(Closing, ISerialCollector):
             raise ConfigError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
+    def _recorder(
+        self, policy: Any, length: float, make_samples: MakeSamples
+    ) -> TransitionRecorder:
+        """Keeps a policy's transitions; see `TransitionRecorder` for the length and the samples."""
+        env_num: int = self._env.env_num
+        return TransitionRecorder(env_num, length, policy.process_transition, make_samples)
+
+    def _transition_form(self, recorder: TransitionRecorder) -> TransitionForm:
+        return TransitionForm(
+            self._env, self._policy, recorder, present=self._present(),
+            deepcopy=self._cfg.deepcopy_obs,
+        )  # fmt: skip
+
     def _present(self) -> Any:
         """What policies get for observations."""
         return to_tensors if self._cfg.transform_obs else None
@@ -223,9 +239,9 @@ def attribute_of(policy: Any, name: str, default: Any) -> Any:
         return default
 
 
-def marked(samples: list[Transition], train_iter: int) -> list[Transition]:
+def marked(samples: list[Transition], train_iter: int, **more: int) -> list[Transition]:
     """Samples that say by which policy they were made: ``collect_iter``, its train iteration."""
-    return [{**sample, "collect_iter": train_iter} for sample in samples]
+    return [{**sample, "collect_iter": train_iter, **more} for sample in samples]
 
 
 def piece_length(policy: Any, target: int, env_num: int) -> float:

@@ -17,6 +17,7 @@ from hpcdi.env.base import BaseEnvTimestep, is_abnormal
 from hpcdi.errors import PolicyError
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array
+from hpcdi.worker.collector.base_serial_collector import SerialCollector
 from hpcdi.worker.collector.contract import (
     Observations,
     actions_of,
@@ -159,15 +160,20 @@ class _Turn:
         self.reward: Any = np.float32(0.0)
 
 
-def checked_policies(policies: Any, who: str) -> list[Any]:
-    """One policy for each player.
+class BattleSerialCollector(SerialCollector):
+    """What serial collectors of battles share; their policy is a list with one for each player."""
 
-    Raises:
-        PolicyError: it is not a list of two or more.
-    """
-    if not isinstance(policies, list | tuple) or len(policies) < 2 or hasattr(policies, "forward"):
-        raise PolicyError(f"{who} takes a list of policies, one for each player, at least two")
-    return list(policies)
+    def _checked_policy(self, policy: Any) -> list[Any]:
+        if not isinstance(policy, list | tuple) or len(policy) < 2 or hasattr(policy, "forward"):
+            raise PolicyError(
+                f"{type(self).__name__} takes a list of policies, one for each player, at least two"
+            )
+        return list(policy)
+
+    def _battle_form(self, recorders: Sequence[TransitionRecorder | None]) -> BattleForm:
+        return BattleForm(
+            self._env, self._policy, recorders, self._present(), deepcopy=self._cfg.deepcopy_obs
+        )
 
 
 def by_player(returns: Array, lengths: Array, players: int) -> list[list[dict[str, Any]]]:

@@ -10,18 +10,16 @@ from hpcdi.config.fields import setting
 from hpcdi.types import Settings
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import (
-    SerialCollector,
     SerialCollectorConfig,
     enough_episodes,
     marked,
 )
-from hpcdi.worker.collector.battle import BattleForm, by_player, checked_policies
+from hpcdi.worker.collector.battle import BattleForm, BattleSerialCollector, by_player
 from hpcdi.worker.collector.session import Session
-from hpcdi.worker.collector.trajectory import TransitionRecorder
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("episode_1v1")
-class BattleEpisodeSerialCollector(SerialCollector):
+class BattleEpisodeSerialCollector(BattleSerialCollector):
     """Collects whole episodes of a battle of n policies; see `SerialCollector`."""
 
     @dataclass(frozen=True)
@@ -68,17 +66,9 @@ class BattleEpisodeSerialCollector(SerialCollector):
             data = [[sample for episode in own for sample in episode] for own in data]
         return data, by_player(returns, lengths, len(data))
 
-    def _checked_policy(self, policy: Any) -> list[Any]:
-        return checked_policies(policy, type(self).__name__)
-
     def _make_form(self) -> BattleForm:
-        recorders = [
-            TransitionRecorder(
-                self._env.env_num, math.inf, policy.process_transition,
-                policy.get_train_sample if self._cfg.get_train_sample else list,
-            )
+        wants_samples = self._cfg.get_train_sample
+        return self._battle_form([
+            self._recorder(policy, math.inf, policy.get_train_sample if wants_samples else list)
             for policy in self._policy
-        ]  # fmt: skip
-        return BattleForm(
-            self._env, self._policy, recorders, self._present(), deepcopy=self._cfg.deepcopy_obs
-        )
+        ])  # fmt: skip

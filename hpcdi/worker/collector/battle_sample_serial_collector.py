@@ -8,19 +8,17 @@ from typing import Any
 from hpcdi.types import Settings, Transition
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import (
-    SerialCollector,
     SerialCollectorConfig,
     attribute_of,
     marked,
     piece_length,
 )
-from hpcdi.worker.collector.battle import BattleForm, by_player, checked_policies
+from hpcdi.worker.collector.battle import BattleForm, BattleSerialCollector, by_player
 from hpcdi.worker.collector.session import Session
-from hpcdi.worker.collector.trajectory import TransitionRecorder
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample_1v1")
-class BattleSampleSerialCollector(SerialCollector):
+class BattleSampleSerialCollector(BattleSerialCollector):
     """Collects training samples of a battle of n policies; see `SerialCollector`.
 
     A policy whose attribute ``collect_data`` is false plays, and nothing of it is kept.
@@ -73,18 +71,10 @@ class BattleSampleSerialCollector(SerialCollector):
         last = target if drop_extra else None
         return [own[:last] for own in samples], by_player(returns, lengths, len(samples))
 
-    def _checked_policy(self, policy: Any) -> list[Any]:
-        return checked_policies(policy, type(self).__name__)
-
     def _make_form(self) -> BattleForm:
-        recorders = [
-            TransitionRecorder(
-                self._env.env_num, 1, policy.process_transition, policy.get_train_sample
-            )
+        return self._battle_form([
+            self._recorder(policy, 1, policy.get_train_sample)
             if attribute_of(policy, "collect_data", True)
             else None
             for policy in self._policy
-        ]
-        return BattleForm(
-            self._env, self._policy, recorders, self._present(), deepcopy=self._cfg.deepcopy_obs
-        )
+        ])  # fmt: skip

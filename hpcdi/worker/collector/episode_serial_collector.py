@@ -93,10 +93,4 @@ class EpisodeSerialCollector(SerialCollector):
         return marked(transitions, train_iter)
 
     def _make_form(self) -> TransitionForm:
-        recorder = TransitionRecorder(
-            self._env.env_num, math.inf, self._policy.process_transition, list
-        )
-        return TransitionForm(
-            self._env, self._policy, recorder, present=self._present(),
-            deepcopy=self._cfg.deepcopy_obs,
-        )  # fmt: skip
+        return self._transition_form(self._recorder(self._policy, math.inf, list))

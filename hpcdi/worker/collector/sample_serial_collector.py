@@ -18,6 +18,7 @@ from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
     attribute_of,
+    marked,
     piece_length,
 )
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm, columnar_actor
@@ -135,14 +136,7 @@ class SampleSerialCollector(SerialCollector):
         return concatenate_columns(parts)
 
     def _make_form(self) -> TransitionForm:
-        policy = self._policy
-        recorder = TransitionRecorder(
-            self._env.env_num, 1, policy.process_transition, policy.get_train_sample
-        )
-        return TransitionForm(
-            self._env, policy, recorder, present=self._present(),
-            deepcopy=self._cfg.deepcopy_obs,
-        )  # fmt: skip
+        return self._transition_form(self._recorder(self._policy, 1, self._policy.get_train_sample))
 
 
 def _samples_of(
@@ -151,10 +145,8 @@ def _samples_of(
     """Samples of the pieces that were closed, marked with where they come from."""
     samples = []
     for piece in recorder.take():
-        about = {"collect_iter": train_iter}
-        if level_seeds is not None:
-            about["seed"] = level_seeds[piece.env]
-        samples += [{**sample, **about} for sample in piece.samples]
+        level = {} if level_seeds is None else {"seed": level_seeds[piece.env]}
+        samples += marked(piece.samples, train_iter, **level)
     return samples
 
 
