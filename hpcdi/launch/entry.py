@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hpcdi
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError, StoreError
-from hpcdi.launch import run_folder
+from hpcdi.launch import run_folder, words
 from hpcdi.launch.environment import LaunchEnvironment, check_world_size
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
@@ -256,25 +255,18 @@ def _opening(context: Any) -> list[str]:
     config, size = context.config, context.link.size
     learners = config.policy.learn.learner.learner_num
     collectors = size - 1 - learners
-    return [
-        f"hpcdi {hpcdi.__version__}: {config.exp_name}, {size} ranks: 1 coordinator, "
+    title = (
+        f"{config.exp_name}, {size} ranks: 1 coordinator, "
         f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
-        f"of {config.env.collector_env_num} environments",
-        f"  run folder   {run_folder.short(context.layout.root)}",
-        f"  TensorBoard  tensorboard --logdir {run_folder.short(context.layout.root)}",
-    ]
+        f"of {config.env.collector_env_num} environments"
+    )
+    return words.opening(title, context.layout)
 
 
 def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
-    word = {"done": "done", "failed": "FAILED", "stopped": "stopped"}[outcome.state]
-    if outcome.state == "done" and outcome.reason.startswith("stop value"):
-        word = "solved"
-    lines = [f"\n{word}: {outcome.reason}", *summary]
-    lines.append(f"  run folder   {run_folder.short(layout.root)}")
-    lines.append(f"  TensorBoard  tensorboard --logdir {run_folder.short(layout.root)}")
+    lines = [words.verdict(outcome.state, outcome.reason), *summary]
+    lines += [words.folder_line(layout), words.tensorboard_line(layout)]
     if layout.data_dir.exists():
         inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
         lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
-    policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
-    lines += [f"  policy       {run_folder.short(path)}" for path in policies[:1]]
-    return lines
+    return lines + words.policy_lines(layout)

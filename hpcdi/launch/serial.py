@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hpcdi
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError, LaunchError
-from hpcdi.launch import run_folder
+from hpcdi.launch import run_folder, words
 from hpcdi.launch.signals import SignalFlag
 
 
@@ -135,26 +134,16 @@ def _resumable(path: Path) -> Path:
 
 def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
     again = f", restart {restarts}" if restarts else ""
-    return [
-        f"hpcdi {hpcdi.__version__}: {config.exp_name}, one process with "
-        f"{config.env.collector_env_num} environments{again}",
-        f"  run folder   {run_folder.short(layout.root)}",
-        f"  TensorBoard  tensorboard --logdir {run_folder.short(layout.root)}",
-    ]
+    envs = config.env.collector_env_num
+    return words.opening(f"{config.exp_name}, one process with {envs} environments{again}", layout)
 
 
 def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
-    word = {"done": "done", "failed": "FAILED", "stopped": "stopped"}[state]
-    if state == "done" and reason.startswith("stop value"):
-        word = "solved"
-    lines = [f"\n{word}: {reason}"]
-    if run is not None:
-        lines += run.summary()
-    lines.append(f"  run folder   {run_folder.short(layout.root)}")
-    for path in (layout.best_policy, layout.latest_policy):
-        if path.exists():
-            lines.append(f"  policy       {run_folder.short(path)}")
-            break
+    summary = [] if run is None else run.summary()
+    lines = [
+        words.verdict(state, reason), *summary,
+        words.folder_line(layout), *words.policy_lines(layout),
+    ]  # fmt: skip
     if state != "done" and run is not None and run.has_checkpoint:
         lines.append(f"  go on with   hpcdi serial --resume {run_folder.short(layout.root)}")
     return lines
