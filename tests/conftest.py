@@ -78,3 +78,14 @@ def _no_open_hdf5_file() -> Iterator[None]:
     if h5py is not None:
         count = h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE)
         assert count == 0, f"{count} HDF5 files are open"
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """A small network's results must not hang on how many cores there are."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,7 @@ from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class CollectorScript(Script):

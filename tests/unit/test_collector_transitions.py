@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,7 @@ from hpcdi.types import Columns, Transition
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
 from hpcdi.worker.collector.trajectory import TransitionRecorder
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def recorder(env_num: int, length: int) -> TransitionRecorder:

@@ -25,7 +25,10 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.worker import BaseSerialCommander
 
 pytest.importorskip("pettingzoo")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("one_torch_thread"),
+]
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = (
@@ -42,14 +45,6 @@ PPO = (
 )  # fmt: skip
 LIMIT = "policy.other.commander"
 BATTLE = "tictactoe_dqn", (*DQN, "policy.nstep=1", "policy.learn.update_per_collect=2")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

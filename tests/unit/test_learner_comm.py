@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,9 @@ from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
 from hpcdi.worker.learner.comm.mpi_fs_learner import _takes_columns
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 ROWS = 12
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class LearnerScript(Script):

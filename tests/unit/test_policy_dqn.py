@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,9 @@ from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.types import RowView
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 GAMMA = 0.5
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def policy(*modes: str, seed: int = 0, **settings: Any) -> Any:

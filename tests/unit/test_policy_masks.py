@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,10 @@ from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn_samples import columns_of
 from hpcdi.policy.exploration import epsilon_greedy, uniform_legal
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 ACTIONS = 4
 DOUBLE = pytest.mark.parametrize("double", [True, False])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def policy(*modes: str, seed: int = 0, **settings: Any) -> Any:

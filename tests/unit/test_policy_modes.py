@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.types import Spaces
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 MODES = ("learn", "collect", "eval", "command")
 SETTINGS = {
     "type": "dqn",
@@ -24,14 +25,6 @@ SETTINGS = {
     "learn": {"batch_size": 7},
     "collect": {"n_sample": 5},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def policy(*modes: str, **settings: Any) -> Policy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from hpcdi.store.block import transition_rows
 from hpcdi.types import Array, Columns, Spaces
 from hpcdi.worker.collector.trajectory import ColumnRecorder
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 3, "action_space": "discrete"}
 CONTINUOUS: dict[str, Any] = {
     "obs_shape": 4, "action_shape": [2], "action_space": "continuous",
@@ -28,14 +29,6 @@ CONTINUOUS: dict[str, Any] = {
 }  # fmt: skip
 BOTH = pytest.mark.parametrize("model", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 OBSERVATION = np.random.default_rng(0).standard_normal((50, 4), dtype=np.float32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def policy(*modes: str, model: Any = None, seed: int = 0, **settings: Any) -> PPOPolicy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,13 @@ from hpcdi.policy.actor_critic import ActorCritic
 from hpcdi.policy.ppo_settings import PPOLearnConfig
 from hpcdi.policy.ppo_update import Minibatch, PPOLearner, ppo_losses
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 PLAIN = PPOLearnConfig(
     batch_size=8, learning_rate=0.01, epoch_per_collect=2, value_weight=0.5, entropy_weight=0.01,
     clip_ratio=0.2, value_clip=False, adv_norm=False, grad_clip_norm=0.0,
 )  # fmt: skip
 STATES, ACTIONS = 3, 2
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Table(ActorCritic):

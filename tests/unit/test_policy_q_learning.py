@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,12 @@ from torch import Tensor, nn
 
 from hpcdi.policy.q_learning import QLearner, QUpdate
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 PLAIN = QUpdate(
     learning_rate=0.1, target_update_freq=1000, double=False, loss="mse", grad_clip_norm=0.0,
     use_weights=False, give_priority=True,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def learner(table: list[list[float]], **settings: Any) -> QLearner:
