@@ -13,9 +13,21 @@ from jobs import Running, processes_of
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def started() -> Iterator[list[Running]]:
+    """Takes jobs; sees that they are over, and that nothing of them runs on."""
+    jobs: list[Running] = []
+    yield jobs
+    for job in jobs:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+    for job in jobs:
+        assert not processes_of(job.run_dir), "processes are left over"
+
+
+@pytest.fixture
+def start(tmp_path: Path, started: list[Running]) -> Callable[..., Running]:
     """Starts ``hpcdi train`` (or another command) with a run folder of its own."""
-    started: list[Running] = []
 
     def begin(
         config: str | Path,
@@ -32,10 +44,4 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         started.append(Running(line, run_dir, variables or {}))
         return started[-1]
 
-    yield begin
-    for job in started:
-        if job.process.poll() is None:
-            os.killpg(job.process.pid, signal.SIGKILL)
-            job.process.wait()
-    for job in started:
-        assert not processes_of(job.run_dir), "processes are left over"
+    return begin

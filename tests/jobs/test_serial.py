@@ -8,12 +8,12 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import pytest
-from jobs import CARTPOLE, Ended, Running, processes_of, temporary_files
+from jobs import CARTPOLE, Ended, Running, temporary_files
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.store.checkpoints import names, newest_checkpoint
@@ -32,9 +32,8 @@ RANDOM_RETURN = 30.0
 
 
 @pytest.fixture
-def serial(tmp_path: Path) -> Iterator[Start]:
+def serial(tmp_path: Path, started: list[Running]) -> Start:
     """Starts ``hpcdi serial`` with a run folder of its own, or one that there is."""
-    started: list[Running] = []
 
     def begin(*arguments: str | Path, run_dir: Path | None = None, resume: bool = False) -> Running:
         run_dir = run_dir or tmp_path / f"serial{len(started)}"
@@ -43,13 +42,7 @@ def serial(tmp_path: Path) -> Iterator[Start]:
         started.append(Running(line, run_dir, {}))
         return started[-1]
 
-    yield begin
-    for job in started:
-        if job.process.poll() is None:
-            os.killpg(job.process.pid, signal.SIGKILL)
-            job.process.wait()
-    for job in started:
-        assert not processes_of(job.run_dir), "processes are left over"
+    return begin
 
 
 def done(job: Running) -> Ended:
