@@ -85,11 +85,27 @@ class LinkPump(Closing):
                     return message
         return None
 
-    def report_failure(self, failure: WorkerFailed, timeout_s: float = 10.0) -> Leave | None:
-        """Tell rank 0 that this rank has failed; its leave to go, or None if it is silent."""
+    def report_failure(
+        self,
+        failure: WorkerFailed,
+        timeout_s: float = 10.0,
+        release: Callable[[], None] = lambda: None,
+    ) -> Leave | None:
+        """Tell rank 0 that this rank has failed.
+
+        Args:
+            failure: what to tell.
+            timeout_s: how long to wait for the answer.
+            release: frees others that wait for this rank; called when rank 0 has been told, so that
+                what they say of it comes later.
+
+        Returns:
+            Leave to go, or None if rank 0 is silent.
+        """
         self.send(0, failure)
         with contextlib.suppress(CommError):  # rank 0 may be gone; the wait tells
             self.flush(1.0)
+        release()
         leave = self.wait_for(Leave, timeout_s)
         self.close()
         return leave

@@ -16,14 +16,6 @@ def check(config: Any) -> list[Problem]:
         said = f"the settings of type {policy.type!r} lack {', '.join(lacking)}: its Config must be"
         return [Problem("policy", f"{said} derived from hpcdi.policy.settings.PolicyConfig")]
     problems += _buffer_problems(policy)
-    if policy.learn.learner.learner_num > 1:
-        problems.append(
-            Problem(
-                "policy.learn.learner.learner_num",
-                "more than one learner needs gradient synchronisation, which this version does "
-                "not have yet; set it to 1",
-            )
-        )
     if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
         problems.append(
             Problem("exp_name", f"must be a plain folder name, not {config.exp_name!r}")

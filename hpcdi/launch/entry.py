@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,12 +184,21 @@ def _work(role: str, context: Any) -> int:
         failure = describe(error, role)
         LOGGER.info("this rank failed", exc_info=True)
         pump = worker.pump if worker is not None and worker.pump.is_alive else None
-        leave = (pump or LinkPump(context.link)).report_failure(failure)
+        leave = (pump or LinkPump(context.link)).report_failure(failure, release=_leaver(context))
         if leave is None:  # rank 0 does not answer: say it here, and end the job
             sys.stderr.write(headline(failure, context.link.rank) + "\n")
             abort_job(failure.exit_code)
         return leave.exit_code if leave is not None else failure.exit_code
     return worker.exit_code
+
+
+def _leaver(context: Any) -> Callable[[], None]:
+    """How a rank that has failed leaves the other learners, who wait for its gradients."""
+    if context.group is None:
+        return lambda: None
+    from hpcdi.comm.dist import dist_finalize
+
+    return dist_finalize
 
 
 def _coordinate(context: Any) -> int:

@@ -25,16 +25,20 @@ def check_world(world: int, config: Any) -> None:
     """See that a world is large enough.
 
     Raises:
-        LaunchError: it has no rank left for a collector.
+        LaunchError: it has no rank left for a collector; or, on-policy, for one to each learner:
+            a batch is a piece of every collector, and each learner must have one.
     """
-    needed = 1 + learner_count(config) + 1
+    learners = learner_count(config)
+    collectors = learners if config.policy.on_policy else 1
+    needed = 1 + learners + collectors
     if world < needed:
         missing = needed - world
         raise LaunchError(
             f"a world of {world} rank{'s' if world != 1 else ''} is too small: {missing} missing. "
-            f"This experiment needs 1 coordinator, {learner_count(config)} learner and at least 1 "
-            f"collector; start it with -n {needed} or more (it asks for "
-            f"{default_world_size(config)})"
+            f"This experiment needs 1 coordinator, {learners} learner{'s' * (learners > 1)} and at "
+            f"least {collectors} collector{'s' * (collectors > 1)}"
+            f"{', one to each learner on-policy' * (collectors > 1)}; start it with -n {needed} "
+            f"or more (it asks for {default_world_size(config)})"
         )
 
 

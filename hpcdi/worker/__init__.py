@@ -5,6 +5,7 @@ Owns: everything that the predecessor's ``ding.worker`` had, under the same name
 messages and files only; coordinator, collector and learner never import each other.
 """
 
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.collector import (
     BaseCommCollector,
     BaseParallelCollector,
@@ -82,6 +83,7 @@ __all__ = [
     "ISerialCollector",
     "ISerialEvaluator",
     "InteractionSerialEvaluator",
+    "LearnerAggregator",
     "LearnerHook",
     "MPIFileSystemCollector",
     "MPIFileSystemLearner",

@@ -134,12 +134,6 @@ def test_a_buffer_holds_four_of_the_smallest_blocks(size: int, is_enough: bool) 
         assert found == {path: "must be at least 132, 4 x (policy.collect.n_sample + 1), not 131"}
 
 
-def test_one_learner_is_all_there_is_yet() -> None:
-    found = problems_of({"policy": {"learn": {"learner": {"learner_num": 2}}}})
-    assert list(found) == ["policy.learn.learner.learner_num"]
-    assert "set it to 1" in found["policy.learn.learner.learner_num"]
-
-
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "/abs"])
 def test_the_name_is_a_plain_folder_name(name: str) -> None:
     assert problems_of({"exp_name": name}) == {

@@ -17,6 +17,7 @@ from test_coordinator_partition import (
     give,
     make_buffer,
     make_partition,
+    serve,
 )
 
 from hpcdi.comm.messages import AdmitBlock, ItemReady
@@ -58,7 +59,7 @@ def test_a_block_that_failed_costs_its_rows_only() -> None:
     assert order.first_row == 20  # its rows come up again when the ring has gone round
     assert partition.buffer.count() == 18
     partition.demand(demand(8, 8))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert not np.isin(batches.rows, np.arange(10, 20)).any()
     for k in range(4, 30):
@@ -69,7 +70,7 @@ def test_a_block_that_failed_costs_its_rows_only() -> None:
 def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None:
     """Else it reads for ever what has gone already, while its orders pile up."""
     desk = make_desk()
-    orders = deque[AdmitBlock](desk.open(1))
+    orders = deque[AdmitBlock](order for _, order in desk.open(1))
     freed = set[str]()
     for k in range(100):
         orders += [order for _, order in desk.assign(block(k, [17]))]
@@ -95,7 +96,7 @@ def test_while_there_is_no_learner_the_oldest_blocks_give_way(
         assert desk.assign(block(k, [17])) == []
     assert desk.take_freed() == ["data/1.h5", "data/2.h5"]
     assert desk.blocks_skipped == 2
-    assert [order.block_id for order in desk.open(1)] == [3, 4, 5]
+    assert [order.block_id for _, order in desk.open(1)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("block_id", [1, 99])
@@ -112,7 +113,7 @@ def test_a_block_with_more_transitions_than_the_buffer_gives_the_last_ones() -> 
     assert give(partition, block(1, [10, 11])).ring_rows >= 23
     assert partition.buffer.count() == 16
     partition.demand(demand(4, 4))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert set(batches.rows.reshape(-1).tolist()) == {*range(5, 10), *range(11, 22)}
 
@@ -131,7 +132,7 @@ def test_priorities_of_items_that_have_gone_are_counted() -> None:
 def test_blocks_before_a_learner_wait_for_it() -> None:
     desk = make_desk()
     assert desk.assign(block(1, [5])) == desk.assign(block(2, [5])) == []
-    orders = desk.open(3)
+    orders = [order for rank, order in desk.open(3) if rank == 3]
     assert [(order.block_id, order.first_row) for order in orders] == [(1, 0), (2, 6)]
     assert desk.open(4) == []
     for order in orders:
@@ -141,8 +142,7 @@ def test_blocks_before_a_learner_wait_for_it() -> None:
 
 def test_learners_get_blocks_in_turn() -> None:
     desk = make_desk()
-    desk.open(1)
-    desk.open(2)
+    desk.open(1, 2)
     turns = [desk.assign(block(k, [5])) for k in range(5)]
     assert [[(rank, order.first_row) for rank, order in turn] for turn in turns] == [
         [(1, 0)], [(2, 0)], [(1, 6)], [(2, 6)], [(1, 12)],
@@ -159,7 +159,7 @@ def test_the_desk_counts_what_is_lost_and_drawn() -> None:
         desk.assign(block(k, [5]))
         desk.admit(1, admitted(k, error="torn" if k == 1 else ""))
     desk.partitions[1].demand(demand(2, 3))
-    desk.partitions[1].serve(0)
+    serve(desk.partitions[1])
     assert (desk.items_admitted, desk.blocks_lost, desk.samples_drawn()) == (10, 1, 6)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from test_coordinator_desk import make_desk
-from test_coordinator_partition import admitted, block, demand, give, make_partition
+from test_coordinator_partition import admitted, block, demand, give, make_partition, serve
 
 from hpcdi.comm.messages import ItemReady
 from hpcdi.config.load import compile_config
@@ -37,12 +37,12 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
     partition = make_partition(**limited(max=0.5))
     give(partition, block(1, [8]))
     partition.demand(demand(1, 4))
-    assert partition.serve(0) is not None  # 8 pushed, 4 drawn: 2 for one
+    assert serve(partition) is not None  # 8 pushed, 4 drawn: 2 for one
     assert partition.offer(block(2, [8])) == []
     assert "blocks wait: 9 items pushed for 4 drawn" in partition.blocked
     for _ in range(8):
         partition.demand(demand(1, 4))
-        assert partition.serve(0) is not None
+        assert serve(partition) is not None
     assert [order.block_id for order in partition.orders()] == [2]
     assert partition.blocked == ""
 
@@ -54,16 +54,16 @@ def test_a_learner_waits_while_data_come_too_slowly_and_it_is_said() -> None:
     desk.admit(1, admitted(1))
     partition = desk.partitions[1]
     partition.demand(demand(4, 8))  # 32 of 8 is too much at once, one batch of 8 is not
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert batches.rows.shape == (1, 8)
-    assert partition.serve(0) is not None
-    assert partition.serve(0) is None
+    assert serve(partition) is not None
+    assert serve(partition) is None
     assert "learner waits: 8 items pushed for 24 drawn" in desk.blocked
     assert "data come too slowly" in desk.blocked
     desk.assign(block(2, [8]))
     desk.admit(1, admitted(2))
-    assert partition.serve(0) is not None
+    assert serve(partition) is not None
     assert desk.blocked == ""
 
 
@@ -71,7 +71,7 @@ def test_a_learner_that_waits_for_the_first_items_says_so() -> None:
     partition = make_partition(min_fill=20)
     give(partition, block(1, [8]))
     partition.demand(demand(1, 4))
-    assert partition.serve(0) is None
+    assert serve(partition) is None
     assert partition.blocked.startswith("learner waits: 8 items are here, drawing begins at 20")
 
 
@@ -178,7 +178,7 @@ def test_buffers_report_into_the_curves_of_the_run() -> None:
     desk.admit(1, admitted(1))
     for train_iter in (5, 6):
         desk.partitions[1].demand(demand(1, 4, train_iter=train_iter))
-        assert desk.partitions[1].serve(0) is not None
+        assert serve(desk.partitions[1]) is not None
     tags = {tag: (value, step) for tag, value, step in points}
     version = int(block(1, [8]).items["policy_version"][0])
     assert tags["buffer_rank1_iter/staleness_max"] == (6.0 - version, 6)

@@ -13,7 +13,7 @@ import pytest
 from collector_probe import Port, collector, do, registered_probes
 from test_collector_channels import FOREVER_S, Counter, Learner, values_of
 from test_collector_channels import update as policy_update
-from test_coordinator_partition import BLOCK_BYTES, admitted, block, demand, make_buffer
+from test_coordinator_partition import BLOCK_BYTES, admitted, block, demand, make_buffer, serve
 from test_coordinator_scheduler import EVERY_S, Run
 from test_learner_feed import World
 from worker_world import COLLECTOR, LEARNER, Script, experiment
@@ -72,7 +72,7 @@ class Part:
 
     def serve(self, *collecting: int) -> list[int] | None:
         """Rows of the batch, sorted."""
-        batches = self.partition.serve(77, collecting)
+        batches = serve(self.partition, 77, collecting)
         if batches is None:
             return None
         assert isinstance(batches, Batches)
@@ -273,7 +273,7 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
         ((_, order),) = desk.assign(piece(A, version, version))
         desk.admit(1, admitted(order.block_id))
         desk.partitions[1].demand(demand(1, 0, train_iter=version))
-        batches = desk.partitions[1].serve(0, [A])
+        batches = serve(desk.partitions[1], 0, [A])
         assert batches is not None
         assert batches.rows.shape == (1, 5)
 

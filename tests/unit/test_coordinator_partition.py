@@ -11,7 +11,7 @@ import pytest
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
 from hpcdi.errors import BufferContractError
 from hpcdi.types import ITEM_DTYPE, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.partition import Partition, item_rows, ring_rows
+from hpcdi.worker.coordinator.partition import Partition, Pieces, item_rows, ring_rows
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 100
@@ -57,6 +57,14 @@ def give(partition: Partition, ready: BlockReady) -> AdmitBlock:
     order = partition.place(ready)
     partition.admit(admitted(ready.block_id))
     return order
+
+
+def serve(
+    partition: Partition, env_steps: int = 0, collecting: Sequence[int] = ()
+) -> Batches | None:
+    """As many batches as can be drawn, as the desk does it for a group of one."""
+    ready = partition.ready(Pieces(collecting, partition.given))
+    return partition.serve(ready, env_steps) if ready else None
 
 
 # ------------------------------------------------------------------------------------------- rows
@@ -126,9 +134,9 @@ def test_items_can_be_drawn_once_the_learner_holds_them() -> None:
     partition = make_partition()
     partition.place(block(1, [8, 8]))
     partition.demand(demand(2, 4))
-    assert partition.serve(0) is None
+    assert serve(partition) is None
     assert partition.admit(admitted(1)) == 16
-    batches = partition.serve(env_steps=77)
+    batches = serve(partition, 77)
     assert isinstance(batches, Batches)
     assert (batches.buffer_id, batches.env_steps) == ("buffer", 77)
     assert partition.samples_drawn == 8
@@ -145,10 +153,10 @@ def test_a_demand_is_served_once() -> None:
     partition = make_partition()
     give(partition, block(1, [10]))
     partition.demand(demand(1, 4))
-    assert partition.serve(0) is not None
-    assert partition.serve(0) is None
+    assert serve(partition) is not None
+    assert serve(partition) is None
     partition.demand(demand(0, 4, ids=[1]))  # priorities alone ask for nothing
-    assert partition.serve(0) is None
+    assert serve(partition) is None
 
 
 def test_a_demand_waits_until_there_is_enough() -> None:
@@ -156,7 +164,7 @@ def test_a_demand_waits_until_there_is_enough() -> None:
     partition.demand(demand(1, 4))
     for block_id, served in [(1, False), (2, False), (3, True)]:
         give(partition, block(block_id, [4]))
-        assert (partition.serve(0) is not None) is served
+        assert (serve(partition) is not None) is served
 
 
 def test_no_more_batches_at_once_than_items_fill() -> None:
@@ -166,7 +174,7 @@ def test_no_more_batches_at_once_than_items_fill() -> None:
     partition.demand(demand(5, 4))
     shapes = []
     for block_id in (2, 3, 4):
-        batches = partition.serve(0)
+        batches = serve(partition)
         shapes.append(batches.rows.shape if batches is not None else None)
         give(partition, block(block_id, [10]))
     assert shapes == [(2, 4), (3, 4), None]
@@ -176,7 +184,7 @@ def test_a_full_buffer_serves_a_request_larger_than_itself() -> None:
     partition = make_partition(replay_buffer_size=10)
     give(partition, block(1, [10]))
     partition.demand(demand(16, 4))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert batches.rows.shape == (2, 4)
 
@@ -187,7 +195,7 @@ def test_a_second_request_adds_to_one_that_waits() -> None:
     partition.demand(demand(3, 4, train_iter=5))
     give(partition, block(1, [19]))
     give(partition, block(2, [19]))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert batches.rows.shape == (5, 4)
 
@@ -198,7 +206,7 @@ def test_batches_of_a_group_span_all_strata() -> None:
     for k in range(5):
         give(partition, block(k, [19]))
     partition.demand(demand(8, 10))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     for ids in batches.unique_ids:  # 95 items of equal mass: each tenth of them gives one
         tenths = np.sort(ids) // 9.5
@@ -209,7 +217,7 @@ def test_each_batch_anneals_beta() -> None:
     partition = make_partition(beta=0.0, anneal_step=10)
     give(partition, block(1, [19]))
     partition.demand(demand(4, 2))
-    partition.serve(0)
+    serve(partition)
     assert partition.buffer.beta == pytest.approx(0.4)
 
 
@@ -218,7 +226,7 @@ def test_staleness_follows_the_policy_version() -> None:
     give(partition, block(1, [6], version=5))
     give(partition, block(2, [6], version=20))
     partition.demand(demand(1, 6, train_iter=21))
-    batches = partition.serve(0)
+    batches = serve(partition)
     assert batches is not None
     assert batches.rows.min() >= 7  # the first block's items are over ten iterations old
     assert partition.buffer.count() == 6

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_coordinator_partition import BLOCK_BYTES, block, demand, make_buffer
+from test_coordinator_partition import BLOCK_BYTES, block, demand, make_buffer, serve
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, Message
 from hpcdi.types import Array
@@ -101,7 +101,7 @@ class Simulation:
             learner.tokens.update(zip(new, last, strict=True))
         else:
             partition.demand(message)
-        batches = partition.serve(0)
+        batches = serve(partition)
         if batches is not None:
             self.check_rows(rank, batches)
             learner.inbox.append(batches)

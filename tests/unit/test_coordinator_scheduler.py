@@ -23,6 +23,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.types import Array
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Phase
 from hpcdi.worker.coordinator.scheduler import Scheduler, Timeouts
@@ -49,7 +50,8 @@ class Run:
         self.seen: list[tuple[int, Message]] = []
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**commander)), make_desk(), self.ranks, TIMEOUTS,
+            create_parallel_commander(experiment(**commander)), make_desk(),
+            LearnerAggregator({"learner": [1]}), self.ranks, TIMEOUTS,
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
         self.tasks: dict[int, CollectTask | LearnTask] = {}

@@ -33,6 +33,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.scheduler import Scheduler
@@ -167,7 +168,8 @@ class World:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_desk(), RANKS,
+            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_desk(),
+            LearnerAggregator({"learner": [1]}), RANKS,
             TIMEOUTS,
         )  # fmt: skip
         self.now = 0.0

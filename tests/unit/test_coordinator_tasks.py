@@ -32,16 +32,16 @@ def book(collectors: int = 0, learners: int = 0) -> TaskBook:
 
 def test_who_is_free_the_longest_goes_first() -> None:
     tasks = book(collectors=2)
-    assert [tasks.give("collector", collect(name), 0.0) for name in "ab"] == [1, 2]
+    assert [tasks.give("collector", collect(name), 0.0) for name in "ab"] == [[1], [2]]
     assert not tasks.has_free("collector")
     tasks.finish("b", "collector", 2)
     tasks.finish("a", "collector", 1)
-    assert [tasks.give("collector", collect(name), 1.0) for name in "cd"] == [2, 1]
+    assert [tasks.give("collector", collect(name), 1.0) for name in "cd"] == [[2], [1]]
 
 
 def test_kinds_are_kept_apart() -> None:
     tasks = book(collectors=1, learners=1)
-    assert tasks.give("learner", LearnTask("l", "p", "b"), 0.0) == 1
+    assert tasks.give("learner", LearnTask("l", "p", "b"), 0.0) == [1]
     assert not tasks.has_free("learner")
     assert tasks.has_free("collector")
     with pytest.raises(LookupError, match="no learner is free"):
@@ -63,11 +63,11 @@ def test_the_end_of_a_task_that_was_not_given_out_frees_nobody() -> None:
 def test_begun() -> None:
     tasks = book(collectors=1)
     tasks.give("collector", collect("a"), 3.0)
-    running = tasks.begun("a", 0.0)
+    running = tasks.begun("a", 1, 0.0)
     assert running is not None
     assert (running.task, running.rank, running.started) == (collect("a"), 1, 3.0)
     assert running.has_begun
-    assert tasks.begun("b", 0.0) is None
+    assert tasks.begun("b", 1, 0.0) is None
 
 
 # ----------------------------------------------------------------------------------- making room
@@ -121,11 +121,11 @@ def test_lateness_is_told_once(has_begun: bool) -> None:
     tasks.give("collector", collect("a"), 0.0)
     tasks.choose_to_close(10.0)
     if has_begun:
-        tasks.begun("a", 0.0)
+        tasks.begun("a", 1, 0.0)
     assert tasks.late(10.0 + COLLECT_S - 0.1) == []
     assert tasks.late(12.0 + COLLECT_S) == [(1, TaskLate("a", 2.0 + COLLECT_S))]
     if has_begun:
-        tasks.begun("a", 0.0)
+        tasks.begun("a", 1, 0.0)
     assert tasks.late(20.0 + COLLECT_S) == []
 
 
@@ -140,7 +140,7 @@ def test_a_learner_that_never_begins_is_named() -> None:
     tasks = book(learners=2)
     tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
     tasks.give("learner", LearnTask("m", "p", "b"), 5.0)
-    tasks.begun("l", 0.0)
+    tasks.begun("l", 1, 0.0)
     tasks.check_learners(5.0 + LEARN_S)
     with pytest.raises(WorkerSilentError) as caught:
         tasks.check_learners(6.0 + LEARN_S)
@@ -201,7 +201,7 @@ def test_a_rank_that_says_nothing_is_told_once_until_it_is_heard_again() -> None
     assert tasks.quiet(QUIET_S - 0.1, ()) == []
     assert tasks.quiet(QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
     assert tasks.quiet(2 * QUIET_S, ()) == []
-    tasks.begun("a", 100.0)
+    tasks.begun("a", 1, 100.0)
     assert tasks.quiet(101.0, ()) == []
     assert tasks.quiet(100.0 + QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
     tasks.finish("a", "collector", 1)
@@ -212,6 +212,6 @@ def test_a_rank_that_waits_for_data_may_be_quiet() -> None:
     tasks = book(learners=1)
     tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
     (rank,) = [rank for rank, _ in tasks.quiet(QUIET_S, ())]
-    tasks.begun("l", 0.0)
+    tasks.begun("l", 1, 0.0)
     assert tasks.quiet(QUIET_S, (rank,)) == []
     assert len(tasks.quiet(QUIET_S, ())) == 1, "it does not wait any more"

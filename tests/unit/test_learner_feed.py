@@ -21,7 +21,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, _Ahead
 
 RING_ROWS = 16
 
@@ -223,7 +223,31 @@ def test_never_more_than_prefetch_under_way(prefetch: int, batches: int) -> None
         asked = sum(demand.batches for demand in sent)
         assert 0 < asked - taken <= prefetch
         assert asked - taken > prefetch - max(1, prefetch // 4)
-        feed._under_way -= 1  # as `next` does when it takes a batch
+        feed._ahead.under_way -= 1  # as `next` does when it takes a batch
+
+
+@pytest.mark.parametrize(("iteration_s", "expected"), [(0.001, 16), (0.1, 5), (0.4, 2), (60.0, 2)])
+def test_batches_that_take_long_are_not_many_under_way(iteration_s: float, expected: int) -> None:
+    """At the end of a run all that have come are done still."""
+    ahead = _Ahead(most=16)
+    now = 0.0
+    for _ in range(40):
+        ahead.under_way += ahead.missing()
+        ahead.took(now)
+        now += iteration_s
+        ahead.computed(now)
+        now += 1000.0  # waiting for data is not computing
+    assert ahead.under_way + ahead.missing() == expected
+
+
+def test_an_end_comes_after_the_batches_before_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.admit(0, 4)
+    world.fill([[0, 1], [2, 3]])
+    world.feed.end()
+    assert world.next().unique_ids.tolist() == [0, 1]
+    assert world.next().unique_ids.tolist() == [2, 3]
+    assert world.feed.next(2, lambda: True) is None
 
 
 def test_feedback_goes_with_the_next_demand(tmp_path: Path) -> None:

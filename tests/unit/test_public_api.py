@@ -199,10 +199,9 @@ MODULES: dict[str, str] = {
 _GROUPS = {
     "battle play": """MarineParallelCollector PARALLEL_COLLECTOR_REGISTRY.marine
         PARALLEL_COMMANDER_REGISTRY.one_vs_one""",
-    "learners": """LearnerAggregator BaseLearner.ckpt_name BaseLearner.save_checkpoint
+    "learners": """BaseLearner.ckpt_name BaseLearner.save_checkpoint
         BaseLearner.default_config.dataloader BaseLearner.default_config.is_multitask_pipeline
-        BaseLearner.default_config.log_policy BaseLearner.default_config.only_monitor_rank0
-        FlaskFileSystemLearner.__del__""",
+        BaseLearner.default_config.log_policy BaseLearner.default_config.only_monitor_rank0""",
 }
 NOT_BUILT_YET = {name: later for later, names in _GROUPS.items() for name in names.split()}
 """Name -> the capability that brings it; a class stands for all of its members."""
@@ -212,6 +211,7 @@ LEFT_OUT: dict[str, str] = {
         f"BaseParallelCollector.{name}": "the rank has them; a collector has none of its own"
         for name in ("_join_thread", "_start_thread", "_setup_logger", "_setup_timer")
     },
+    "FlaskFileSystemLearner.__del__": "it would wait for the others in the middle of a failure",
     "ZerglingParallelCollector.default_config.compressor": "shards are written as they are",
     "ZerglingParallelCollector.default_config.print_freq": "rank 0 shows the progress of all",
 }

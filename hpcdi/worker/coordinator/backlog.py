@@ -18,10 +18,15 @@ class Backlog:
 
     Args:
         limit_rows: rows that may wait.
+
+    Attributes:
+        dropped: blocks that nobody will read.
+        offered: rows that ever came.
     """
 
     def __init__(self, limit_rows: int) -> None:
         self.dropped = 0
+        self.offered = 0
         self._limit_rows = limit_rows
         self._waiting: deque[BlockReady] = deque()
         self._unread: set[int] = set()
@@ -35,6 +40,7 @@ class Backlog:
     def add(self, ready: BlockReady) -> None:
         """Let a block wait, if need be in place of the oldest."""
         self._waiting.append(ready)
+        self.offered += ready.shard.rows
         rows = self.rows
         while rows > self._limit_rows and len(self._waiting) > 1:
             oldest = self._waiting.popleft()

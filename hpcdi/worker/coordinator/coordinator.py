@@ -21,6 +21,7 @@ from hpcdi.store.snapshots import save_state
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, timeouts
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
@@ -74,6 +75,7 @@ class Coordinator(Closing, Configurable):
         self._scheduler = Scheduler(
             create_parallel_commander(config),
             make_desk(config, self._view.curves, len(ranks)),
+            LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
             ranks,
             timeouts(config.system.coordinator),
             self._view.observe,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
-from hpcdi.comm.messages import Batches, BlockAdmitted
-from hpcdi.worker.coordinator.partition import Partition, collector_of
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
+from hpcdi.worker.coordinator.partition import Partition, Pieces, collector_of
 
 
 class OnPolicyPartition(Partition):
@@ -31,36 +31,61 @@ class OnPolicyPartition(Partition):
     def __init__(self, buffer: Any, block_bytes: int) -> None:
         super().__init__(buffer, block_bytes)
         self._given: dict[int, int] = {}
-        """Collector rank -> policy version of its newest piece, of those not drawn yet."""
+        self._pieces: dict[int, bool] = {}  # block id -> whether the learner holds it; undrawn ones
         self._end_id = 0
+
+    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
+        """Take a published piece."""
+        self._pieces[ready.block_id] = False
+        return super().offer(ready)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Put a block's items into the index, and remember whose they are."""
         count = super().admit(admitted)
         held = self._held.get(admitted.block_id)
+        self._pieces.pop(admitted.block_id, None)
         if count and held is not None:
+            self._pieces[admitted.block_id] = True
             version = int(held.ready.items["policy_version"].max())
             rank = collector_of(admitted.block_id)
             self._given[rank] = max(version, self._given.get(rank, -1))
             self._end_id = held.end_id
         return count
 
-    def serve(self, env_steps: int, collecting: Collection[int] = ()) -> Batches | None:
-        """One batch of everything, when all ranks in `collecting` have given their piece."""
+    def ready(self, pieces: Pieces) -> int:
+        """One batch of everything, when all ranks that collect have given their piece."""
         demand = self._waiting
-        if demand is None or not collecting:
-            return None
+        if demand is None or not pieces.collecting:
+            return 0
         oldest = demand.train_iter - self.buffer.max_staleness
-        missing = [rank for rank in collecting if self._given.get(rank, -1) < oldest]
+        if any(pieces.given.get(rank, -1) < oldest for rank in pieces.collecting):
+            return 0
         # drops what is too old, too
-        if missing or self.buffer.why_not_sample(1, demand.train_iter):
-            return None
-        demand = dataclasses.replace(demand, batches=1, batch_size=self.buffer.count())
-        self._waiting = demand
-        batch = self._batches(demand, 1, env_steps, among=slice(None))
+        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+
+    def serve(self, batches: int, env_steps: int) -> Batches:
+        """See `Partition.serve`; an item is drawn once."""
+        if self._waiting is not None:
+            self._waiting = dataclasses.replace(
+                self._waiting, batches=batches, batch_size=self.buffer.count()
+            )
+        batch = self._batches(batches, env_steps, among=slice(None))
         self.buffer.evict(self._end_id)
         self._given.clear()
+        self._pieces = {
+            block_id: False for block_id, is_held in self._pieces.items() if not is_held
+        }
         return batch
+
+    @property
+    def load(self) -> int:
+        """Pieces that are not drawn: in a group of learners each must have one for a batch."""
+        return len(self._pieces)
+
+    @property
+    def given(self) -> Mapping[int, int]:
+        """Part of `Pieces.given` that lies here."""
+        return self._given
 
     @property
     def blocked(self) -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,16 @@ class _Held:
     ready: BlockReady
     first_row: int
     end_id: int = -1
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Who collects, and what they have given that is not drawn yet."""
+
+    collecting: Collection[int] = ()
+    """Ranks."""
+    given: Mapping[int, int] = field(default_factory=dict)
+    """Collecting rank -> policy version of its newest piece."""
 
 
 class Partition:
@@ -124,35 +134,45 @@ class Partition:
             self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
         return stale
 
-    def serve(self, env_steps: int, collecting: Collection[int] = ()) -> Batches | None:  # noqa: ARG002
-        """Batches for the waiting request; None while there is none, or too little to draw from.
+    def ready(self, pieces: Pieces) -> int:  # noqa: ARG002
+        """How many batches of the waiting request can be drawn now.
 
         At once there are no more batches than the items would fill, and only one where the buffer
         refuses many; the request waits for the rest.
 
         Args:
-            env_steps: of the run so far.
-            collecting: ranks that are collecting.
+            pieces: who collects, and what they have given, to all partitions.
         """
         demand = self._waiting
         if demand is None:
-            return None
+            return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
-        served = self._batches(demand, batches, env_steps)
-        if served is None and batches > 1:
-            served = self._batches(demand, 1, env_steps)
-        return served
+        for number in {batches: None, 1: None}:
+            if not self.buffer.why_not_sample(number * demand.batch_size, demand.train_iter):
+                return number
+        return 0
 
-    def _batches(
-        self, demand: DataDemand, batches: int, env_steps: int, among: slice | None = None
-    ) -> Batches | None:
-        """So many batches of those that `demand` asks for; None where they cannot be drawn."""
+    def serve(self, batches: int, env_steps: int) -> Batches:
+        """So many batches for the waiting request, of those that are `ready`.
+
+        Args:
+            batches: at most as many as are ready.
+            env_steps: of the run so far.
+        """
+        return self._batches(batches, env_steps)
+
+    def _batches(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:
+        demand = self._waiting
+        if demand is None:
+            raise BufferContractError("batches were drawn that nobody has asked for")
         size = batches * demand.batch_size
         sample = self.buffer.sample_batch(
             size, demand.train_iter, draws=batches, sample_range=among
         )
         if sample is None:
-            return None
+            raise BufferContractError(
+                f"batches were drawn that are not there: {self.buffer.blocked}"
+            )
         left = demand.batches - batches
         self._waiting = dataclasses.replace(demand, batches=left) if left else None
         self.samples_drawn += size
@@ -166,6 +186,16 @@ class Partition:
             demand.buffer_id, by_batch(sample.columns["row"].astype(np.int64)),
             by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
         )  # fmt: skip
+
+    @property
+    def load(self) -> int:
+        """What it has been given; the next block goes to the partition that has the least."""
+        return self.backlog.offered
+
+    @property
+    def given(self) -> Mapping[int, int]:
+        """Part of `Pieces.given` that lies here; of interest on-policy."""
+        return {}
 
     @property
     def blocked(self) -> str:

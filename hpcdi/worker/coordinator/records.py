@@ -100,7 +100,8 @@ class RunRecord:
                 self.shares[rank] = message.shares
             case LearnInfo():
                 self.shares[rank] = message.shares
-                self._learnt = message
+                if message.train_iter:  # 0: not all learners have been heard yet
+                    self._learnt = message
             case CollectResult() if message.is_evaluation:
                 self._evaluated(message)
             case BlockReady():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from hpcdi.comm.messages import AdmitBlock, BlockAdmitted, BlockReady
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.coordinator.named_buffers import NamedBuffers
-from hpcdi.worker.coordinator.partition import Partition
+from hpcdi.worker.coordinator.partition import Partition, Pieces
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 EARLY_ROWS = 1_000_000
@@ -16,7 +16,10 @@ EARLY_ROWS = 1_000_000
 
 
 class ReplayDesk:
-    """The partitions of all learners; blocks go to them in turn.
+    """The partitions of all learners; blocks go to them in turn, batches to all at once.
+
+    Learners that share their gradients iterate together: each is given as many batches as every
+    other. So all have the same ones before a word that ends their work, and end it together.
 
     Args:
         make_buffer: makes the buffer of a name, e.g. a learner's partition.
@@ -40,26 +43,35 @@ class ReplayDesk:
         self._make_partition = make_partition
         self.named = NamedBuffers(make_buffer)
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
-        self._turn = 0
 
-    def open(self, learner_rank: int) -> list[AdmitBlock]:
-        """A learner starts with an empty partition; gives the blocks that have waited for it."""
-        partition = self._make_partition(f"buffer_rank{learner_rank}")
-        self.partitions[learner_rank] = partition
-        orders = []
-        for ready in self._early.take_all():
-            orders += partition.offer(ready)
-        return orders
+    def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
+        """Learners start with empty partitions; gives the blocks that have waited for them."""
+        for rank in learner_ranks:
+            self.partitions[rank] = self._make_partition(f"buffer_rank{rank}")
+        return [order for ready in self._early.take_all() for order in self.assign(ready)]
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
-        """The learner that gets a block, and its order; nothing while there is no learner."""
+        """The learner that gets a block, and what it should read; while there is none, nothing."""
         if not self.partitions:
             self._early.add(ready)
             return []
-        ranks = list(self.partitions)
-        rank = ranks[self._turn % len(ranks)]
-        self._turn += 1
+        rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
+
+    def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:
+        """Batches for learners that have asked, as many for each; none until all can have some.
+
+        Args:
+            env_steps: of the run so far.
+            collecting: ranks that collect.
+        """
+        if not all(part.waits for part in self.partitions.values()):
+            return []
+        pieces = Pieces(collecting, _newest(part.given for part in self.partitions.values()))
+        batches = min((part.ready(pieces) for part in self.partitions.values()), default=0)
+        if not batches:
+            return []
+        return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """A learner holds a block, or could not read it; gives what it should read next."""
@@ -107,3 +119,12 @@ class ReplayDesk:
         A partition comes back when the learner that holds its rows has read them again.
         """
         self.named.load_state_dict(state_dict["named"])
+
+
+def _newest(given: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Newest policy version of each collector's pieces, over all partitions."""
+    newest: dict[int, int] = {}
+    for part in given:
+        for rank, version in part.items():
+            newest[rank] = max(version, newest.get(rank, -1))
+    return newest

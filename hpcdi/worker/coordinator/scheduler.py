@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from hpcdi.comm.messages import (
     BlockAdmitted,
@@ -23,6 +24,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
@@ -56,6 +58,7 @@ class Scheduler:
     Args:
         commander: sets tasks and goals.
         desk: the replay buffer's partitions.
+        learners: the group of learners; one is a group, too.
         workers: ranks that must report before the run can go on for ever.
         timeouts: how long to wait for what.
         observe: called with each message, and with what has not come.
@@ -65,6 +68,7 @@ class Scheduler:
         self,
         commander: BaseCommander,
         desk: ReplayDesk,
+        learners: LearnerAggregator,
         workers: Sequence[int],
         timeouts: Timeouts,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
@@ -74,6 +78,7 @@ class Scheduler:
         """Policy version that each collecting rank acts by."""
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
         self.desk = desk
+        self._learners = learners
         self.commander = commander
         self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s)
         self._observe = observe
@@ -84,6 +89,8 @@ class Scheduler:
         self, message: Message, rank: int, now: float
     ) -> list[Order]:
         """What to send because of a message."""
+        if isinstance(message, LearnInfo):
+            message = self._learners.deal_with_learn(message, rank)
         self._observe(rank, message)
         match message:
             case BlockReady():
@@ -129,7 +136,7 @@ class Scheduler:
             self._observe(rank, notice)
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
-        return orders + [order for rank in waiting for order in self._serve(rank)]
+        return orders + self._serve()
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run; the first reason counts."""
@@ -150,15 +157,20 @@ class Scheduler:
     def _assign(self, now: float) -> list[Order]:
         """Give free workers what there is to do."""
         orders: list[Order] = []
-        while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
-            rank = self._book.give("learner", task, now)
-            orders.append(Order(rank, task))
-            orders += [Order(rank, admit) for admit in self.desk.open(rank)]
+        group = self._learners
+        while self._book.has_free("learner", group.size):
+            task = self.commander.get_learner_task(now)
+            if task is None:
+                break
+            ranks = self._book.give("learner", task, now, group.size)
+            orders += starmap(Order, group.deal_with_learner_start(task).items())
+            orders += starmap(Order, self.desk.open(*ranks))
         while self._book.has_free("collector"):
             collect = self.commander.get_collector_task(now)
             if collect is None:
                 break
-            orders.append(Order(self._book.give("collector", collect, now), collect))
+            (rank,) = self._book.give("collector", collect, now)
+            orders.append(Order(rank, collect))
         return orders + self._make_room_for_evaluation(now)
 
     def _worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
@@ -166,6 +178,8 @@ class Scheduler:
         if not self.life.is_on:
             return []  # it has its Stop already
         self._book.add_worker(rank, message)
+        if message.role == "learner":
+            self._learners.join(rank, message)
         return self._assign(now)
 
     def _make_room_for_evaluation(self, now: float) -> list[Order]:
@@ -188,36 +202,43 @@ class Scheduler:
 
     def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "learner", rank)
-        self.counters.train_iter = max(self.counters.train_iter, message.train_iter)
-        self.desk.named.close(self.commander.finish_learner_task(message.task_id, message))
-        reason = f"the learner has done its iterations: {message.train_iter}"
+        result = self._learners.deal_with_learner_close(message, rank)
+        if result is None:
+            return []
+        self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
+        self.desk.named.close(self.commander.finish_learner_task(result.task_id, result))
+        is_one = self._learners.size == 1
+        who = "the learner has done its" if is_one else "the learners have done their"
+        reason = f"{who} iterations: {result.train_iter}"
         return self.stop(Outcome("done", reason, 0), now)
 
     # --------------------------------------------------------------------------------------- data
 
     def _block_ready(self, message: BlockReady) -> list[Order]:
-        return [Order(rank, admit) for rank, admit in self.desk.assign(message)]
+        return list(starmap(Order, self.desk.assign(message)))
 
     def _block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
         if rank not in self.desk.partitions:
             return []
         admits = self.desk.admit(rank, message)
         # batches first: the learner gathers them before it reads on
-        return [*self._serve(rank), *(Order(rank, admit) for admit in admits)]
+        return [*self._serve(), *(Order(rank, admit) for admit in admits)]
 
     def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
         partition = self.desk.partitions.get(rank)
         if partition is None:
             return []
-        self._book.begun(message.task_id, now)
+        self._book.begun(message.task_id, rank, now)
         self.counters.priorities_stale += partition.demand(message)
-        served = self._serve(rank)
+        whole = self._learners.deal_with_get_data(message, rank)
+        served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
-        return [*served, *admits, *self._count_iterations(message.train_iter, now)]
+        counted = self._count_iterations(whole.train_iter, now) if whole is not None else []
+        return [*served, *admits, *counted]
 
-    def _serve(self, rank: int) -> list[Order]:
-        batches = self.desk.partitions[rank].serve(self.counters.env_steps, self._book.collecting())
-        return [] if batches is None else [Order(rank, batches)]
+    def _serve(self) -> list[Order]:
+        batches = self.desk.serve(self.counters.env_steps, self._book.collecting())
+        return list(starmap(Order, batches))
 
     # ----------------------------------------------------------------------------------- progress
 
@@ -226,7 +247,7 @@ class Scheduler:
         self.counters.episodes += len(message.episode_returns)
         self.acting[rank] = message.policy_version
         orders = self._stop_at_limit(now)
-        running = self._book.begun(message.task_id, now)
+        running = self._book.begun(message.task_id, rank, now)
         if orders or running is None or not isinstance(running.task, CollectTask):
             return orders
         if running.task.eval_flag:

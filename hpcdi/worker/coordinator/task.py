@@ -73,33 +73,36 @@ class TaskBook:
         self._collector_timeout_s = collector_timeout_s
         self._learner_timeout_s = learner_timeout_s
         self._resources = NaiveResourceManager()
-        self._running: dict[str, RunningTask] = {}
+        self._running: dict[tuple[str, int], RunningTask] = {}
 
     def add_worker(self, rank: int, ready: WorkerReady) -> None:
         """A worker is there, and free."""
         self._resources.update(ready.role, str(rank), {"gpu": ready.gpus, "cpu": ready.cpus})
 
-    def has_free(self, kind: str) -> bool:
-        """Whether a "collector" or a "learner" is free."""
-        return self._resources.free_count(kind) > 0
+    def has_free(self, kind: str, count: int = 1) -> bool:
+        """Whether so many workers, "collector" or "learner", are free."""
+        return self._resources.free_count(kind) >= count
 
-    def give(self, kind: str, task: Task, now: float) -> int:
-        """Give a task to a free worker; gives its rank."""
+    def give(self, kind: str, task: Task, now: float, count: int = 1) -> list[int]:
+        """Give a task to so many free workers, together; gives their ranks in order."""
         assign = (
             self._resources.assign_learner
             if kind == "learner"
             else self._resources.assign_collector
         )
-        assigned = assign(task)
-        if assigned is None:
-            raise LookupError(f"no {kind} is free")
-        rank = int(assigned[f"{kind}_id"])
-        self._running[task.task_id] = RunningTask(task, rank, now, now)
-        return rank
+        ranks = []
+        for _ in range(count):
+            assigned = assign(task)
+            if assigned is None:
+                raise LookupError(f"no {kind} is free")
+            ranks.append(int(assigned[f"{kind}_id"]))
+        for rank in ranks:
+            self._running[task.task_id, rank] = RunningTask(task, rank, now, now)
+        return sorted(ranks)
 
-    def begun(self, task_id: str, now: float) -> RunningTask | None:
-        """A worker has said something about a task; gives what is known of it."""
-        running = self._running.get(task_id)
+    def begun(self, task_id: str, rank: int, now: float) -> RunningTask | None:
+        """A worker has said something about its task; gives what is known of it."""
+        running = self._running.get((task_id, rank))
         if running is not None:
             running.has_begun, running.heard, running.is_quiet = True, now, False
         return running
@@ -116,7 +119,7 @@ class TaskBook:
 
     def finish(self, task_id: str, kind: str, rank: int) -> None:
         """A task has ended: its worker is free. Of a task that was not given out: nothing."""
-        running = self._running.pop(task_id, None)
+        running = self._running.pop((task_id, rank), None)
         if running is not None:
             self._resources.release(kind, str(rank))
 

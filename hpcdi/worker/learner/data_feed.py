@@ -11,7 +11,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from hpcdi.types import Array, Columns
 from hpcdi.utils.nested import split_columns
 
 _WAIT_S = 0.02
+_AHEAD_S = 0.5
+"""So much computing may wait ready."""
+
+_Gathered: TypeAlias = tuple[Columns, Array, Array, int]
+"""Columns [batch, ...], unique ids, weights, environment steps of the run."""
 
 
 @dataclass
@@ -58,6 +63,38 @@ class _Feedback:
         return np.concatenate(ids), np.concatenate(priorities)
 
 
+@dataclass
+class _Ahead:
+    """How many batches wait ready: a given number, and fewer where an iteration takes long.
+
+    They take memory, their priorities grow old, and at the end of a run all learners do them still.
+    """
+
+    most: int
+    under_way: int = 0
+    """Asked for and not taken yet."""
+    iteration_s: float = 0.0
+    """Of computing, lately."""
+    taken_at: float | None = None
+
+    def computed(self, now: float) -> None:
+        """The batch that was taken last is done."""
+        if self.taken_at is not None:
+            self.iteration_s += 0.2 * (now - self.taken_at - self.iteration_s)
+            self.taken_at = None
+
+    def took(self, now: float) -> None:
+        """A batch is taken."""
+        self.under_way, self.taken_at = self.under_way - 1, now
+
+    def missing(self) -> int:
+        """Batches to ask for now: none, or at least a quarter of what may be under way."""
+        limit = max(2, int(_AHEAD_S / max(self.iteration_s, 1e-9)))
+        may = min(self.most, limit)
+        missing = may - self.under_way
+        return missing if missing >= max(1, may // 4) else 0
+
+
 @dataclass(frozen=True)
 class FeedOrder:
     """What a feed asks for, from which buffer, and how many batches may be under way."""
@@ -89,8 +126,8 @@ class DataFeed:
         self.as_columns = True
         self._layout, self._send, self._order = layout, send, order
         self._ring: RowRing | None = None
-        self._ready: queue.SimpleQueue[tuple[Columns, Array, Array, int]] = queue.SimpleQueue()
-        self._under_way = 0  # asked for and not taken yet; known to the computing thread alone
+        self._ready: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
+        self._ahead = _Ahead(order.prefetch)
         self._feedback = _Feedback()
 
     # ------------------------------------------------------------------ on the communication thread
@@ -118,6 +155,10 @@ class DataFeed:
             part = {name: column[k * size : (k + 1) * size] for name, column in columns.items()}
             self._ready.put((part, order.unique_ids[k], order.weights[k], order.env_steps))
 
+    def end(self) -> None:
+        """No more batches after those that have come."""
+        self._ready.put(None)
+
     # ---------------------------------------------------------------------- on the computing thread
 
     def next(self, train_iter: int, idle: Callable[[], bool]) -> Batch | None:
@@ -128,26 +169,28 @@ class DataFeed:
             idle: called now and then while there is nothing to do; false ends the waiting.
 
         Returns:
-            The batch; None when `idle` said so.
+            The batch; None when `idle` said so, or when no more will come.
         """
+        self._ahead.computed(time.monotonic())
         self._ask(train_iter)
         while True:
             try:
-                columns, unique_ids, weights, env_steps = self._ready.get(timeout=_WAIT_S)
+                gathered = self._ready.get(timeout=_WAIT_S)
             except queue.Empty:
                 if not idle():
                     return None
                 continue
-            self._under_way -= 1
-            return self._batch(columns, unique_ids, weights, env_steps)
+            if gathered is None:
+                return None
+            self._ahead.took(time.monotonic())
+            return self._batch(*gathered)
 
     def _ask(self, train_iter: int) -> None:
         """Ask for more as soon as a quarter of what may be under way has been taken."""
-        order = self._order
-        missing = order.prefetch - self._under_way
-        if missing < max(1, order.prefetch // 4):
+        order, missing = self._order, self._ahead.missing()
+        if not missing:
             return
-        self._under_way = order.prefetch
+        self._ahead.under_way += missing
         ids, priorities = self._feedback.take()
         self._send(
             DataDemand(

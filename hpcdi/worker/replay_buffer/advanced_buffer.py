@@ -271,15 +271,15 @@ class AdvancedReplayBuffer(RingBuffer):
     def _why_not_draw(self, size: int, cur_learner_iter: int) -> str:
         if math.isfinite(self._cfg.max_staleness):
             self._ring.drop(self._index.drop_stale(cur_learner_iter, self._cfg.max_staleness))
-        return self._limits.why_not_draw(size, self.count())
+        self.blocked = self._limits.why_not_draw(size, self.count())
+        return self.blocked
 
     def _draw(
         self, size: int, cur_learner_iter: int, among: slice | None = None, draws: int = 1
     ) -> Drawn | None:
         if size < 1:
             raise BufferContractError(f"cannot draw {size} items")
-        self.blocked = self._why_not_draw(size, cur_learner_iter)
-        if self.blocked:
+        if self._why_not_draw(size, cur_learner_iter):
             return None
         if among is not None:
             drawn = self._index.draw_range(size, cur_learner_iter, among, self._rng)

@@ -35,7 +35,8 @@ class BaseCommLearner(Configurable, ABC):
         if context is not None and context.group is not None:
             from hpcdi.comm.dist import dist_init
 
-            self._dist_info = dist_init(group=context.group)
+            backend = "nccl" if context.config.policy.cuda else "gloo"
+            self._dist_info = dist_init(backend, group=context.group)
         self.meter = RoleMeter("learner")
 
     @abstractmethod

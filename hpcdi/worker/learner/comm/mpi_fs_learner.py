@@ -69,10 +69,9 @@ class MPIFileSystemLearner(BaseCommLearner):
             LearnTask: lambda _rank, task: self._open_feed(task),
         }
         self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
-        storage = context.config.system.storage
         self._outlet = PolicyOutlet(
             lambda rank, update: self.pump.send(rank, update),
-            PolicyFile(context.layout, storage.policy_file_s, fsync=storage.fsync),
+            self._policy_file(),
         )
         self.pump = LinkPump(context.link, handlers, context.stop_request)
 
@@ -165,7 +164,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
         """The next batch; None when the run ends."""
         self.meter.mark("train")
-        if self._is_stopping:
+        if self._is_stopping and self._is_alone:
             return None
         batch = self._the_feed().next(self._train_iter(), self._idle)
         self.meter.mark("wait")
@@ -203,6 +202,13 @@ class MPIFileSystemLearner(BaseCommLearner):
         """
         columns: Any = read_block(path)[0].columns
         return {**(decompressor(columns) if decompressor else columns), **meta}
+
+    def _policy_file(self) -> PolicyFile | None:
+        """Of a group of learners, whose policies are the same, the first one writes it."""
+        storage = self._place.config.system.storage
+        if self._dist_info[0] > 0:
+            return None
+        return PolicyFile(self._place.layout, storage.policy_file_s, fsync=storage.fsync)
 
     @property
     def hooks4call(self) -> list[LearnerHook]:
@@ -244,7 +250,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         return self._feed
 
     def _next_task(self) -> LearnTask | None:
-        while not self._is_stopping:
+        while not (self._is_stopping and (self._is_alone or self._tasks.empty())):
             self.pump.check()
             with contextlib.suppress(queue.Empty):
                 task = self._tasks.get(timeout=0.05)
@@ -252,15 +258,26 @@ class MPIFileSystemLearner(BaseCommLearner):
                 return task
         return None
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nobody else computes with it; if so it can end at any iteration.
+
+        Learners of a group end where the orders of rank 0 do, which are the same for all: what one
+        of them did more, it would wait in for the others.
+        """
+        return self._dist_info[1] == 1
+
     def _idle(self) -> bool:
         """While no batch is ready: look for errors, requests and the end."""
         self.pump.check()
         if self._learner is not None:
             self._learner.offer_policy(force=False)
-        return not self._is_stopping
+        return not (self._is_stopping and self._is_alone)
 
     def _stop(self) -> None:
         self._is_stopping = True
+        if self._feed is not None:
+            self._feed.end()
 
 
 FlaskFileSystemLearner = MPIFileSystemLearner

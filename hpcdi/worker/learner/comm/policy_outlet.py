@@ -45,10 +45,10 @@ class PolicyOutlet:
 
     Args:
         send: sends an answer to a rank.
-        file: takes the newest policy now and then.
+        file: takes the newest policy now and then; None: nothing is written.
     """
 
-    def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile) -> None:
+    def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile | None) -> None:
         self.published = 0
         self._send, self._file = send, file
         self._lock = threading.Lock()  # requests come on one thread, policies on another
@@ -75,7 +75,7 @@ class PolicyOutlet:
         """Whether the policy is newer than the last, and somebody waits for it or a file is due."""
         self._train_iter = train_iter
         is_newer = self._image is None or self._image.version < train_iter
-        return is_newer and (bool(self._waiting) or self._file.is_due())
+        return is_newer and (bool(self._waiting) or self._is_file_due())
 
     def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
         """Send a policy to those that wait; write it to disk if that is due."""
@@ -86,12 +86,16 @@ class PolicyOutlet:
             for rank in waiting:
                 self._answer(rank, image)
         self.published += 1
-        if self._file.is_due():
+        if self._is_file_due():
             self.write_file()
 
     def write_file(self) -> None:
         """Write the newest policy to disk."""
-        self._file.write(self._image)
+        if self._file is not None:
+            self._file.write(self._image)
+
+    def _is_file_due(self) -> bool:
+        return self._file is not None and self._file.is_due()
 
     def _answer(self, rank: int, image: PolicyImage) -> None:
         self._waiting.discard(rank)
