@@ -164,17 +164,52 @@ def open_block(path: str | Path) -> tuple[Block, int]:
     """
     try:
         with h5py.File(path, "r", locking=False) as file:
-            header = read_attributes(file)
-            if header.get("format") != FORMAT:
-                raise ShardError(path, "is an HDF5 file, but not a shard of hpcdi")
-            if header["schema_version"] > SCHEMA_VERSION:
-                raise ShardError(path, f"has schema {header['schema_version']}, newer than mine")
-            if header.pop(_HEADER_CRC) != _header_crc(header):
-                raise ShardError(path, "checksum of its header is wrong: the file is torn")
+            header = _header_of(file, path)
             datasets = {name: file[name][...] for name in json.loads(header["columns"])}
         return _block(header, datasets)
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
+
+
+def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
+    """What a shard holds, without its rows: a reference to it, and a block with items alone.
+
+    Args:
+        path: the shard.
+        name: its path in the reference.
+
+    Raises:
+        ShardError: the file is missing, shorter than it says, or not one of ours. Its rows are not
+            looked at: who reads them verifies the reference's checksum.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            header = _header_of(file, path)
+            names = json.loads(header["columns"])
+            specs = tuple(_spec_of(file[column]) for column in names)
+            items = {column: file[column][...] for column in names if column in _ITEM_NAMES}
+        n_bytes = Path(path).stat().st_size
+    except DAMAGE as error:
+        raise ShardError(path, f"cannot be read: {error}") from error
+    block, crc32 = _block(header, items)
+    return ShardRef(name, n_bytes, int(header["rows_used"]), crc32, specs, block.views), block
+
+
+def _spec_of(dataset: h5py.Dataset) -> ColumnSpec:
+    name = str(dataset.name).removeprefix("/")
+    return ColumnSpec(name, dataset.dtype.str, dataset.shape, int(dataset.id.get_offset()))
+
+
+def _header_of(file: h5py.File, path: str | Path) -> dict[str, Any]:
+    """A shard's attributes, verified."""
+    header = read_attributes(file)
+    if header.get("format") != FORMAT:
+        raise ShardError(path, "is an HDF5 file, but not a shard of hpcdi")
+    if header["schema_version"] > SCHEMA_VERSION:
+        raise ShardError(path, f"has schema {header['schema_version']}, newer than mine")
+    if header.pop(_HEADER_CRC) != _header_crc(header):
+        raise ShardError(path, "checksum of its header is wrong: the file is torn")
+    return header
 
 
 def _block(header: dict[str, Any], datasets: Columns) -> tuple[Block, int]:

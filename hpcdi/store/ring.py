@@ -8,6 +8,7 @@ it is told. Rows are plain arrays, so a batch is one `numpy.take` a column.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,19 @@ class RowPlacer:
         self.capacity = capacity
         self._head = 0
         self._blocks: deque[tuple[int, int, int]] = deque()  # block id, first row, end row
+
+    def state_dict(self) -> dict[str, int]:
+        """``capacity``, and ``head``: the row after those of the block that was placed last."""
+        return {"capacity": self.capacity, "head": self._head}
+
+    def restore(self, head: int, blocks: Iterable[tuple[int, int, int]]) -> None:
+        """Take up where another placer was.
+
+        Args:
+            head: its `head`.
+            blocks: id, first row and end row of each block that has rows, the oldest first.
+        """
+        self._head, self._blocks = head, deque(blocks)
 
     def place(self, block_id: int, rows: int) -> Placement:
         """Place a block; a block never wraps around the end.

@@ -22,11 +22,13 @@ class Backlog:
     Attributes:
         dropped: blocks that nobody will read.
         offered: rows that ever came.
+        rereading: blocks that a learner must read again, after a restart, before anything is drawn.
     """
 
     def __init__(self, limit_rows: int) -> None:
         self.dropped = 0
         self.offered = 0
+        self.rereading: set[int] = set()
         self._limit_rows = limit_rows
         self._waiting: deque[BlockReady] = deque()
         self._unread: set[int] = set()
@@ -36,6 +38,11 @@ class Backlog:
     def rows(self) -> int:
         """Rows that wait."""
         return sum(block.shard.rows for block in self._waiting)
+
+    @property
+    def paths(self) -> list[str]:
+        """Shards of the blocks that wait."""
+        return [block.shard.path for block in self._waiting]
 
     def add(self, ready: BlockReady) -> None:
         """Let a block wait, if need be in place of the oldest."""
@@ -65,6 +72,7 @@ class Backlog:
     def read(self, block_id: int) -> None:
         """The learner has read a block, or failed to."""
         self._unread.discard(block_id)
+        self.rereading.discard(block_id)
 
     def take_freed(self) -> list[str]:
         """Paths of the shards that were dropped since the last call."""

@@ -28,7 +28,7 @@ from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.view import RunView
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 class TaskState:

@@ -28,6 +28,8 @@ class OnPolicyPartition(Partition):
         block_bytes: size at which collectors seal a block.
     """
 
+    is_replay = False
+
     def __init__(self, buffer: Any, block_bytes: int) -> None:
         super().__init__(buffer, block_bytes)
         self._given: dict[int, int] = {}
@@ -76,6 +78,17 @@ class OnPolicyPartition(Partition):
             block_id: False for block_id, is_held in self._pieces.items() if not is_held
         }
         return batch
+
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        published: Mapping[str, BlockReady],  # noqa: ARG002
+    ) -> list[AdmitBlock]:
+        """Go on drawing as what gave `state_dict`; pieces are made anew, by the policy of then."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.buffer.evict(self.buffer.push_count)
+        self.samples_drawn = int(state["samples_drawn"])
+        return []
 
     @property
     def load(self) -> int:

@@ -16,7 +16,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class _Held:
 
     ready: BlockReady
     first_row: int
+    first_id: int = -1
     end_id: int = -1
 
 
@@ -67,6 +68,9 @@ class Partition:
         buffer: index of its items; an item is a row number of the learner's ring.
         block_bytes: size at which collectors seal a block.
     """
+
+    is_replay: ClassVar[bool] = True
+    """Whether data are learnt from again and again, also after a restart."""
 
     def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
         self.buffer = buffer
@@ -103,24 +107,35 @@ class Partition:
             raise BufferContractError(f"block {ready.block_id} was announced twice")
         placement = self._placer.place(ready.block_id, ready.shard.rows)
         for block_id in placement.evicted:
-            old = self._held.pop(block_id)
-            self.buffer.evict(old.end_id)
-            self._freed.append(old.ready.shard.path)
-        self._held[ready.block_id] = _Held(ready, placement.first_row)
+            old = self._held.pop(block_id, None)
+            if old is not None:  # it may be missing since a restart
+                self.buffer.evict(old.end_id)
+                self._freed.append(old.ready.shard.path)
+        self._held[ready.block_id] = held = _Held(ready, placement.first_row)
+        return self._order(held)
+
+    def _order(self, held: _Held) -> AdmitBlock:
+        capacity = self._placer.capacity if self._placer is not None else 0
+        ready = held.ready
         return AdmitBlock(
-            ready.buffer_id, ready.block_id, placement.first_row, self._placer.capacity,
-            ready.shard, ready.sealed_at,
-        )  # fmt: skip
+            ready.buffer_id, ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at
+        )
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Put a block's items into the index; gives how many (none, if it failed or went)."""
         self.backlog.read(admitted.block_id)
         held = self._held.get(admitted.block_id)
-        if held is None or admitted.error:
+        if held is None:
+            return 0
+        if held.end_id >= 0:  # its items are in the index: it was read again
+            if admitted.error:
+                self.buffer.evict(held.end_id, held.first_id)
+            return 0
+        if admitted.error:
             return 0
         rows, versions = item_rows(held.ready, held.first_row)
         ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
-        held.end_id = ids.stop
+        held.first_id, held.end_id = ids.start, ids.stop
         return len(ids)
 
     def demand(self, demand: DataDemand) -> int:
@@ -144,7 +159,7 @@ class Partition:
             pieces: who collects, and what they have given, to all partitions.
         """
         demand = self._waiting
-        if demand is None:
+        if demand is None or self.backlog.rereading:
             return 0
         batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
         for number in {batches: None, 1: None}:
@@ -200,6 +215,8 @@ class Partition:
     @property
     def blocked(self) -> str:
         """Why its learner waits for batches, or its blocks wait for it; empty where none does."""
+        if self.backlog.rereading:
+            return f"{len(self.backlog.rereading)} shards are read again"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
         reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
@@ -217,19 +234,54 @@ class Partition:
         return freed
 
     def state_dict(self) -> dict[str, Any]:
-        """The index, and which shard each of its blocks lies in."""
-        held = [
+        """The index, and which shard each of its blocks lies in; `end_id` -1: it is unread."""
+        held: list[dict[str, Any]] = [
             {
                 "block_id": block_id,
                 "path": block.ready.shard.path,
                 "rows": block.ready.shard.rows,
                 "crc32": block.ready.shard.crc32,
                 "first_row": block.first_row,
+                "first_id": block.first_id,
                 "end_id": block.end_id,
             }
             for block_id, block in self._held.items()
         ]
-        return {"buffer": self.buffer.state_dict(), "blocks": held}
+        ring = {} if self._placer is None else self._placer.state_dict()
+        backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
+        return {
+            "buffer": self.buffer.state_dict(), "ring": ring, "blocks": held,
+            "samples_drawn": self.samples_drawn, **backlog,
+        }  # fmt: skip
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady]
+    ) -> list[AdmitBlock]:
+        """Be what gave `state_dict`; gives what the learner must read again, into the same rows.
+
+        Until it has, nothing is drawn. Items of a block that is not there any more are gone.
+
+        Args:
+            state: a `state_dict`.
+            published: the blocks that are there, by path.
+        """
+        self.buffer.load_state_dict(state["buffer"])
+        self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
+        known = [block for block in state["blocks"] if block["end_id"] >= 0]
+        if state["ring"]:
+            self._placer = RowPlacer(int(state["ring"]["capacity"]))
+            placed = [(b["block_id"], b["first_row"], b["first_row"] + b["rows"]) for b in known]
+            self._placer.restore(int(state["ring"]["head"]), placed)
+        for block in known:
+            ready = published.get(block["path"])
+            if ready is None or ready.shard.crc32 != block["crc32"]:
+                self.buffer.evict(block["end_id"], block["first_id"])
+                continue
+            self._held[block["block_id"]] = _Held(
+                ready, block["first_row"], block["first_id"], block["end_id"]
+            )
+        self.backlog.rereading.update(self._held)
+        return [self._order(held) for held in self._held.values()]
 
 
 def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:

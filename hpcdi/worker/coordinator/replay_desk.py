@@ -9,6 +9,7 @@ from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.coordinator.named_buffers import NamedBuffers
 from hpcdi.worker.coordinator.partition import Partition, Pieces
+from hpcdi.worker.coordinator.restored import Restored
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 EARLY_ROWS = 1_000_000
@@ -41,14 +42,20 @@ class ReplayDesk:
             return partition(make_buffer(name), block_bytes)
 
         self._make_partition = make_partition
+        self._is_replay = partition.is_replay
         self.named = NamedBuffers(make_buffer)
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
+        self._restored = Restored()
 
     def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
         """Learners start with empty partitions; gives the blocks that have waited for them."""
         for rank in learner_ranks:
             self.partitions[rank] = self._make_partition(f"buffer_rank{rank}")
-        return [order for ready in self._early.take_all() for order in self.assign(ready)]
+        restored, self._restored = self._restored, Restored()
+        orders = restored.into(self.partitions)
+        for ready in [*restored.rest(), *self._early.take_all()]:
+            orders += self.assign(ready)
+        return orders
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """The learner that gets a block, and what it should read; while there is none, nothing."""
@@ -107,18 +114,27 @@ class ReplayDesk:
         return sum(partition.samples_drawn for partition in self.partitions.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all partitions, by learner rank, and of the buffers by name."""
+        """State of all partitions, by learner rank, of the buffers by name, and what waits."""
         return {
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "named": self.named.state_dict(),
+            "waiting": self._early.paths,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the buffers by name of a `state_dict`, instead of those that are there.
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """Be what gave a `state_dict`, as soon as learners start and have read its blocks again.
 
-        A partition comes back when the learner that holds its rows has read them again.
+        See `Restored`. On-policy, blocks are of no use any more.
+
+        Args:
+            state: a `state_dict`.
+            published: the blocks that are there, by path; those that the state does not know were
+                published after it, and are admitted like new ones.
         """
-        self.named.load_state_dict(state_dict["named"])
+        self.named.load_state_dict(state["named"])
+        self._restored = Restored(state, published if self._is_replay else {})
 
 
 def _newest(given: Iterable[Mapping[int, int]]) -> dict[int, int]:

@@ -158,12 +158,12 @@ class AdvancedReplayBuffer(RingBuffer):
             largest = check_priorities(priorities, len(unique_ids))
             return self._index.reprioritize(np.asarray(unique_ids, np.int64), priorities, largest)
 
-    def evict(self, before_id: int) -> None:
-        """Drop all items whose unique id is below `before_id`."""
+    def evict(self, before_id: int, first_id: int = 0) -> None:
+        """Drop all items whose unique id is below `before_id`, from `first_id` on."""
         with self._lock:
-            ring = self._ring
-            if before_id > ring.first:
-                self._index.drop(ring.slots(ring.first, min(before_id, ring.pushed)))
+            ring, first = self._ring, max(first_id, self._ring.first)
+            self._index.drop(ring.slots(first, max(first, min(before_id, ring.pushed))))
+            if first == ring.first:
                 ring.forget(before_id)
 
     def why_not_push(self, count: int) -> str:

@@ -1,0 +1,52 @@
+"""What a snapshot held of the replay buffer, on its way into partitions that start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdi.comm.messages import AdmitBlock, BlockReady
+from hpcdi.worker.coordinator.partition import Partition
+
+
+class Restored:
+    """A desk's state, and the blocks that are there.
+
+    As many learners as there were, with buffers as large, get the very same partitions. Others
+    share the blocks as if they were new: their items have the largest priority again.
+
+    Args:
+        state: of a desk; empty: there is nothing to restore.
+        published: the blocks that are there, by path.
+    """
+
+    def __init__(
+        self,
+        state: Mapping[str, Any] | None = None,
+        published: Mapping[str, BlockReady] | None = None,
+    ) -> None:
+        self._states: Mapping[str, Any] = (state or {}).get("partitions", {})
+        self._published = dict(published or {})
+
+    def into(self, partitions: Mapping[int, Partition]) -> list[tuple[int, AdmitBlock]]:
+        """Let partitions be what they were, if they can; gives what learners must read again."""
+        by_name = {f"rank{rank}": (rank, part) for rank, part in partitions.items()}
+        states, self._states = self._states, {}
+        if by_name.keys() != states.keys():
+            return []
+        sizes = {name: part.buffer.replay_buffer_size for name, (_, part) in by_name.items()}
+        if any(state["buffer"]["capacity"] != sizes[name] for name, state in states.items()):
+            return []
+        orders = []
+        for name, (rank, part) in by_name.items():
+            again = part.load_state_dict(states[name], self._published)
+            orders += [(rank, order) for order in again]
+            for block in states[name]["blocks"]:
+                if block["end_id"] >= 0:
+                    self._published.pop(block["path"], None)
+        return orders
+
+    def rest(self) -> list[BlockReady]:
+        """Blocks that are in no partition, the oldest first; once."""
+        rest, self._published = self._published, {}
+        return sorted(rest.values(), key=lambda ready: ready.sealed_at)

@@ -1,0 +1,168 @@
+"""A replay desk after a restart: the very same draws, or the same data shared anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_coordinator_desk import make_desk
+from test_coordinator_group import ask_all, on_policy_desk
+from test_coordinator_on_policy import piece
+from test_coordinator_partition import CAPACITY, admitted, block, demand, serve
+
+from hpcdi.comm.messages import AdmitBlock, BlockReady
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+
+
+class Data:
+    """A desk, and all blocks that were published for it."""
+
+    def __init__(self, *learners: int, **settings: Any) -> None:
+        self.desk = make_desk(**settings)
+        self.desk.open(*learners)
+        self.published: dict[str, BlockReady] = {}
+
+    def give(self, number: int, lengths: list[int], *, read: bool = True) -> None:
+        ready = block(number, lengths)
+        self.published[ready.shard.path] = ready
+        for rank, order in self.desk.assign(ready):
+            if read:
+                self.desk.admit(rank, admitted(order.block_id))
+
+
+def through_file(path: Path, desk: ReplayDesk) -> dict[str, Any]:
+    save_state(path / "desk.h5", "desk", 1, desk.state_dict())
+    return load_state(path / "desk.h5", "desk", 1)
+
+
+def rows_drawn(desk: ReplayDesk, rank: int, rounds: int = 3) -> list[list[int]]:
+    drawn = []
+    for _ in range(rounds):
+        desk.partitions[rank].demand(demand(2, 4))
+        batches = serve(desk.partitions[rank])
+        assert batches is not None
+        drawn += batches.rows.tolist()
+    return drawn
+
+
+def read_all(desk: ReplayDesk, orders: list[tuple[int, AdmitBlock]]) -> None:
+    for rank, order in orders:
+        more = desk.admit(rank, admitted(order.block_id))
+        orders += [(rank, further) for further in more]
+
+
+@given(lengths=st.lists(st.integers(4, 17), min_size=3, max_size=25))
+def test_as_many_learners_draw_what_they_would_have_drawn(
+    lengths: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the ring has gone round, and after new priorities."""
+    data = Data(1, 2)
+    for number, length in enumerate(lengths):
+        data.give(number, [length])
+    data.desk.partitions[1].demand(demand(0, 4, ids=[0, 1]))
+    state = through_file(tmp_path_factory.mktemp("state"), data.desk)
+    again = make_desk()
+    again.load_state_dict(state, data.published)
+    orders = again.open(1, 2)
+    held = {b["block_id"]: b for s in state["partitions"].values() for b in s["blocks"]}
+    assert {order.block_id: order.first_row for _, order in orders} == {
+        block_id: b["first_row"] for block_id, b in held.items()
+    }
+    for part in again.partitions.values():
+        part.demand(demand(1, 4))
+    assert again.serve(0, ()) == []  # nothing is in the learners' memory yet
+    assert again.blocked.endswith("shards are read again")
+    again = make_desk()
+    again.load_state_dict(state, data.published)
+    read_all(again, again.open(1, 2))
+    for rank in (1, 2):
+        assert rows_drawn(again, rank) == rows_drawn(data.desk, rank)
+    for number in range(100, 130):  # and goes on in the same way
+        for desk in (data.desk, again):
+            for rank, order in desk.assign(block(number, [9])):
+                desk.admit(rank, admitted(order.block_id))
+    for rank in (1, 2):
+        assert rows_drawn(again, rank) == rows_drawn(data.desk, rank)
+
+
+def test_items_of_a_block_that_is_gone_leave_the_index(tmp_path: Path) -> None:
+    data = Data(1)
+    for number in range(4):
+        data.give(number, [5])
+    state = through_file(tmp_path, data.desk)
+    del data.published["data/1.h5"]  # removed meanwhile
+    again = make_desk()
+    again.load_state_dict(state, data.published)
+    orders = again.open(1)
+    assert [order.block_id for _, order in orders] == [0, 2, 3]
+    again.admit(1, admitted(0))
+    again.admit(1, admitted(2, error="torn"))
+    assert not again.serve(0, ())
+    again.admit(1, admitted(3))
+    assert again.count() == 10
+    assert {row for rows in rows_drawn(again, 1, 20) for row in rows} == {*range(5), *range(18, 23)}
+    for number in range(10, 60):  # the ring comes round to their rows
+        for rank, order in again.assign(block(number, [9])):
+            again.admit(rank, admitted(order.block_id))
+    assert again.count() > CAPACITY / 2
+
+
+def test_what_was_not_read_and_what_came_later_is_admitted_like_new_blocks(tmp_path: Path) -> None:
+    data = Data(1)
+    data.give(0, [5])
+    for number in range(1, 8):  # more than may be unread: some wait
+        data.give(number, [5], read=False)
+    state = through_file(tmp_path, data.desk)
+    data.published["data/9.h5"] = block(9, [7])
+    again = make_desk()
+    again.load_state_dict(state, data.published)
+    read_all(again, again.open(1))
+    assert again.count() == 8 * 5 + 7
+
+
+@pytest.mark.parametrize("learners", [(1,), (1, 2, 3)])
+def test_another_number_of_learners_shares_the_data(
+    learners: tuple[int, ...], tmp_path: Path
+) -> None:
+    data = Data(1, 2)
+    for number in range(6):
+        data.give(number, [5, 5])
+    again = make_desk()
+    again.load_state_dict(through_file(tmp_path, data.desk), data.published)
+    read_all(again, again.open(*learners))
+    assert again.count() == 60
+    counts = {part.buffer.count() for part in again.partitions.values()}
+    assert counts == {60 // len(learners)}
+
+
+def test_a_buffer_of_another_size_takes_what_fits(tmp_path: Path) -> None:
+    data = Data(1)
+    for number in range(6):
+        data.give(number, [5, 5])
+    again = make_desk(replay_buffer_size=40)
+    again.load_state_dict(through_file(tmp_path, data.desk), data.published)
+    read_all(again, again.open(1))
+    assert 30 <= again.count() <= 40
+
+
+def test_on_policy_pieces_are_made_anew(tmp_path: Path) -> None:
+    desk = on_policy_desk(1)
+    ready = piece(4, 1, 3)
+    desk.assign(ready)
+    desk.admit(1, admitted(ready.block_id))
+    again = on_policy_desk()
+    again.load_state_dict(through_file(tmp_path, desk), {ready.shard.path: ready})
+    assert again.open(1) == []
+    assert again.count() == 0
+    ask_all(again, 3)
+    fresh = piece(4, 2, 3, [2])
+    again.assign(fresh)
+    again.admit(1, admitted(fresh.block_id))
+    ((rank, batch),) = again.serve(0, [4])
+    assert rank == 1
+    assert np.array_equal(np.sort(batch.rows[0]), [0, 1])

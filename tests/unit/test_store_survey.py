@@ -1,0 +1,68 @@
+"""Shards looked at without their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcdi.errors import ShardError
+from hpcdi.store.block import Block, survey_block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import read_shard, write_shard
+from hpcdi.types import ITEM_DTYPE, RowView
+
+
+def write(root: Path) -> tuple[Block, str]:
+    items = np.zeros(2, dtype=ITEM_DTYPE)
+    items["item_start"], items["item_len"], items["policy_version"] = [0, 4], [3, 2], [7, 8]
+    columns = {
+        "obs/image": np.arange(14, dtype=np.uint8).reshape(7, 2),
+        "reward": np.arange(7, dtype=np.float32),
+        "ahead": np.ones(7, dtype=np.uint16),
+    }
+    views = (RowView("next", "reward", "ahead"),)
+    block = Block(columns, items, {"block_id": 5, "sealed_at": 1.5}, views, tail_rows=1)
+    path = "data/rank00002/x/000001.h5"
+    write_shard(RunLayout(root), path, block, fsync=False)
+    return block, path
+
+
+def test_a_survey_gives_what_was_announced(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    block, path = write(tmp_path)
+    announced = write_shard(layout, "data/again.h5", block, fsync=False)
+    ref, found = survey_block(layout.inside("data/again.h5"), "data/again.h5")
+    assert ref == announced
+    assert (found.items == block.items).all()
+    assert (found.facts, found.tail_rows, found.columns) == (block.facts, 1, {})
+    rows = read_shard(layout, survey_block(layout.inside(path), path)[0])
+    assert rows.keys() == block.columns.keys()
+    assert all((rows[name] == column).all() for name, column in block.columns.items())
+
+
+@pytest.mark.parametrize("damage", ["absent", "short", "foreign"])
+def test_what_is_no_whole_shard_is_refused(tmp_path: Path, damage: str) -> None:
+    _, path = write(tmp_path)
+    file = tmp_path / path
+    if damage == "absent":
+        file.unlink()
+    elif damage == "short":
+        file.write_bytes(file.read_bytes()[:-8])
+    else:
+        file.write_bytes(b"not HDF5 at all")
+    with pytest.raises(ShardError, match=str(file)):
+        survey_block(file, path)
+
+
+def test_rows_that_were_changed_are_found_by_who_reads_them(tmp_path: Path) -> None:
+    _, path = write(tmp_path)
+    file = tmp_path / path
+    ref, _ = survey_block(file, path)
+    spec = next(spec for spec in ref.columns if spec.name == "reward")
+    image = bytearray(file.read_bytes())
+    image[spec.offset] ^= 1
+    file.write_bytes(image)
+    with pytest.raises(ShardError, match="checksum"):
+        read_shard(RunLayout(tmp_path), survey_block(file, path)[0])
