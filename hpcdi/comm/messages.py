@@ -4,9 +4,10 @@ Who says what::
 
     collector ──► coordinator   WorkerReady BlockReady ItemReady CollectProgress CollectResult
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
+                                SnapshotPart
     any       ──► coordinator   StopRequest WorkerFailed Goodbye
     coordinator ──► collector   CollectTask CollectSetting CloseTask
-    coordinator ──► learner     LearnTask AdmitBlock Batches
+    coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
 
@@ -140,6 +141,19 @@ class LearnInfo(Message):
 
 
 @dataclass(frozen=True)
+class SnapshotPart(Message):
+    """A learner's part of a snapshot is on disk, or could not be written (`error` says why)."""
+
+    name: str
+    files: dict[str, dict[str, int]]
+    """File -> ``bytes, crc32``."""
+    train_iter: int
+    stall_s: float
+    """Seconds that the learner stood still for it."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class LearnResult(Message):
     """A learner task has ended."""
 
@@ -213,6 +227,8 @@ class LearnTask(Message):
     task_id: str
     policy_id: str
     buffer_id: str
+    resume: str = ""
+    """Folder of the snapshot to go on from, relative to the run folder; empty: begin anew."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +257,15 @@ class Batches(Message):
     """Importance weights, float32, at most 1."""
     env_steps: int
     """Environment steps of the whole run so far."""
+
+
+@dataclass(frozen=True)
+class TakeSnapshot(Message):
+    """Keep what you are, between the batches that came before this and those that come after."""
+
+    name: str
+    folder: str
+    """Where to write the files, relative to the run folder."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnResult,
     Message,
+    SnapshotPart,
     StopRequest,
     WorkerFailed,
     WorkerReady,
@@ -28,6 +29,7 @@ from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.task import Notice, TaskBook
 
 
@@ -59,6 +61,7 @@ class Scheduler:
         commander: sets tasks and goals.
         desk: the replay buffer's partitions.
         learners: the group of learners; one is a group, too.
+        snapshots: of the run.
         workers: ranks that must report before the run can go on for ever.
         timeouts: how long to wait for what.
         observe: called with each message, and with what has not come.
@@ -69,6 +72,7 @@ class Scheduler:
         commander: BaseCommander,
         desk: ReplayDesk,
         learners: LearnerAggregator,
+        snapshots: SnapshotClock,
         workers: Sequence[int],
         timeouts: Timeouts,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
@@ -78,9 +82,9 @@ class Scheduler:
         """Policy version that each collecting rank acts by."""
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
         self.desk = desk
-        self._learners = learners
+        self.snapshots = snapshots
         self.commander = commander
-        self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s)
+        self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s, learners)
         self._observe = observe
 
     # ------------------------------------------------------------------------------------- inputs
@@ -90,7 +94,7 @@ class Scheduler:
     ) -> list[Order]:
         """What to send because of a message."""
         if isinstance(message, LearnInfo):
-            message = self._learners.deal_with_learn(message, rank)
+            message = self._book.learners.deal_with_learn(message, rank)
         self._observe(rank, message)
         match message:
             case BlockReady():
@@ -107,6 +111,9 @@ class Scheduler:
             case LearnInfo():
                 self.commander.update_learner_info(message.task_id, message.scalars)
                 return self._count_iterations(message.train_iter, now)
+            case SnapshotPart():
+                self.snapshots.part(rank, message)
+                return []
             case CollectResult():
                 return self._collect_result(message, rank, now)
             case LearnResult():
@@ -136,11 +143,13 @@ class Scheduler:
             self._observe(rank, notice)
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
-        return orders + self._serve()
+        orders += self._serve()
+        return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
-        """End the run; the first reason counts."""
-        return self.life.stop(outcome, now)
+        """End the run, after a last snapshot; the first reason counts."""
+        last = self._take_snapshot(now) if self.life.is_on else []
+        return [*last, *self.life.stop(outcome, now)]
 
     @property
     def finished(self) -> bool:
@@ -157,14 +166,11 @@ class Scheduler:
     def _assign(self, now: float) -> list[Order]:
         """Give free workers what there is to do."""
         orders: list[Order] = []
-        group = self._learners
-        while self._book.has_free("learner", group.size):
-            task = self.commander.get_learner_task(now)
-            if task is None:
-                break
-            ranks = self._book.give("learner", task, now, group.size)
-            orders += starmap(Order, group.deal_with_learner_start(task).items())
+        while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
+            ranks = self._book.give("learner", task, now)
+            orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
             orders += starmap(Order, self.desk.open(*ranks))
+            self.snapshots.start(now)
         while self._book.has_free("collector"):
             collect = self.commander.get_collector_task(now)
             if collect is None:
@@ -178,8 +184,6 @@ class Scheduler:
         if not self.life.is_on:
             return []  # it has its Stop already
         self._book.add_worker(rank, message)
-        if message.role == "learner":
-            self._learners.join(rank, message)
         return self._assign(now)
 
     def _make_room_for_evaluation(self, now: float) -> list[Order]:
@@ -202,12 +206,12 @@ class Scheduler:
 
     def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "learner", rank)
-        result = self._learners.deal_with_learner_close(message, rank)
+        result = self._book.learners.deal_with_learner_close(message, rank)
         if result is None:
             return []
         self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
         self.desk.named.close(self.commander.finish_learner_task(result.task_id, result))
-        is_one = self._learners.size == 1
+        is_one = self._book.learners.size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
         return self.stop(Outcome("done", reason, 0), now)
@@ -230,13 +234,23 @@ class Scheduler:
             return []
         self._book.begun(message.task_id, rank, now)
         self.counters.priorities_stale += partition.demand(message)
-        whole = self._learners.deal_with_get_data(message, rank)
+        whole = self._book.learners.deal_with_get_data(message, rank)
         served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
         counted = self._count_iterations(whole.train_iter, now) if whole is not None else []
         return [*served, *admits, *counted]
 
+    def _take_snapshot(self, now: float) -> list[Order]:
+        """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
+        learners = self.desk.partitions
+        if not learners or not self.counters.env_steps:
+            return []
+        order = self.snapshots.take(learners, now)
+        return [Order(rank, order) for rank in learners]
+
     def _serve(self) -> list[Order]:
+        if not self.life.is_on:
+            return []  # all that learners do now, they have been told
         batches = self.desk.serve(self.counters.env_steps, self._book.collecting())
         return list(starmap(Order, batches))
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
 from hpcdi.errors import WorkerSilentError
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 
 Task: TypeAlias = CollectTask | LearnTask
@@ -67,9 +68,16 @@ class TaskBook:
         collector_timeout_s: seconds that a collector may take to end a task when it is told to;
             then another is asked.
         learner_timeout_s: seconds that a learner may take until it asks for its first data.
+        learners: the group of learners, who do a task together; one is a group, too.
     """
 
-    def __init__(self, collector_timeout_s: float, learner_timeout_s: float) -> None:
+    def __init__(
+        self,
+        collector_timeout_s: float,
+        learner_timeout_s: float,
+        learners: LearnerAggregator,
+    ) -> None:
+        self.learners = learners
         self._collector_timeout_s = collector_timeout_s
         self._learner_timeout_s = learner_timeout_s
         self._resources = NaiveResourceManager()
@@ -77,21 +85,26 @@ class TaskBook:
 
     def add_worker(self, rank: int, ready: WorkerReady) -> None:
         """A worker is there, and free."""
+        if ready.role == "learner":
+            self.learners.join(rank, ready)
         self._resources.update(ready.role, str(rank), {"gpu": ready.gpus, "cpu": ready.cpus})
 
-    def has_free(self, kind: str, count: int = 1) -> bool:
-        """Whether so many workers, "collector" or "learner", are free."""
-        return self._resources.free_count(kind) >= count
+    def has_free(self, kind: str) -> bool:
+        """Whether a "collector" is free, or the whole group of "learner"s."""
+        return self._resources.free_count(kind) >= self._hands(kind)
 
-    def give(self, kind: str, task: Task, now: float, count: int = 1) -> list[int]:
-        """Give a task to so many free workers, together; gives their ranks in order."""
+    def _hands(self, kind: str) -> int:
+        return self.learners.size if kind == "learner" else 1
+
+    def give(self, kind: str, task: Task, now: float) -> list[int]:
+        """Give a task to those who are free for it; gives their ranks in order."""
         assign = (
             self._resources.assign_learner
             if kind == "learner"
             else self._resources.assign_collector
         )
         ranks = []
-        for _ in range(count):
+        for _ in range(self._hands(kind)):
             assigned = assign(task)
             if assigned is None:
                 raise LookupError(f"no {kind} is free")
