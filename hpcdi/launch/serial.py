@@ -98,7 +98,7 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
 
 
 def _resume(run: Any, layout: Any) -> str:
-    """Go on from a checkpoint; where that cannot be, the run folder says what it said before."""
+    """Go on from a snapshot; where that cannot be, the run folder says what it said before."""
     try:
         said: str = run.resume()
     except BaseException:
@@ -144,6 +144,6 @@ def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
         words.verdict(state, reason), *summary,
         words.folder_line(layout), *words.policy_lines(layout),
     ]  # fmt: skip
-    if state != "done" and run is not None and run.has_checkpoint:
+    if state != "done" and run is not None and run.has_snapshot:
         lines.append(f"  go on with   hpcdi serial --resume {run_folder.short(layout.root)}")
     return lines

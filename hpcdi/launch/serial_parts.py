@@ -108,6 +108,7 @@ class PartsMaker:
         learner = create_learner(
             cfg.learn.learner, policy=policy.learn_mode, tb_logger=self._curves,
             exp_name=self._config.exp_name, instance_name=f"learner{suffix}",
+            ckpt_dir=self._layout.checkpoints_of(number),
         )  # fmt: skip
         buffer = create_buffer(
             cfg.other.replay_buffer, self._curves, self._config.exp_name, f"buffer{suffix}",

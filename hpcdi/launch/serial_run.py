@@ -1,4 +1,4 @@
-"""One serial run: its parts, its checkpoints, what it shows."""
+"""One serial run: its parts, its snapshots, what it shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _BUFFER, _LEARNER, _POLICY = "buffer{}.h5", "learner{}.pt", "policy{}.safetensor
 
 
 class SerialRun(Closing):
-    """A run in this process, from its parts to its last checkpoint.
+    """A run in this process, from its parts to its last snapshot.
+
+    A snapshot is of the whole run, which goes on from it; checkpoints are a learner's own.
 
     Args:
         config: the experiment.
@@ -52,7 +54,7 @@ class SerialRun(Closing):
         parts = PartsMaker(config, spaces, self._curves, layout, restarts).make()
         self.pipeline = SerialPipeline(config, parts, self._keep_best)
         self._watch = _Watch(config, self.pipeline)
-        self._checkpoint_due = time.monotonic() + config.system.serial.checkpoint_s
+        self._snapshot_due = time.monotonic() + config.system.serial.checkpoint_s
 
     def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
         """Train to the end; gives state, reason and exit code.
@@ -65,27 +67,29 @@ class SerialRun(Closing):
         def stop() -> str | None:
             now = time.monotonic()
             self._watch.look(now)
-            if now >= self._checkpoint_due:
-                self._save_or_warn()
-                self._checkpoint_due = time.monotonic() + self._config.system.serial.checkpoint_s
+            if now >= self._snapshot_due:
+                _or_warn("snapshot", self.save)
+                self._snapshot_due = time.monotonic() + self._config.system.serial.checkpoint_s
             request = take_stop()
             if request is not None:
                 stopped.append(request)
             return request.reason if request is not None else None
 
+        for student in self.pipeline.parts.students:
+            student.learner.call_hook("before_run")
         reason = self.pipeline.run(stop)
         if not stopped:
             self.pipeline.evaluate_at_end()
         self._watch.look(time.monotonic())
         for student in self.pipeline.parts.students:
             student.learner.call_hook("after_run")
-        self._save_or_warn()
+        _or_warn("snapshot", self.save)
         if stopped:
             return "stopped", reason, stopped[0].exit_code
         return "done", reason, EXIT_DONE
 
     def save(self) -> None:
-        """Write a checkpoint: policy, optimizer, counters, random numbers, replay buffer."""
+        """Write a snapshot: policy, optimizer, counters, random numbers, replay buffer."""
         pipeline, parts = self.pipeline, self.pipeline.parts
         publish_policy(self._layout.latest_policy, _image(parts.students[0]))
         writers: dict[str, Callable[[Path], None]] = {}
@@ -102,42 +106,35 @@ class SerialRun(Closing):
             "best": parts.evaluator.best,
             "saved_at": time.time(),
         }
-        # data that are collected before the first iteration are worth a checkpoint, too
+        # data that are collected before the first iteration are worth a snapshot, too
         name = f"iteration_{pipeline.train_iter:09d}_step_{pipeline.env_steps:012d}"
         save_checkpoint(
-            self._layout.checkpoints_dir, name, writers, facts,
+            self._layout.snapshots_dir, name, writers, facts,
             keep=self._config.system.serial.keep_checkpoints,
         )  # fmt: skip
 
-    def _save_or_warn(self) -> None:
-        """Write a checkpoint; a disk that is full must not end a run that can go on."""
-        try:
-            self.save()
-        except (StoreError, OSError) as error:
-            LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
-
     def resume(self) -> str:
-        """Go on from the newest whole checkpoint; says which it is.
+        """Go on from the newest whole snapshot; says which it is.
 
         Raises:
             CheckpointError: there is none, or the configuration has changed too much.
         """
-        checkpoint, torn = newest_checkpoint(self._layout.checkpoints_dir)
+        snapshot, torn = newest_checkpoint(self._layout.snapshots_dir)
         for error in torn:
             LOGGER.warning("%s; the one before it is taken", error)
-        if checkpoint is None:
-            where = self._layout.checkpoints_dir
-            raise CheckpointError(where, "there is no whole checkpoint to go on from")
-        parts, facts = self.pipeline.parts, checkpoint.facts
+        if snapshot is None:
+            where = self._layout.snapshots_dir
+            raise CheckpointError(where, "there is no whole snapshot to go on from")
+        parts, facts = self.pipeline.parts, snapshot.facts
         for number, student in enumerate(parts.students):
-            state = load_tensors(checkpoint.file(_LEARNER.format(number)))
+            state = load_tensors(snapshot.file(_LEARNER.format(number)))
             try:
                 load_student_state(student, state)
             except (RuntimeError, KeyError, ValueError) as error:
                 raise CheckpointError(
-                    checkpoint.folder, f"does not fit the present configuration: {error}"
+                    snapshot.folder, f"does not fit the present configuration: {error}"
                 ) from error
-            held = checkpoint.file(_BUFFER.format(number))
+            held = snapshot.file(_BUFFER.format(number))
             if held.exists():
                 student.buffer.load_data(held)
         parts.collector.totals = facts["totals"]
@@ -147,14 +144,14 @@ class SerialRun(Closing):
         parts.evaluator.best = self._best_of(facts["best"])
         forget_events_after(self._layout.tensorboard_dir, facts["saved_at"])
         return (
-            f"{checkpoint.folder.name}: env step {human_count(facts['env_steps'])}, "
+            f"{snapshot.folder.name}: env step {human_count(facts['env_steps'])}, "
             f"buffer {human_count(parts.students[0].buffer.count())}"
         )
 
     @property
-    def has_checkpoint(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether the run can be gone on with."""
-        return bool(names(self._layout.checkpoints_dir))
+        return bool(names(self._layout.snapshots_dir))
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
@@ -168,14 +165,22 @@ class SerialRun(Closing):
         """Close environments and curves; again: nothing."""
         parts = self.pipeline.parts
         for student in parts.students:
+            student.learner.close()
             student.buffer.close()  # it has a last word for the curves, which the others close
         parts.collector.close()
         parts.evaluator.close()
         self._curves.close()
 
-    def _keep_best(self, _name: str) -> None:
-        publish_policy(self._layout.best_policy, _image(self.pipeline.parts.students[0]))
-        write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
+    def _keep_best(self, name: str) -> None:
+        """Keep the policy that is judged, which is the first student's."""
+        student = self.pipeline.parts.students[0]
+        student.learner.save_checkpoint(name)
+
+        def publish() -> None:
+            publish_policy(self._layout.best_policy, _image(student))
+            write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
+
+        _or_warn("file of the best policy", publish)
 
     def _best_of(self, best: float | None) -> float | None:
         """The best result: of a checkpoint, or of the best policy, which may be a newer one."""
@@ -185,6 +190,14 @@ class SerialRun(Closing):
     @property
     def _best_file(self) -> Path:
         return self._layout.best_policy.with_suffix(".json")
+
+
+def _or_warn(what: str, write: Callable[[], None]) -> None:
+    """Write something; a disk that is full must not end a run that can go on."""
+    try:
+        write()
+    except (StoreError, OSError) as error:
+        LOGGER.warning("no %s could be written: %s. Free some space", what, error)
 
 
 def _read_best(path: Path) -> float | None:

@@ -1,8 +1,14 @@
-"""Checkpoints: a folder of files that appears whole, with a manifest that is written last.
+"""Folders of files that appear whole, with a manifest that is written last.
+
+Two things are kept so: the checkpoints of a learner (its policy and how far it is), and the
+snapshots of a serial run (all of it, the replay buffer included). Here both are checkpoints.
 
 Life of a checkpoint::
 
     .<name>.tmp-.../ ──files, each forced to disk──► manifest.json ──rename──► <name>/
+
+One that replaces another of its name stands beside it first: for the moment between two renames the
+other one is called `<name>.before`, so that a kill never leaves neither.
 
 The manifest has the size and the crc32 of every file. A folder without one, or whose files differ
 from it, is torn: it is passed over, and the one before it is taken.
@@ -23,6 +29,7 @@ from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside, write_json
 
 MANIFEST = "manifest.json"
+_BEFORE = ".before"
 _CHUNK = 1 << 20
 
 
@@ -44,22 +51,26 @@ def save_checkpoint(
     writers: Mapping[str, Callable[[Path], None]],
     facts: Mapping[str, Any],
     *,
-    keep: int,
+    keep: int | None,
+    among: str = "",
+    replace: bool = False,
 ) -> Path:
     """Write a checkpoint, then remove the oldest ones.
 
     Args:
         folder: of all checkpoints of a run.
-        name: of this one; names sort by age. Where it is there already, whole, nothing is written.
+        name: of this one; names sort by age.
         writers: file name -> writes that file to the path it is given.
         facts: plain data, into the manifest.
-        keep: how many stay, this one included.
+        keep: how many stay, this one included; None: all.
+        among: of names that begin so; others are not counted, and stay.
+        replace: write it anew where it is there already, whole; else nothing is written then.
 
     Raises:
         CheckpointError: the file system refuses it; then nothing has changed.
     """
     target = folder / name
-    if _is_whole(target):
+    if not replace and _is_whole(target):
         return target
     aside = temporary_beside(target)
     try:
@@ -71,13 +82,13 @@ def save_checkpoint(
             write(aside / file)
             files[file] = _describe(aside / file)
         write_json(aside / MANIFEST, {"facts": dict(facts), "files": files})
-        shutil.rmtree(target, ignore_errors=True)  # a torn one
-        aside.replace(target)
+        _put(aside, target)
     except (OSError, StoreError) as error:
         raise CheckpointError(target, f"cannot be written: {_reason(error)}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    _remove_others(folder, name, keep)
+    if keep is not None:
+        _remove_others(folder, name, keep, among)
     return target
 
 
@@ -149,9 +160,24 @@ def _is_whole(target: Path) -> bool:
     return True
 
 
-def _remove_others(folder: Path, name: str, keep: int) -> None:
-    """Remove the oldest checkpoints, and newer ones: torn, they were passed over at a restart."""
-    others = [other for other in names(folder) if other != name]
+def _put(aside: Path, target: Path) -> None:
+    """Give a folder its name; the one that has it, if any, goes."""
+    before = target.with_name(f"{target.name}{_BEFORE}")
+    shutil.rmtree(before, ignore_errors=True)
+    if target.exists():
+        target.replace(before)
+    try:
+        aside.replace(target)
+    except OSError:
+        if before.exists():
+            before.replace(target)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _remove_others(folder: Path, name: str, keep: int, among: str) -> None:
+    """Remove the oldest checkpoints, and newer ones: the run has gone back behind them."""
+    others = [other for other in names(folder) if other != name and other.startswith(among)]
     older = [other for other in others if other < name]
     kept = older[max(0, len(older) - keep + 1) :]
     for other in others:

@@ -142,16 +142,16 @@ def _run_folder(path: Path, report: Report) -> None:
 
 
 def _checkpoints(layout: RunLayout, report: Report) -> None:
-    for name in names(layout.checkpoints_dir):
-        checkpoint = layout.checkpoints_dir / name
+    folders = [layout.snapshots_dir, *sorted(layout.root.glob("checkpoints*"))]
+    for path in [folder / name for folder in folders for name in names(folder)]:
         try:
-            facts = open_checkpoint(checkpoint).facts
+            facts = open_checkpoint(path).facts
         except CheckpointError as error:
             report.errors.append(str(error))
             continue
-        report.lines.append(
-            f"  {checkpoint}: checkpoint at env step {facts['env_steps']}, all checksums right"
-        )
+        kind = "snapshot" if path.parent == layout.snapshots_dir else "checkpoint"
+        steps = facts.get("env_steps", facts.get("collector_envstep"))
+        report.lines.append(f"  {path}: {kind} at env step {steps}, all checksums right")
 
 
 def _fact(name: str, value: Any) -> str:

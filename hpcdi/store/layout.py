@@ -9,7 +9,10 @@
         run.json                    state, versions, host, placement, result
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
+        checkpoints/iteration_000010000/     of a learner, and ckpt_best, ckpt_final
         snapshots/coordinator.h5             the coordinator's state at the end
+        snapshots/iteration_.../             of a serial run as a whole, its replay buffer included
+        profile/rank0.json                   where a learner's time goes, where that was asked for
         log/rank00002.jsonl                  what each rank said
         tb/events.out.tfevents...            TensorBoard, written by rank 0
 """
@@ -62,12 +65,21 @@ class RunLayout:
     @property
     def coordinator_snapshot(self) -> Path:
         """The coordinator's state."""
-        return self.root / "snapshots" / "coordinator.h5"
+        return self.snapshots_dir / "coordinator.h5"
+
+    @property
+    def snapshots_dir(self) -> Path:
+        """Snapshots of a whole run: of a serial one, one folder each."""
+        return self.root / "snapshots"
 
     @property
     def checkpoints_dir(self) -> Path:
-        """Checkpoints of a serial run."""
-        return self.root / "checkpoints"
+        """Checkpoints of the learner."""
+        return self.checkpoints_of(0)
+
+    def checkpoints_of(self, student: int) -> Path:
+        """Checkpoints of one of several learners that learn apart, as in a serial battle."""
+        return self.root / f"checkpoints{student or ''}"
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""

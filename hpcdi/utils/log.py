@@ -8,17 +8,20 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from hpcdi.utils.jsonable import jsonable
 
 LOGGER = logging.getLogger("hpcdi")
 
+_BINS = 30
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -88,7 +91,7 @@ def say(text: str = "") -> None:
 
 
 class TensorBoardWriter:
-    """Scalars and videos as TensorBoard events.
+    """Scalars, charts of several, histograms and videos as TensorBoard events.
 
     It writes what `torch.utils.tensorboard.SummaryWriter` writes, without importing torch: rank 0
     needs no torch.
@@ -103,10 +106,44 @@ class TensorBoardWriter:
         self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=int(flush_s))
         self._flush_s, self._flushed = flush_s, time.monotonic()
         self._is_open = True
+        self._folder, self._curves = Path(folder), dict[str, TensorBoardWriter]()
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value))])
+        self._write(Event(step=int(global_step), summary=summary))
+
+    def add_scalars(self, tag: str, values: Mapping[str, float], global_step: int) -> None:
+        """Add a point to each of several curves in one chart.
+
+        TensorBoard draws into one chart what has the same name in several folders: each curve's
+        events go to a folder of its own below this one.
+        """
+        for curve, value in values.items():
+            name = f"{tag}_{curve}".replace("/", "_")
+            if name not in self._curves:
+                self._curves[name] = TensorBoardWriter(self._folder / name, self._flush_s)
+            self._curves[name].add_scalar(tag, value, global_step)
+
+    def add_histogram(self, tag: str, values: Any, global_step: int) -> None:
+        """Add the distribution of an array's finite values; where there are none, nothing.
+
+        Args:
+            tag: name in TensorBoard.
+            values: array of any shape.
+            global_step: place on the axis.
+        """
+        array = np.asarray(values, dtype=np.float64).reshape(-1)
+        array = array[np.isfinite(array)]
+        if not array.size:
+            return
+        counts, limits = np.histogram(array, bins=_BINS)
+        histogram = HistogramProto(
+            min=array.min(), max=array.max(), num=array.size, sum=array.sum(),
+            sum_squares=np.square(array).sum(), bucket_limit=limits[1:].tolist(),
+            bucket=counts.tolist(),
+        )  # fmt: skip
+        summary = Summary(value=[Summary.Value(tag=tag, histo=histogram)])
         self._write(Event(step=int(global_step), summary=summary))
 
     def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:
@@ -134,12 +171,14 @@ class TensorBoardWriter:
     def flush(self) -> None:
         """Write out what is buffered; after `close`: nothing."""
         if self._is_open:
-            self._writer.flush()
+            for writer in (self._writer, *self._curves.values()):
+                writer.flush()
 
     def close(self) -> None:
         """Flush and close; again: nothing."""
         self._is_open = False
-        self._writer.close()
+        for writer in (self._writer, *self._curves.values()):
+            writer.close()
 
     def _write(self, event: Any) -> None:
         event.wall_time = time.time()
@@ -161,7 +200,7 @@ def forget_events_after(folder: str | Path, saved_at: float) -> None:
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    for path in sorted(Path(folder).glob("events.out.tfevents.*")):
+    for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
         kept = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
         if len(kept) == len(events):

@@ -24,25 +24,58 @@ class CountVar:
         self.val += add_num
 
 
+CHART = "[scalars]"
+HISTOGRAM = "[histogram]"
+
+
 class ScalarMonitor:
-    """Sums scalars until their means are taken."""
+    """Sums scalars until their means are taken, and keeps the latest arrays until then.
+
+    A log's key says what its value is: ``[scalars]name`` a mapping of numbers, which are curves of
+    one chart; ``[histogram]name`` an array whose distribution is of interest; any other a number.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
+        self._arrays: dict[str, Any] = {}
 
     def add(self, scalars: Mapping[str, Any]) -> None:
-        """Add one iteration's scalars; what is not a number is passed over."""
+        """Add one iteration's log; what is not a number, by its key either, is passed over."""
         for name, value in scalars.items():
-            if isinstance(value, int | float):
-                self._sums[name] = self._sums.get(name, 0.0) + value
+            if isinstance(value, int | float | np.integer | np.floating):
+                self._sums[name] = self._sums.get(name, 0.0) + float(value)
                 self._counts[name] = self._counts.get(name, 0) + 1
+            elif name.startswith(CHART) and isinstance(value, Mapping):
+                self.add({f"{name}/{curve}": number for curve, number in value.items()})
+            elif name.startswith(HISTOGRAM):
+                self._arrays[name.removeprefix(HISTOGRAM)] = value
 
     def take_means(self) -> dict[str, float]:
-        """Mean of each scalar since the last call."""
+        """Mean of each scalar since the last call; of a chart's, ``[scalars]chart/curve``."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
+
+    def take_arrays(self) -> dict[str, Any]:
+        """The latest array of each name (without its mark) since the last call."""
+        arrays, self._arrays = self._arrays, {}
+        return arrays
+
+
+def split_charts(
+    means: Mapping[str, float],
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """What `ScalarMonitor.take_means` gave, as curves of their own and as charts of several."""
+    curves: dict[str, float] = {}
+    charts: dict[str, dict[str, float]] = {}
+    for name, value in means.items():
+        if name.startswith(CHART):
+            chart, _, curve = name.removeprefix(CHART).rpartition("/")
+            charts.setdefault(chart, {})[curve] = value
+        else:
+            curves[name] = value
+    return curves, charts
 
 
 class Rate:

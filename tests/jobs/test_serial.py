@@ -112,7 +112,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(serial: Start, number: int, cod
     assert (facts["state"], facts["reason"], facts["exit_code"]) == ("stopped", said, code)
     assert f"stopped: {said}" in ended.err
     assert f"go on with   hpcdi serial --resume {ended.run_dir}\n" in ended.err
-    checkpoint, errors = newest_checkpoint(ended.run_dir / "checkpoints")
+    checkpoint, errors = newest_checkpoint(ended.run_dir / "snapshots")
     assert checkpoint is not None
     assert not errors
     assert checkpoint.facts["train_iter"] == facts["figures"]["train_iter"] > 0
@@ -122,7 +122,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(serial: Start, number: int, cod
 
 def test_a_killed_run_goes_on_from_its_newest_checkpoint(serial: Start) -> None:
     job = serial(CARTPOLE, *ENDLESS, *OFTEN)
-    folder = job.run_dir / "checkpoints"
+    folder = job.run_dir / "snapshots"
     job.until(lambda: len(names(folder)) == 2 and names(folder)[0] > "iteration_000000050")
     os.kill(job.process.pid, signal.SIGKILL)
     assert job.wait(10).code == -signal.SIGKILL

@@ -124,7 +124,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     assert facts["figures"]["train_iter"] == 5
     assert [place["role"] for place in facts["placement"]] == ["serial"]
     assert read_policy(run_dir / "policies" / "latest.safetensors").version == 5
-    assert [name[:19] for name in names(run_dir / "checkpoints")] == ["iteration_000000005"]
+    assert [name[:19] for name in names(run_dir / "snapshots")] == ["iteration_000000005"]
     report = inspect(run_dir)
     assert not report.errors, report.errors
     assert not (run_dir / "data").exists()
@@ -219,15 +219,15 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
         run.resume()
         train(run)
-    kept = names(tmp_path / "checkpoints")
+    kept = names(tmp_path / "snapshots")
     assert [name[:19] for name in kept] == ["iteration_000000005", "iteration_000000009"]
-    torn = tmp_path / "checkpoints" / kept[1] / "learner0.pt"
+    torn = tmp_path / "snapshots" / kept[1] / "learner0.pt"
     torn.write_bytes(torn.read_bytes()[:-5])
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=2) as run:
         assert run.resume().startswith("iteration_000000005_step_")
         assert run.pipeline.train_iter == 5
         train(run)
-    checkpoint, errors = newest_checkpoint(tmp_path / "checkpoints")
+    checkpoint, errors = newest_checkpoint(tmp_path / "snapshots")
     assert checkpoint is not None
     assert (checkpoint.facts["train_iter"], errors) == (9, [])
 
@@ -235,8 +235,8 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
 def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
     with serial_run(tmp_path, name, *overrides, restarts=1) as run:
-        assert not run.has_checkpoint
-        with pytest.raises(CheckpointError, match="there is no whole checkpoint to go on from"):
+        assert not run.has_snapshot
+        with pytest.raises(CheckpointError, match="there is no whole snapshot to go on from"):
             run.resume()
 
 
@@ -245,13 +245,13 @@ def test_checkpoints_come_by_time(tmp_path: Path) -> None:
     keep = ("system.serial.checkpoint_s=1e-9", "system.serial.keep_checkpoints=3")
     with serial_run(tmp_path, name, *overrides, FIVE, *keep) as run:
         train(run)
-    found = [name[:19] for name in names(tmp_path / "checkpoints")]
+    found = [name[:19] for name in names(tmp_path / "snapshots")]
     assert found == [f"iteration_{n:09d}" for n in (3, 4, 5)]
 
 
 def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    left = run_dir / "checkpoints" / ".iteration_000000006.tmp-elsewhere-1"
+    left = run_dir / "snapshots" / ".iteration_000000006.tmp-elsewhere-1"
     left.mkdir()
     before = facts_of(run_dir)
     config = (run_dir / "config.yaml").read_text()
@@ -268,7 +268,7 @@ def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixtur
     assert after["figures"]["env_steps"] > before["figures"]["env_steps"]
     assert not left.exists()
     assert (run_dir / "config.yaml").read_text() == config
-    assert [name[:19] for name in names(run_dir / "checkpoints")] == [
+    assert [name[:19] for name in names(run_dir / "snapshots")] == [
         "iteration_000000005",
         "iteration_000000008",
     ]
@@ -361,14 +361,14 @@ def test_a_run_without_a_checkpoint_stays_what_it_was(
     go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    for path in (run_dir / "checkpoints").rglob("manifest.json"):
+    for path in (run_dir / "snapshots").rglob("manifest.json"):
         path.unlink()
     before = facts_of(run_dir)
     capfd.readouterr()
     for _ in range(2):
         assert main(["serial", "--resume", str(run_dir)]) == 1
         err = capfd.readouterr().err
-        assert err.count("there is no whole checkpoint to go on from") == 1
+        assert err.count("there is no whole snapshot to go on from") == 1
         assert "Traceback" not in err
         assert facts_of(run_dir) == before
 
@@ -411,7 +411,7 @@ def test_a_stop_leaves_a_checkpoint(tmp_path: Path, random: int) -> None:
     with SerialRun(config, spaces, RunLayout(tmp_path), 0) as run:
         ended = run.train(lambda: words.pop(0) if words else None)
         assert ended == ("stopped", "received SIGINT", 130)
-        assert run.has_checkpoint
+        assert run.has_snapshot
         assert run.pipeline.train_iter == (0 if random else 2)
         env_steps = run.pipeline.env_steps
     with SerialRun(config, spaces, RunLayout(tmp_path), 1) as run:
@@ -484,10 +484,10 @@ def test_a_full_disk_is_told_and_does_not_end_the_run(
     code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.serial.checkpoint_s=1e-9")
     _, err = capfd.readouterr()
     assert code == 0
-    assert err.count("warning: no checkpoint could be written: ") == 5 + 1  # each turn, and at last
+    assert err.count("warning: no snapshot could be written: ") == 5 + 1  # each turn, and at last
     assert "No space left on device" in err
     assert facts_of(run_dir)["state"] == "done"
-    assert list((run_dir / "checkpoints").iterdir()) == []
+    assert list((run_dir / "snapshots").iterdir()) == []
     assert (run_dir / "policies" / "best.safetensors").exists()
 
 

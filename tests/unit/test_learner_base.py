@@ -75,8 +75,11 @@ class NoteHook(LearnerHook):
         self._notes.append((self.position, self.priority, engine.train_iter))
 
 
+QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
+
+
 def learner(policy: Any = None, **cfg: Any) -> BaseLearner:
-    return BaseLearner({"hook": {}, **cfg}, policy or Policy())
+    return BaseLearner({"hook": QUIET, "log_policy": False, **cfg}, policy or Policy())
 
 
 def test_an_iteration_takes_data_as_they_come() -> None:
@@ -168,7 +171,9 @@ def test_priorities_of_data_without_names_are_left() -> None:
 
 def test_start_ends_when_the_iterations_are_done() -> None:
     port = Port(batches=10)
-    made = BaseLearner({"hook": {}, "train_iterations": 3}, Policy(), port=port)
+    made = BaseLearner(
+        {"hook": QUIET, "log_policy": False, "train_iterations": 3}, Policy(), port=port
+    )
     made.start()
     assert (made.train_iter, port.left) == (3, 7), "no batch is taken beyond the last iteration"
     assert made.learn_info["learner_done"]
@@ -178,7 +183,7 @@ def test_start_ends_when_the_iterations_are_done() -> None:
 
 def test_start_ends_when_the_data_end() -> None:
     port, notes = Port(batches=2), []
-    made = BaseLearner({"hook": {}}, Policy(), port=port)
+    made = BaseLearner({"hook": QUIET, "log_policy": False}, Policy(), port=port)
     for position in LearnerHook.positions:
         made.register_hook(NoteHook(notes, position))
     made.start()
@@ -193,7 +198,9 @@ def test_start_ends_when_the_data_end() -> None:
 def test_policies_and_words_go_out_by_hooks() -> None:
     """Forced around the run; in between only where somebody waits."""
     port = Port(batches=4, waiting_at={2, 3})
-    made = BaseLearner({"hook": {}, "train_iterations": 4}, Policy(), port=port)
+    made = BaseLearner(
+        {"hook": QUIET, "log_policy": False, "train_iterations": 4}, Policy(), port=port
+    )
     for position in ("before_run", "after_iter", "after_run"):
         made.register_hook(SendPolicyHook(position=position))
     made.register_hook(SendLearnInfoHook(ext_args={"freq": 2}))
@@ -216,7 +223,7 @@ def test_without_a_port_nothing_is_sent() -> None:
 @pytest.mark.parametrize("port", [None, Port(1)])
 def test_without_a_policy(port: Port | None) -> None:
     notes: list[Any] = []
-    made = BaseLearner({"hook": {}}, port=port)
+    made = BaseLearner({"hook": QUIET, "log_policy": False}, port=port)
     made.register_hook(NoteHook(notes, "before_iter"))
     with pytest.raises(PolicyError, match=r"has no policy; set `learner.policy`"):
         made.train([])
@@ -244,7 +251,7 @@ def test_learn_info_has_its_keys() -> None:
 
 
 def test_identity_and_log(caplog: pytest.LogCaptureFixture) -> None:
-    made = BaseLearner({"hook": {}}, None, None, (1, 4), "exp", "mine")
+    made = BaseLearner({"hook": QUIET, "log_policy": False}, None, None, (1, 4), "exp", "mine")
     assert (made.rank, made.world_size, made.exp_name, made.instance_name) == (1, 4, "exp", "mine")
     plain = learner()
     assert (plain.rank, plain.world_size) == (0, 1)

@@ -233,7 +233,7 @@ def test_learning_from_shards_by_name(tmp_path: Path, takes_columns: bool) -> No
     script.block()
     worker = MPIFileSystemLearner({}, script.context)
     mode = Mode(columnar=takes_columns, batch_size=4)
-    worker._learner = BaseLearner({"hook": {}}, mode)
+    worker._learner = BaseLearner({"log_policy": False}, mode)
     metas = [{"data_id": "data/1.h5", "IS": 0.5}, {"data_id": "data/1.h5", "policy_iter": 7}]
     assert worker.deal_with_learner_learn(metas)["learner_step"] == 1
     worker.pump.close()

@@ -184,7 +184,8 @@ MODULES: dict[str, str] = {
     "collector.comm.mpi_fs_collector": "CollectorSlave MPIFileSystemCollector",
     "collector.comm.utils": "NaiveCollector",
     "learner.base_learner": "BaseLearner create_learner",
-    "learner.learner_hook": "Hook LearnerHook hook_mapping simplified_hook_mapping show_hooks",
+    "learner.learner_hook": """Hook LearnerHook hook_mapping simplified_hook_mapping show_hooks
+        LoadCkptHook SaveCkptHook LogShowHook LogReduceHook""",
     "learner.comm": "BaseCommLearner LearnerSlave MPIFileSystemLearner create_comm_learner",
     "learner.comm.base_comm_learner": "BaseCommLearner create_comm_learner",
     "replay_buffer.base_buffer": "IBuffer create_buffer get_buffer_cls",
@@ -199,9 +200,6 @@ MODULES: dict[str, str] = {
 _GROUPS = {
     "battle play": """MarineParallelCollector PARALLEL_COLLECTOR_REGISTRY.marine
         PARALLEL_COMMANDER_REGISTRY.one_vs_one""",
-    "learners": """BaseLearner.ckpt_name BaseLearner.save_checkpoint
-        BaseLearner.default_config.dataloader BaseLearner.default_config.is_multitask_pipeline
-        BaseLearner.default_config.log_policy BaseLearner.default_config.only_monitor_rank0""",
 }
 NOT_BUILT_YET = {name: later for later, names in _GROUPS.items() for name in names.split()}
 """Name -> the capability that brings it; a class stands for all of its members."""

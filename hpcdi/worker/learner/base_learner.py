@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, setting
-from hpcdi.errors import PolicyError, Problem
-from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import CountVar, ScalarMonitor
+from hpcdi.errors import PolicyError
+from hpcdi.utils.metrics import ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
-from hpcdi.worker.learner import hooks as _builtin  # noqa: F401  (registers the built-in hooks)
+from hpcdi.worker.learner.checkpointing import checkpoint_name, save_learner
+from hpcdi.worker.learner.dataloader import SampleLoader
+from hpcdi.worker.learner.hooks import LogPolicyHook
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
-    hook_problems,
 )
+from hpcdi.worker.learner.learner_view import LearnerIdentity, LearnerState, LearnerView
 from hpcdi.worker.learner.port import LearnerPort
-
-
-@dataclass
-class _LearnerState:
-    """What a learner knows of its own progress."""
-
-    last_iter: CountVar = field(default_factory=CountVar)
-    monitor: ScalarMonitor = field(default_factory=ScalarMonitor)
-    log_buffer: dict[str, Any] = field(default_factory=dict)
-    priority_info: dict[str, Any] = field(default_factory=dict)
-    collector_envstep: int = 0
+from hpcdi.worker.learner.settings import LearnerConfig
+from hpcdi.worker.learner.update_log import for_forward, read_logs, tell_priorities
 
 
 @LEARNER_REGISTRY.register("base")
-class BaseLearner(Configurable):
+class BaseLearner(LearnerView, Configurable):
     """Lets a policy update from batches, with hooks around.
 
     Args:
@@ -50,23 +38,11 @@ class BaseLearner(Configurable):
         exp_name: name of the experiment.
         instance_name: prefix of TensorBoard tags.
         port: to the message side; needed by `start`.
+        ckpt_dir: folder of the checkpoints; None: ``<exp_name>/ckpt``, followed by the instance's
+            name where that is not "learner".
     """
 
-    @dataclass(frozen=True)
-    class Config(ComponentConfig):
-        """Settings of the training loop."""
-
-        type: str = "base"
-        learner_num: int = setting(1, "learner ranks", minimum=1)
-        train_iterations: int = setting(int(1e9), "iterations until the run ends", minimum=1)
-        send_policy_freq: int = setting(
-            1, "iterations between offers of the policy to collectors", minimum=1
-        )
-        hook: dict[str, Any] = setting({"log_show_after_iter": 100}, "hooks, see learner_hook.py")
-
-        def problems(self) -> Iterator[Problem]:
-            """What is wrong with the hooks."""
-            return iter(hook_problems(self.hook))
+    Config: ClassVar[type] = LearnerConfig
 
     _cfg: Any
 
@@ -80,25 +56,35 @@ class BaseLearner(Configurable):
         instance_name: str = "learner",
         *,
         port: LearnerPort | None = None,
+        ckpt_dir: Path | None = None,
     ) -> None:
         self._cfg = self.parse_config(cfg)
         rank, world_size = dist_info if dist_info is not None else (0, 1)
-        self._identity = (exp_name, instance_name, rank, world_size)
+        suffix = "" if instance_name == "learner" else f"_{instance_name}"
+        folder = Path(ckpt_dir if ckpt_dir is not None else f"{exp_name}/ckpt{suffix}")
+        self._identity = LearnerIdentity(exp_name, instance_name, rank, world_size, folder)
         self._port, self._policy = port, policy
         self._tb_logger = tb_logger
+        self._state = LearnerState(monitor=ScalarMonitor() if self.shows_log else None)
+        self._loader: SampleLoader | None = None
         self._hooks = build_learner_hook_by_cfg(self._cfg.hook)
-        self._state = _LearnerState()
-        self._dataloader: Iterator[Any] | None = None
+        for hook in itertools.chain.from_iterable(self._hooks.values()):
+            self._meet(hook)
+        if self._cfg.log_policy:
+            self.register_hook(LogPolicyHook())
 
     def start(self) -> None:
-        """Iterate until all iterations are done or no more data come."""
-        if self._dataloader is None:
+        """Iterate until all iterations are done or no more data come, then close."""
+        if self._loader is None:
             self.setup_dataloader()
-        self.call_hook("before_run")
-        left = max(0, self._cfg.train_iterations - self.train_iter)
-        for data in itertools.islice(self._dataloader or (), left):
-            self.train(data, getattr(data, "env_steps", -1))
-        self.call_hook("after_run")
+        try:
+            self.call_hook("before_run")
+            left = max(0, self._cfg.train_iterations - self.train_iter)
+            for data in itertools.islice(self._loader or (), left):
+                self.train(data, getattr(data, "env_steps", -1))
+            self.call_hook("after_run")
+        finally:
+            self.close()
 
     def train(
         self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
@@ -107,20 +93,28 @@ class BaseLearner(Configurable):
 
         Args:
             data: a batch as the policy takes it; its attribute ``unique_ids``, if it has one, names
-                the samples for their priorities.
+                the samples for their priorities. With several tasks, a list of them.
             envstep: environment steps of the run so far; -1: not known.
             policy_kwargs: for the policy's forward.
 
         Raises:
-            PolicyError: there is no policy; or the loss is not finite any more.
+            PolicyError: there is no policy; or the loss is not finite any more; or what the policy
+                gives does not fit the batch.
         """
-        policy = self._the_policy()
+        policy, is_multitask = self._the_policy(), self._cfg.is_multitask_pipeline
         if envstep >= 0:
             self._state.collector_envstep = envstep
         self.call_hook("before_iter")
-        outputs = policy.forward(getattr(data, "columns", data), **(policy_kwargs or {}))
-        for log_vars in outputs if isinstance(outputs, list) else [outputs]:
-            self._take(log_vars, data)
+        outputs = policy.forward(
+            for_forward(data, is_multitask=is_multitask), **(policy_kwargs or {})
+        )
+        logs = read_logs(outputs, data, is_multitask=is_multitask)
+        for log in logs:
+            log.check(self.train_iter + 1)
+        self._state.priority_info = tell_priorities(logs)
+        if self._state.monitor is not None:
+            for log in logs:
+                self._state.monitor.add(log.scalars())
         self._state.last_iter.add(1)
         self.call_hook("after_iter")
 
@@ -129,10 +123,14 @@ class BaseLearner(Configurable):
         if self._port is None:
             raise PolicyError("a learner without a port has no data to start with; use train()")
         port, size = self._port, int(self._the_policy().get_attribute("batch_size"))
-        self._dataloader = iter(lambda: port.get_data(size), None)
+        self._loader = SampleLoader(lambda: port.get_data(size), self._cfg.dataloader.num_workers)
 
     def close(self) -> None:
-        """Nothing is left open; kept for the seeds' callers."""
+        """Let go of what the loading of samples and the hooks hold; again: nothing."""
+        if self._loader is not None:
+            self._loader.close()
+        for hook in itertools.chain.from_iterable(self._hooks.values()):
+            hook.close()
 
     def call_hook(self, name: str) -> None:
         """Call the hooks of a position."""
@@ -142,6 +140,25 @@ class BaseLearner(Configurable):
     def register_hook(self, hook: LearnerHook) -> None:
         """Add a hook."""
         add_learner_hook(self._hooks, hook)
+        self._meet(hook)
+
+    def save_checkpoint(self, ckpt_name: str | None = None) -> None:
+        """Write a checkpoint; of a group, the first learner does.
+
+        A disk that is full is told, and does not end the run.
+
+        Args:
+            ckpt_name: its name, e.g. ``ckpt_best.pth.tar``, whose ending is dropped; None: that of
+                `ckpt_name`, or else by the iteration.
+
+        Raises:
+            ValueError: the name is no plain one.
+        """
+        given = ckpt_name if ckpt_name is not None else self.ckpt_name
+        name = checkpoint_name(given, self.train_iter)
+        self._the_policy()
+        if self.rank == 0:
+            save_learner(self, name, self._cfg.keep_checkpoints)
 
     def offer_policy(self, *, force: bool) -> None:
         """Publish the policy if somebody waits for it, or in any case."""
@@ -153,30 +170,10 @@ class BaseLearner(Configurable):
         if self._port is not None:
             self._port.send_learn_info(learn_info)
 
-    def _the_policy(self) -> Any:
-        if self._policy is None:
-            raise PolicyError("the learner has no policy; set `learner.policy` before training")
-        return self._policy
-
-    def _take(self, log_vars: Mapping[str, Any], data: Any) -> None:
-        loss = log_vars.get("total_loss", 0.0)
-        if not math.isfinite(loss):
-            raise PolicyError(
-                f"total_loss is {loss} in train iteration {self.train_iter + 1}: the network has "
-                "diverged and would not recover. Lower policy.learn.learning_rate, or look for "
-                "observations or rewards that are not finite"
-            )
-        priority = log_vars.get("priority")
-        unique_ids = getattr(data, "unique_ids", None)
-        if priority is not None and unique_ids is not None:
-            priority = np.asarray(priority, dtype=np.float64)
-            self._state.priority_info = {"unique_ids": unique_ids, "priority": priority}
-            data.feedback(priority)
-        elif priority is not None and _are_marked(data):
-            names = ("replay_unique_id", "replay_buffer_idx")
-            info = {name: [item[name] for item in data] for name in names}
-            self._state.priority_info = {**info, "priority": list(priority)}
-        self._state.monitor.add(log_vars)
+    @property
+    def shows_log(self) -> bool:
+        """Whether it writes a log: of a group, only the first learner does, if not told to."""
+        return self.rank == 0 or not self._cfg.only_monitor_rank0
 
     @property
     def learn_info(self) -> dict[str, Any]:
@@ -188,103 +185,19 @@ class BaseLearner(Configurable):
             "scalars": dict(self.log_buffer),
         }
 
-    @property
-    def last_iter(self) -> CountVar:
-        """Iterations that are done, as a shared counter."""
-        return self._state.last_iter
-
-    @property
-    def train_iter(self) -> int:
-        """Iterations that are done."""
-        return self._state.last_iter.val
-
-    @property
-    def rank(self) -> int:
-        """Rank in the learners' group."""
-        return self._identity[2]
-
-    @property
-    def world_size(self) -> int:
-        """Size of the learners' group."""
-        return self._identity[3]
-
-    @property
-    def policy(self) -> Any:
-        """The policy's learn mode."""
+    def _the_policy(self) -> Any:
+        if self._policy is None:
+            raise PolicyError("the learner has no policy; set `learner.policy` before training")
         return self._policy
 
-    @policy.setter
-    def policy(self, policy: Any) -> None:
-        self._policy = policy
-
-    @property
-    def priority_info(self) -> dict[str, Any]:
-        """Ids and priorities of the last batch: what a replay buffer's `update` takes."""
-        return self._state.priority_info
-
-    @priority_info.setter
-    def priority_info(self, value: dict[str, Any]) -> None:
-        self._state.priority_info = value
-
-    @property
-    def monitor(self) -> ScalarMonitor:
-        """Scalars since the last look."""
-        return self._state.monitor
-
-    @property
-    def log_buffer(self) -> dict[str, Any]:
-        """Latest averaged scalars."""
-        return self._state.log_buffer
-
-    @log_buffer.setter
-    def log_buffer(self, value: dict[str, Any]) -> None:
-        self._state.log_buffer = value
-
-    @property
-    def logger(self) -> Any:
-        """The rank's log."""
-        return LOGGER
-
-    @property
-    def tb_logger(self) -> Any:
-        """TensorBoard writer, if there is one."""
-        return self._tb_logger
-
-    @property
-    def exp_name(self) -> str:
-        """Name of the experiment."""
-        return self._identity[0]
-
-    @property
-    def instance_name(self) -> str:
-        """Prefix of TensorBoard tags."""
-        return self._identity[1]
-
-    @property
-    def collector_envstep(self) -> int:
-        """Environment steps of the run, as far as this learner knows."""
-        return self._state.collector_envstep
-
-    @collector_envstep.setter
-    def collector_envstep(self, value: int) -> None:
-        self._state.collector_envstep = value
-
-    def info(self, s: str) -> None:
-        """Log a line."""
-        LOGGER.info(s)
-
-    def debug(self, s: str) -> None:
-        """Log a line for developers."""
-        LOGGER.debug(s)
+    def _meet(self, hook: LearnerHook) -> None:
+        """Keep a log where a hook needs one that nobody is shown."""
+        if getattr(hook, "needs_monitor", False) and self._state.monitor is None:
+            self._state.monitor = ScalarMonitor()
 
     def __repr__(self) -> str:
         counts = {position: len(self._hooks[position]) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
-
-
-def _are_marked(data: Any) -> bool:
-    """Whether a batch is a list of items that a replay buffer has drawn."""
-    return isinstance(data, list) and bool(data) and "replay_unique_id" in data[0]
 
 
 def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:

@@ -21,14 +21,14 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.ring import RowRing
 from hpcdi.store.shards import read_shard
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import split_columns
+from hpcdi.worker.learner.staging import HostStage, for_policy
 
 _WAIT_S = 0.02
 _AHEAD_S = 0.5
 """So much computing may wait ready."""
 
-_Gathered: TypeAlias = tuple[Columns, Array, Array, int]
-"""Columns [batch, ...], unique ids, weights, environment steps of the run."""
+_Gathered: TypeAlias = tuple[Any, Array, Array, int]
+"""A staged batch, unique ids, weights, environment steps of the run."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class DataFeed:
         order: what to ask for.
 
     Attributes:
-        as_columns: give tensors; else a list of dicts.
+        stage: where batches wait; set before the first one is asked for.
     """
 
     def __init__(
@@ -123,12 +123,21 @@ class DataFeed:
         send: Callable[[Message], None],
         order: FeedOrder,
     ) -> None:
-        self.as_columns = True
+        self.stage = HostStage()
         self._layout, self._send, self._order = layout, send, order
         self._ring: RowRing | None = None
         self._ready: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
         self._feedback = _Feedback()
+
+    @property
+    def as_columns(self) -> bool:
+        """Give tensors; else a list of dicts."""
+        return self.stage.as_columns
+
+    @as_columns.setter
+    def as_columns(self, value: bool) -> None:
+        self.stage.as_columns = value
 
     # ------------------------------------------------------------------ on the communication thread
 
@@ -149,11 +158,9 @@ class DataFeed:
         """Gather the rows of some batches."""
         if self._ring is None:
             raise BufferContractError("rank 0 drew a batch before any block was admitted")
-        columns = self._ring.gather(order.rows.reshape(-1))
-        size = order.rows.shape[1]
-        for k in range(len(order.rows)):
-            part = {name: column[k * size : (k + 1) * size] for name, column in columns.items()}
-            self._ready.put((part, order.unique_ids[k], order.weights[k], order.env_steps))
+        staged = self.stage.split(self._ring.gather(order.rows.reshape(-1)), order.weights)
+        for part, unique_ids, weights in zip(staged, order.unique_ids, order.weights, strict=True):
+            self._ready.put((part, unique_ids, weights, order.env_steps))
 
     def end(self) -> None:
         """No more batches after those that have come."""
@@ -199,30 +206,12 @@ class DataFeed:
             )
         )  # fmt: skip
 
-    def _batch(self, columns: Columns, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
+    def _batch(self, columns: Any, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
         def feedback(priorities: Array) -> None:
             self._feedback.ids.append(unique_ids)
             self._feedback.priorities.append(priorities)
 
-        batch = for_policy(columns, weights, as_columns=self.as_columns)
-        return Batch(batch, unique_ids, env_steps, feedback)
-
-
-def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
-    """A batch as a policy takes it.
-
-    Args:
-        columns: name -> [batch, ...].
-        weights: importance weights, float32 [batch].
-        as_columns: name -> tensor [batch, ...], ``weight`` among them; else a list of dicts of
-            tensors, one a sample, ``IS`` among them.
-    """
-    import torch
-
-    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
-    if not as_columns:
-        return split_columns({**tensors, "IS": weights.tolist()})
-    return {**tensors, "weight": torch.from_numpy(weights)}
+        return Batch(self.stage.take(columns, weights), unique_ids, env_steps, feedback)
 
 
 def batch_of_shards(

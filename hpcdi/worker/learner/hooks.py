@@ -1,80 +1,68 @@
-"""The built-in hooks of a learner."""
+"""The built-in hooks of a learner that speak: to the log, to TensorBoard, to the other ranks."""
 
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hpcdi.utils.log import LOGGER
-from hpcdi.worker.learner.learner_hook import (
-    LearnerHook,
-    register_learner_hook,
-    simplified_hook_mapping,
-)
+from hpcdi.utils.metrics import CHART, split_charts
+from hpcdi.worker.learner.builtin_hook import BuiltinHook, PeriodicHook, every
+from hpcdi.worker.learner.learner_hook import register_learner_hook, simplified_hook_mapping
 
 _LOG_EVERY_S = 1.0
 
 
-class PeriodicHook(LearnerHook):
-    """After iterations it acts at each `freq`-th one; before and after a run, always.
+class LogPolicyHook(BuiltinHook):
+    """Logs what the policy says of itself, once."""
 
-    One with `every_s` acts after so many seconds too: iterations can be long.
-
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: where it is called.
-        ext_args: the number of iterations, under the hook's `freq_key`.
-
-    Raises:
-        ValueError: that number is not positive.
-    """
-
-    usual_name: ClassVar[str]
-    usual_priority: ClassVar[float] = 100
-    freq_key: ClassVar[str] = "freq"
-    usual_freq: ClassVar[int] = 1
-    every_s: ClassVar[float] = float("inf")
-
-    def __init__(
-        self,
-        name: str | None = None,
-        priority: float | None = None,
-        *,
-        position: str = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            self.usual_name if name is None else name,
-            self.usual_priority if priority is None else priority,
-            position=position,
-        )
-        self._freq = int((ext_args or {}).get(self.freq_key, self.usual_freq))
-        if self._freq < 1:
-            raise ValueError(f"{self.freq_key} must be at least 1, not {self._freq}")
-        self._acted = time.monotonic()
+    usual_name = "log_policy"
+    usual_priority = 0
+    usual_position = "before_run"
 
     def __call__(self, engine: Any) -> None:
-        """Act, if it is time."""
-        if (
-            self.position not in ("before_iter", "after_iter")
-            or engine.train_iter % self._freq == 0
-            or time.monotonic() - self._acted >= self.every_s
-        ):
-            self._acted = time.monotonic()
-            self.act(engine)
+        """Log it, on a learner that keeps a log."""
+        if engine.shows_log:
+            say = getattr(engine.policy, "info", None)
+            engine.info(f"policy: {say() if callable(say) else engine.policy!r}")
 
-    @abstractmethod
+
+class LogReduceHook(PeriodicHook):
+    """Gives each learner of a group the means over all of them of what their monitors hold.
+
+    All of them act at the same iterations, never by time: each waits for the others. What a key
+    with ``noreduce_`` before its name says stays a learner's own; a mean is over those that have
+    the key.
+    """
+
+    usual_name = "log_reduce"
+    usual_priority = 10
+    usual_freq = 100
+    positions: ClassVar[list[str]] = ["after_iter"]
+    needs_monitor = True
+
     def act(self, engine: Any) -> None:
-        """What the hook is there for."""
+        """Exchange the means since the last look."""
+        if engine.world_size == 1:
+            return
+        from hpcdi.comm.dist import gather_objects
+
+        own = engine.monitor.take_means()
+        engine.monitor.add({name: value for name, value in own.items() if _is_own(name)})
+        told = gather_objects({n: value for n, value in own.items() if not _is_own(n)})
+        for name in {name: None for values in told for name in values}:
+            values = [values[name] for values in told if name in values]
+            engine.monitor.add({name: sum(values) / len(values)})
 
 
 class LogShowHook(PeriodicHook):
     """Averages the scalars of the last iterations: to TensorBoard if given, and to the log.
 
-    The log has a line a second at the most: a day of a fast learner must not fill a disk.
+    Charts and histograms go to TensorBoard as such, see `ScalarMonitor`; elsewhere a chart's curves
+    are scalars, and there are no histograms. The log has a line a second at the most: a day of a
+    fast learner must not fill a disk. In a group only the first learner shows a log, unless
+    ``only_monitor_rank0`` is false.
     """
 
     _logged = float("-inf")
@@ -84,21 +72,24 @@ class LogShowHook(PeriodicHook):
 
     def act(self, engine: Any) -> None:
         """Look at what has come since the last look."""
-        scalars = engine.monitor.take_means()
-        if not scalars:
+        if engine.monitor is None:
             return
+        means, arrays = engine.monitor.take_means(), engine.monitor.take_arrays()
+        if not means and not arrays:
+            return
+        scalars = {name.removeprefix(CHART): value for name, value in means.items()}
         engine.log_buffer.update(scalars)
+        if not engine.shows_log:
+            return
         now = time.monotonic()
-        if now - self._logged >= _LOG_EVERY_S or self.position != "after_iter":
+        if scalars and (now - self._logged >= _LOG_EVERY_S or self.position != "after_iter"):
             self._logged = now
             LOGGER.info("train", extra={"train_iter": engine.train_iter, "scalars": scalars})
         if engine.tb_logger is not None:
-            for name, value in scalars.items():
-                tag = f"{engine.instance_name}_iter/{name}"
-                engine.tb_logger.add_scalar(tag, value, engine.train_iter)
-                if engine.collector_envstep > 0:
-                    tag = f"{engine.instance_name}_step/{name}"
-                    engine.tb_logger.add_scalar(tag, value, engine.collector_envstep)
+            _draw(engine, f"{engine.instance_name}_iter", engine.train_iter, means, arrays)
+            if engine.collector_envstep > 0:
+                step = engine.collector_envstep
+                _draw(engine, f"{engine.instance_name}_step", step, means, arrays)
 
 
 class SendPolicyHook(PeriodicHook):
@@ -106,6 +97,7 @@ class SendPolicyHook(PeriodicHook):
 
     usual_name = "send_policy"
     freq_key = "send_policy_freq"
+    args = ("send_policy_freq",)
 
     def act(self, engine: Any) -> None:
         """Offer it; before and after a run, whether somebody waits for it or not."""
@@ -124,9 +116,26 @@ class SendLearnInfoHook(PeriodicHook):
         engine.send_learn_info(engine.learn_info)
 
 
-register_learner_hook("log_show", LogShowHook)
-register_learner_hook("send_policy", SendPolicyHook)
-register_learner_hook("send_learn_info", SendLearnInfoHook)
-simplified_hook_mapping["log_show_after_iter"] = lambda freq: (
-    LogShowHook(ext_args={"freq": freq}) if freq > 0 else None
-)
+def _draw(
+    engine: Any, prefix: str, step: int, means: Mapping[str, float], arrays: Mapping[str, Any]
+) -> None:
+    """Points of all curves over one axis, in TensorBoard."""
+    curves, charts = split_charts(means)
+    for name, value in curves.items():
+        engine.tb_logger.add_scalar(f"{prefix}/{name}", value, step)
+    for name, values in charts.items():
+        engine.tb_logger.add_scalars(f"{prefix}/{name}", values, step)
+    for name, array in arrays.items():
+        if hasattr(array, "detach"):  # a tensor, of a GPU perhaps
+            array = array.detach().cpu()
+        engine.tb_logger.add_histogram(f"{prefix}/{name}", array, step)
+
+
+def _is_own(name: str) -> bool:
+    return any(part.startswith("noreduce_") for part in name.removeprefix(CHART).split("/"))
+
+
+for _hook in (LogPolicyHook, LogReduceHook, LogShowHook, SendPolicyHook, SendLearnInfoHook):
+    register_learner_hook(_hook.usual_name, _hook)
+simplified_hook_mapping["log_reduce_after_iter"] = lambda freq: every(LogReduceHook, freq)
+simplified_hook_mapping["log_show_after_iter"] = lambda freq: every(LogShowHook, freq)

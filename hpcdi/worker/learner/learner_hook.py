@@ -37,6 +37,9 @@ class Hook(ABC):
     def __call__(self, engine: Any) -> None:
         """Do it."""
 
+    def close(self) -> None:  # noqa: B027
+        """Let go of what is held, when its engine closes; most hooks hold nothing."""
+
 
 class LearnerHook(Hook):
     """A hook of a learner.
@@ -45,14 +48,22 @@ class LearnerHook(Hook):
         name: for people.
         priority: the lower, the earlier.
         position: one of `POSITIONS`.
+
+    Raises:
+        ValueError: there is no such position.
+        TypeError: the priority is no number.
     """
 
     positions: ClassVar[list[str]] = list(POSITIONS)
+    needs_monitor: ClassVar[bool] = False
+    """It looks at the monitor of every learner of a group, not of the first one alone."""
 
     def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
         super().__init__(name, priority, **kwargs)
         if position not in POSITIONS:
             raise ValueError(f"a hook's position is one of {POSITIONS}, not {position!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int | float):
+            raise TypeError(f"a hook's priority is a number, not {priority!r}")
         self._position = position
 
     @property
@@ -77,6 +88,9 @@ def register_learner_hook(name: str, hook_type: type) -> None:
     if not issubclass(hook_type, LearnerHook):
         raise TypeError(f"{hook_type!r} is not a subclass of LearnerHook")
     hook_mapping[name] = hook_type
+
+
+_WHOLE = ("name", "type", "priority", "position", "ext_args")
 
 
 def no_hooks() -> Hooks:
@@ -140,13 +154,24 @@ def _build(key: str, value: Any) -> LearnerHook | None:
         hook: LearnerHook | None = simplified_hook_mapping[key](value)
         return hook
     if isinstance(value, Mapping) and value.get("type") in hook_mapping:
+        unknown = sorted(value.keys() - _WHOLE)
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_WHOLE)}")
         return hook_mapping[value["type"]](
             value.get("name", key), value.get("priority", 100),
-            position=value.get("position", ""), ext_args=dict(value.get("ext_args", {})),
+            position=value.get("position", ""), ext_args=dict(value.get("ext_args") or {}),
         )  # fmt: skip
     known = ", ".join(sorted(simplified_hook_mapping))
     types = ", ".join(sorted(hook_mapping))
     raise ValueError(f"is neither one of {known} nor a hook of type {types}")
+
+
+def __getattr__(name: str) -> Any:
+    """The built-in hooks, which the predecessor had in this module, under their names."""
+    for kind in hook_mapping.values():
+        if kind.__name__ == name and kind.__module__.startswith(__package__):
+            return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def show_hooks(hooks: Hooks) -> str:

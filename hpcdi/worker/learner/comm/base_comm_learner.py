@@ -87,6 +87,7 @@ class BaseCommLearner(Configurable, ABC):
             dist_info=self._dist_info,
             exp_name=task_info.get("exp_name", "default_experiment"),
             port=self,
+            ckpt_dir=self._context.layout.checkpoints_dir if self._context is not None else None,
         )
         policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
         learner.policy = policy.learn_mode

@@ -32,6 +32,7 @@ from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.learner.learner_hook import LearnerHook
+from hpcdi.worker.learner.staging import stage_for
 
 _TELL_EVERY = 100
 """Iterations between two words to rank 0, where no log asks for another number."""
@@ -123,6 +124,8 @@ class MPIFileSystemLearner(BaseCommLearner):
         )
         for hook in self.hooks4call:
             self._learner.register_hook(hook)
+        pin_memory = config.policy.learn.learner.pin_memory
+        self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
         self._the_feed().as_columns = _takes_columns(self._learner.policy)
         self.meter.mark("start")
         self._learner.start()
