@@ -19,6 +19,9 @@ NUMBERS = "biufc"
 BLOCK_ID_BITS = 40
 """Of a collector's own counters of blocks and items; its rank stands above them."""
 
+RESTART_NUMBERS = 10**9
+"""Of those counters for each time that a run is taken up again: they never come twice."""
+
 Columns: TypeAlias = dict[str, Array]
 """Column name -> array; all arrays have the same leading axis. Nested keys are joined by '/'."""
 

@@ -57,25 +57,20 @@ class StorageConfig:
 
 
 @dataclass(frozen=True)
-class SerialConfig:
-    """How a serial run keeps what it has reached."""
-
-    checkpoint_s: float = setting(60.0, "seconds between checkpoints", above=0)
-    keep_checkpoints: int = setting(2, "checkpoints that are kept", minimum=1)
-
-
-@dataclass(frozen=True)
 class SystemConfig:
     """Everything about the machine and nothing about learning."""
 
     coordinator: CoordinatorConfig = section(CoordinatorConfig, "rank 0")
-    serial: SerialConfig = section(SerialConfig, "a serial run")
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
     transport: str = setting(
         "files",
         "how blocks reach the learners: shards on the shared file system",
         choices=("files",),
     )
+    snapshot_s: float = setting(
+        60.0, "seconds between snapshots of the run, which --resume goes on from", above=0
+    )
+    keep_snapshots: int = setting(2, "snapshots that are kept, the newest ones", minimum=1)
     prefetch: int = setting(16, "batches that wait ready at a learner", minimum=1, maximum=1024)
     comm_learner: Any = component(COMM_LEARNER_REGISTRY, "mpi_fs", "the learner's message side")
     comm_collector: Any = component(

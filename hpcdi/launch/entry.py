@@ -244,7 +244,7 @@ def _coordinate(context: Any) -> int:
 
 
 def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
-    """Write how the run ended, then its snapshot; a disk that is full is said, and no new failure.
+    """Write how the run ended; a disk that is full is said, and no new failure.
 
     The run is over: what it has reached must not be lost to a file that cannot be written.
     """
@@ -252,7 +252,6 @@ def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
         run_folder.end(
             layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
         )
-        coordinator.save_snapshot(layout)
     except (StoreError, OSError) as error:
         sys.stderr.write(
             f"hpcdi: warning: the end of the run could not be written: {error}. Free some space, "

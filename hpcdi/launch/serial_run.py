@@ -54,7 +54,7 @@ class SerialRun(Closing):
         parts = PartsMaker(config, spaces, self._curves, layout, restarts).make()
         self.pipeline = SerialPipeline(config, parts, self._keep_best)
         self._watch = _Watch(config, self.pipeline)
-        self._snapshot_due = time.monotonic() + config.system.serial.checkpoint_s
+        self._snapshot_due = time.monotonic() + config.system.snapshot_s
 
     def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
         """Train to the end; gives state, reason and exit code.
@@ -69,7 +69,7 @@ class SerialRun(Closing):
             self._watch.look(now)
             if now >= self._snapshot_due:
                 _or_warn("snapshot", self.save)
-                self._snapshot_due = time.monotonic() + self._config.system.serial.checkpoint_s
+                self._snapshot_due = time.monotonic() + self._config.system.snapshot_s
             request = take_stop()
             if request is not None:
                 stopped.append(request)
@@ -110,7 +110,7 @@ class SerialRun(Closing):
         name = f"iteration_{pipeline.train_iter:09d}_step_{pipeline.env_steps:012d}"
         save_checkpoint(
             self._layout.snapshots_dir, name, writers, facts,
-            keep=self._config.system.serial.keep_checkpoints,
+            keep=self._config.system.keep_snapshots,
         )  # fmt: skip
 
     def resume(self) -> str:

@@ -1,7 +1,8 @@
 """Folders of files that appear whole, with a manifest that is written last.
 
 Two things are kept so: the checkpoints of a learner (its policy and how far it is), and the
-snapshots of a serial run (all of it, the replay buffer included). Here both are checkpoints.
+snapshots of a run (all of it, the replay buffer included). Here both are checkpoints. The files of
+one may come from several ranks: each calls `write_files`, and one of them `finish`.
 
 Life of a checkpoint::
 
@@ -74,22 +75,68 @@ def save_checkpoint(
         return target
     aside = temporary_beside(target)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        files = {}
-        for file, write in writers.items():
-            write(aside / file)
-            files[file] = _describe(aside / file)
-        write_json(aside / MANIFEST, {"facts": dict(facts), "files": files})
-        _put(aside, target)
+        files = write_files(aside, writers)
+        finish(aside, target, files, facts)
     except (OSError, StoreError) as error:
         raise CheckpointError(target, f"cannot be written: {_reason(error)}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     if keep is not None:
-        _remove_others(folder, name, keep, among)
+        remove_others(target, keep, among)
     return target
+
+
+def write_files(
+    aside: Path, writers: Mapping[str, Callable[[Path], None]]
+) -> dict[str, dict[str, int]]:
+    """Write files of a checkpoint; gives ``bytes`` and ``crc32`` of each.
+
+    Args:
+        aside: where they wait for the others; see `temporary_beside`.
+        writers: file name -> writes that file to the path it is given.
+
+    Raises:
+        OSError, StoreError: the file system refuses one.
+    """
+    aside.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for file, write in writers.items():
+        write(aside / file)
+        files[file] = _describe(aside / file)
+    return files
+
+
+def finish(
+    aside: Path, target: Path, files: Mapping[str, Mapping[str, int]], facts: Mapping[str, Any]
+) -> None:
+    """Give a checkpoint its manifest, and then its name.
+
+    Raises:
+        OSError, StoreError: the file system refuses it.
+    """
+    write_json(aside / MANIFEST, {"facts": dict(facts), "files": dict(files)})
+    _put(aside, target)
+
+
+def remove_others(target: Path, keep: int, among: str = "") -> list[str]:
+    """Remove the oldest checkpoints beside one, and newer ones: the run has gone back behind them.
+
+    Args:
+        target: the one that is there for sure.
+        keep: how many stay, this one included.
+        among: see `save_checkpoint`.
+
+    Returns:
+        Names of those that went.
+    """
+    beside = [name for name in names(target.parent) if name.startswith(among)]
+    older = [name for name in beside if name < target.name]
+    kept = {target.name, *older[max(0, len(older) - keep + 1) :]}
+    gone = [name for name in beside if name not in kept]
+    for name in gone:
+        shutil.rmtree(target.parent / name, ignore_errors=True)
+    return gone
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -173,16 +220,6 @@ def _put(aside: Path, target: Path) -> None:
             before.replace(target)
         raise
     shutil.rmtree(before, ignore_errors=True)
-
-
-def _remove_others(folder: Path, name: str, keep: int, among: str) -> None:
-    """Remove the oldest checkpoints, and newer ones: the run has gone back behind them."""
-    others = [other for other in names(folder) if other != name and other.startswith(among)]
-    older = [other for other in others if other < name]
-    kept = older[max(0, len(older) - keep + 1) :]
-    for other in others:
-        if other not in kept:
-            shutil.rmtree(folder / other, ignore_errors=True)
 
 
 def _reason(error: OSError | StoreError) -> str:

@@ -10,8 +10,7 @@
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         checkpoints/iteration_000010000/     of a learner, and ckpt_best, ckpt_final
-        snapshots/coordinator.h5             the coordinator's state at the end
-        snapshots/iteration_.../             of a serial run as a whole, its replay buffer included
+        snapshots/snapshot_000007/           of the whole run: what it goes on from
         profile/rank0.json                   where a learner's time goes, where that was asked for
         log/rank00002.jsonl                  what each rank said
         tb/events.out.tfevents...            TensorBoard, written by rank 0
@@ -63,13 +62,8 @@ class RunLayout:
         return self.root / "policies" / "best.safetensors"
 
     @property
-    def coordinator_snapshot(self) -> Path:
-        """The coordinator's state."""
-        return self.snapshots_dir / "coordinator.h5"
-
-    @property
     def snapshots_dir(self) -> Path:
-        """Snapshots of a whole run: of a serial one, one folder each."""
+        """Snapshots of the whole run, one folder each."""
         return self.root / "snapshots"
 
     @property
@@ -86,12 +80,21 @@ class RunLayout:
         return self.root / "log" / f"rank{rank:05d}.jsonl"
 
     def shard_path(self, rank: int, number: int, now: float | None = None) -> str:
-        """Path of a collector's shard, relative to the run folder.
+        """Path of a collector's shard, relative to the run folder; see `shard_numbers`.
 
         A folder an hour keeps directories below ten thousand files.
         """
         hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
         return f"data/rank{rank:05d}/{hour}/{number:06d}.h5"
+
+    def shard_numbers(self) -> dict[str, tuple[int, int]]:
+        """Every shard that is there, by its path relative to the run folder: rank and number."""
+        found = {}
+        for path in self.data_dir.glob("rank*/*/*.h5"):
+            rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
+            if rank.isdigit() and number.isdigit():
+                found[str(path.relative_to(self.root))] = int(rank), int(number)
+        return found
 
     def inside(self, relative: str) -> Path:
         """Absolute path of a relative one that came in a message.

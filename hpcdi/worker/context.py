@@ -35,6 +35,7 @@ class WorkerContext:
         learner_rank: the learner that a collector gets its policies from; a learner's own rank.
         group: MPI communicator of the learners; None where there is one learner, or on other roles.
         stop_request: gives, once, what a signal asked for.
+        restarts: how often the run has been taken up again.
     """
 
     config: ExperimentConfig
@@ -44,6 +45,7 @@ class WorkerContext:
     learner_rank: int
     group: Any = None
     stop_request: Callable[[], StopRequest | None] = lambda: None
+    restarts: int = 0
 
 
 class Worker(Protocol):

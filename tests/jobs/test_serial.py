@@ -26,7 +26,7 @@ Start = Callable[..., Running]
 PPO = CARTPOLE.with_name("cartpole_ppo.yaml")
 BATTLE = CARTPOLE.with_name("tictactoe_dqn.yaml")
 ENDLESS = ("env.stop_value=1e9", "policy.other.replay_buffer.min_fill=200")
-OFTEN = ("system.serial.checkpoint_s=0.05", "system.serial.keep_checkpoints=2")
+OFTEN = ("system.snapshot_s=0.05", "system.keep_snapshots=2")
 RANDOM_RETURN = 30.0
 """Acting at random gives 22 in CartPole."""
 

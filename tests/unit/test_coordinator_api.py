@@ -22,9 +22,9 @@ from hpcdi.comm.messages import (
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.snapshots import load_state
+from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
-from hpcdi.worker.coordinator.coordinator import STATE_VERSION
+from hpcdi.worker.coordinator.snapshot_keeper import STATE_KIND, STATE_VERSION
 
 
 def as_mapping(commander: str = "naive", **settings: Any) -> dict[str, Any]:
@@ -230,13 +230,13 @@ def busy(coordinator: Coordinator, world: LocalWorld) -> None:
 
 @pytest.mark.parametrize("by_file", [True, False])
 def test_state_round_trip(tmp_path: Path, by_file: bool) -> None:
-    world, layout = LocalWorld(2), RunLayout(tmp_path)
+    world, file = LocalWorld(2), tmp_path / "coordinator.h5"
     with Coordinator(experiment(), world.link(0)) as coordinator:
         busy(coordinator, world)
         state = coordinator.state_dict()
-        coordinator.save_snapshot(layout)
     if by_file:
-        state = load_state(layout.coordinator_snapshot, "coordinator", STATE_VERSION)
+        save_state(file, STATE_KIND, STATE_VERSION, state)
+        state = load_state(file, STATE_KIND, STATE_VERSION)
     with Coordinator(experiment()) as again:
         again.load_state_dict(state)
         taken = again.state_dict()
@@ -250,9 +250,9 @@ def test_state_round_trip(tmp_path: Path, by_file: bool) -> None:
 
 def test_the_state_of_one_that_has_done_nothing(tmp_path: Path, naive: Coordinator) -> None:
     """Parts without an entry are there all the same."""
-    layout = RunLayout(tmp_path)
-    naive.save_snapshot(layout)
-    naive.load_state_dict(load_state(layout.coordinator_snapshot, "coordinator", STATE_VERSION))
+    file = tmp_path / "coordinator.h5"
+    save_state(file, STATE_KIND, STATE_VERSION, naive.state_dict())
+    naive.load_state_dict(load_state(file, STATE_KIND, STATE_VERSION))
     assert naive.state_dict()["tasks"] == {}
 
 

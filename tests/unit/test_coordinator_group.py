@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from typing import Any
 
@@ -32,6 +33,7 @@ from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.on_policy import OnPolicyPartition
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
 
 LEARNERS, COLLECTORS = (1, 2, 3), (4, 5)
 
@@ -169,7 +171,8 @@ class Group:
         self.seen: list[tuple[int, Any]] = []
         self.scheduler = Scheduler(
             create_parallel_commander(experiment()), make_desk(),
-            LearnerAggregator({"learner": LEARNERS}), [*LEARNERS, *COLLECTORS], TIMEOUTS,
+            LearnerAggregator({"learner": LEARNERS}), SnapshotClock(math.inf),
+            [*LEARNERS, *COLLECTORS], TIMEOUTS,
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
 

@@ -110,14 +110,12 @@ def test_a_run_from_its_start_to_its_goal(
         assert coordinator.system_shutdown_flag
         assert coordinator.silent == []
         figures, summary = coordinator.figures(), coordinator.summary()
-        coordinator.save_snapshot(layout)
     assert cluster.left() == [1, 1, 1, 1]
     check_figures(figures, cluster)
     assert any(line.startswith("  best evaluation: mean return 200.0 ") for line in summary)
     assert [line.split()[:2] for line in summary[-5:]] == [["rank", str(r)] for r in range(5)]
     assert "mean return 200.0 ± 0.0 (200 to 200, 1 episodes)" in capsys.readouterr().out
     check_curves(layout, figures)
-    assert layout.coordinator_snapshot.exists()
 
 
 def check_figures(figures: dict[str, Any], cluster: Cluster) -> None:

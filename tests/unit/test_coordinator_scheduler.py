@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Phase
 from hpcdi.worker.coordinator.scheduler import Scheduler, Timeouts
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.task import TaskLate
 
 EVERY_S = 5.0
@@ -51,7 +53,7 @@ class Run:
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
             create_parallel_commander(experiment(**commander)), make_desk(),
-            LearnerAggregator({"learner": [1]}), self.ranks, TIMEOUTS,
+            LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), self.ranks, TIMEOUTS,
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
         self.tasks: dict[int, CollectTask | LearnTask] = {}

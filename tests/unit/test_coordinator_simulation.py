@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,7 @@ from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
 
 LEARNER, COLLECTORS = 1, (2, 3, 4)
 RANKS = (LEARNER, *COLLECTORS)
@@ -169,7 +171,7 @@ class World:
     def __init__(self) -> None:
         self.scheduler = Scheduler(
             create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_desk(),
-            LearnerAggregator({"learner": [1]}), RANKS,
+            LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), RANKS,
             TIMEOUTS,
         )  # fmt: skip
         self.now = 0.0

@@ -242,7 +242,7 @@ def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_checkpoints_come_by_time(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
-    keep = ("system.serial.checkpoint_s=1e-9", "system.serial.keep_checkpoints=3")
+    keep = ("system.snapshot_s=1e-9", "system.keep_snapshots=3")
     with serial_run(tmp_path, name, *overrides, FIVE, *keep) as run:
         train(run)
     found = [name[:19] for name in names(tmp_path / "snapshots")]
@@ -481,7 +481,7 @@ def test_a_full_disk_is_told_and_does_not_end_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hpcdi.worker.AdvancedReplayBuffer.save_data", save_data)
-    code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.serial.checkpoint_s=1e-9")
+    code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.snapshot_s=1e-9")
     _, err = capfd.readouterr()
     assert code == 0
     assert err.count("warning: no snapshot could be written: ") == 5 + 1  # each turn, and at last

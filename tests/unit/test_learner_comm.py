@@ -34,8 +34,8 @@ from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
-from hpcdi.worker.learner.comm.mpi_fs_learner import _takes_columns
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.staging import takes_columns
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -291,4 +291,4 @@ class Mode:
     ],
 )
 def test_who_takes_columns(mode: Any, columns: bool) -> None:
-    assert _takes_columns(mode) is columns
+    assert takes_columns(mode) is columns

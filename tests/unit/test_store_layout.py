@@ -32,7 +32,7 @@ def test_every_path_of_a_run() -> None:
         "tb": layout.tensorboard_dir,
         "latest": layout.latest_policy,
         "best": layout.best_policy,
-        "snapshot": layout.coordinator_snapshot,
+        "snapshots": layout.snapshots_dir,
         "log": layout.log_file(2),
     } == {
         "config": Path("runs/x/1/config.yaml"),
@@ -41,7 +41,7 @@ def test_every_path_of_a_run() -> None:
         "tb": Path("runs/x/1/tb"),
         "latest": Path("runs/x/1/policies/latest.safetensors"),
         "best": Path("runs/x/1/policies/best.safetensors"),
-        "snapshot": Path("runs/x/1/snapshots/coordinator.h5"),
+        "snapshots": Path("runs/x/1/snapshots"),
         "log": Path("runs/x/1/log/rank00002.jsonl"),
     }
 

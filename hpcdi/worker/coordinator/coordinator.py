@@ -13,11 +13,17 @@ import numpy as np
 
 from hpcdi.comm.link import Link
 from hpcdi.comm.local_link import LocalWorld
-from hpcdi.comm.messages import CollectResult, ItemReady, LearnInfo, LearnResult, Message
+from hpcdi.comm.messages import (
+    CollectResult,
+    ItemReady,
+    LearnInfo,
+    LearnResult,
+    Message,
+    TakeSnapshot,
+)
 from hpcdi.config.compat import Configurable
 from hpcdi.config.schema import CoordinatorConfig
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.snapshots import save_state
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
@@ -25,10 +31,9 @@ from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, timeouts
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.resume import Resumed
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.view import RunView
-
-STATE_VERSION = 3
 
 
 class TaskState:
@@ -76,6 +81,7 @@ class Coordinator(Closing, Configurable):
             create_parallel_commander(config),
             make_desk(config, self._view.curves, len(ranks)),
             LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
+            self._view.snapshot_clock(config.system.snapshot_s),
             ranks,
             timeouts(config.system.coordinator),
             self._view.observe,
@@ -105,6 +111,7 @@ class Coordinator(Closing, Configurable):
             self._view.look(scheduler)
             meter.mark("show")
         self._flush()
+        self._view.finish_snapshots(scheduler)
         outcome = scheduler.life.outcome
         return outcome if outcome is not None else Outcome("stopped", "closed", 0)
 
@@ -165,9 +172,16 @@ class Coordinator(Closing, Configurable):
                 self._tasks[task_id] = TaskState(task_id)
                 self._tasks[task_id].start_time = start_time
 
-    def save_snapshot(self, layout: RunLayout) -> None:
-        """Write `state_dict` into the run folder."""
-        save_state(layout.coordinator_snapshot, "coordinator", STATE_VERSION, self.state_dict())
+    def resume(self, resumed: Resumed) -> None:
+        """Go on from a snapshot of the run, before the loop begins."""
+        self.load_state_dict(resumed.state)
+        counters, scheduler = self._scheduler.counters, self._scheduler
+        counters.train_iter = int(resumed.facts["train_iter"])
+        counters.env_steps += resumed.later
+        scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
+        scheduler.desk.load_state_dict(resumed.state["replay"], resumed.published)
+        scheduler.snapshots.resume = resumed.folder
+        self._view.adopt(resumed.published)
 
     # ----------------------------------------------------------------------- the seeds' callbacks
 
@@ -257,6 +271,8 @@ class Coordinator(Closing, Configurable):
     def _send_orders(self) -> None:
         while self._orders:
             order = self._orders.popleft()
+            if isinstance(order.message, TakeSnapshot):
+                self._view.begin_snapshot(order.message, self.state_dict, self._scheduler)
             self._link.send(order.rank, order.message)
 
     def _flush(self) -> None:

@@ -293,3 +293,8 @@ def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
 def collector_of(block_id: int) -> int:
     """Rank of the collector that sealed a block."""
     return block_id >> BLOCK_ID_BITS
+
+
+def number_of(block_id: int) -> int:
+    """Number of a block among those of its collector; it rises."""
+    return block_id & ((1 << BLOCK_ID_BITS) - 1)

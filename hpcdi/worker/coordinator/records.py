@@ -25,6 +25,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import Distribution, Rate, evaluation_scalars
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshot_keeper import Kept
 from hpcdi.worker.coordinator.task import Notice, RankQuiet, TaskLate
 
 _EPISODE_WINDOW = 100
@@ -161,6 +162,16 @@ class RunRecord:
         if learnt is not None:
             for name, value in learnt.scalars.items():
                 self._curve("learner", name, value, self._steps[0], learnt.train_iter)
+
+    def snapshot(self, kept: Kept, env_steps: int) -> None:
+        """A snapshot has its name, or could not be written."""
+        if kept.error:
+            name = kept.snapshot.name
+            LOGGER.warning("%s could not be written: %s. Free some space", name, kept.error)
+            return
+        LOGGER.info("snapshot", extra={"snapshot": {"name": kept.snapshot.name, **kept.figures}})
+        for name, value in kept.figures.items():
+            self._writer.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
     def staleness(self, scheduler: Scheduler) -> int:
         """Train iterations by which the oldest acting policy is behind the learner."""

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.coordinator.named_buffers import NamedBuffers
-from hpcdi.worker.coordinator.partition import Partition, Pieces
+from hpcdi.worker.coordinator.partition import (
+    Partition,
+    Pieces,
+    collector_of,
+    number_of,
+)
 from hpcdi.worker.coordinator.restored import Restored
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 EARLY_ROWS = 1_000_000
 """Rows that may wait while there is no learner."""
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """What a partition is made of."""
+
+    kind: type[Partition]
+    make_buffer: Callable[[str], AdvancedReplayBuffer]
+    block_bytes: int
+
+    def make(self, name: str) -> Partition:
+        return self.kind(self.make_buffer(name), self.block_bytes)
 
 
 class ReplayDesk:
@@ -37,20 +55,16 @@ class ReplayDesk:
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
-
-        def make_partition(name: str) -> Partition:
-            return partition(make_buffer(name), block_bytes)
-
-        self._make_partition = make_partition
-        self._is_replay = partition.is_replay
+        self._maker = _Maker(partition, make_buffer, block_bytes)
         self.named = NamedBuffers(make_buffer)
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored = Restored()
+        self._newest: dict[str, int] = {}  # collector rank -> number of the last block heard of
 
     def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
         """Learners start with empty partitions; gives the blocks that have waited for them."""
         for rank in learner_ranks:
-            self.partitions[rank] = self._make_partition(f"buffer_rank{rank}")
+            self.partitions[rank] = self._maker.make(f"buffer_rank{rank}")
         restored, self._restored = self._restored, Restored()
         orders = restored.into(self.partitions)
         for ready in [*restored.rest(), *self._early.take_all()]:
@@ -59,6 +73,8 @@ class ReplayDesk:
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """The learner that gets a block, and what it should read; while there is none, nothing."""
+        collector, number = str(collector_of(ready.block_id)), number_of(ready.block_id)
+        self._newest[collector] = max(number, self._newest.get(collector, 0))
         if not self.partitions:
             self._early.add(ready)
             return []
@@ -119,6 +135,7 @@ class ReplayDesk:
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "named": self.named.state_dict(),
             "waiting": self._early.paths,
+            "newest": dict(self._newest),
         }
 
     def load_state_dict(
@@ -134,7 +151,8 @@ class ReplayDesk:
                 published after it, and are admitted like new ones.
         """
         self.named.load_state_dict(state["named"])
-        self._restored = Restored(state, published if self._is_replay else {})
+        self._newest = dict(state["newest"])
+        self._restored = Restored(state, published if self._maker.kind.is_replay else {})
 
 
 def _newest(given: Iterable[Mapping[int, int]]) -> dict[int, int]:

@@ -17,7 +17,7 @@ class Restored:
 
     Args:
         state: of a desk; empty: there is nothing to restore.
-        published: the blocks that are there, by path.
+        published: the blocks that are there, by path, the oldest first.
     """
 
     def __init__(
@@ -49,4 +49,4 @@ class Restored:
     def rest(self) -> list[BlockReady]:
         """Blocks that are in no partition, the oldest first; once."""
         rest, self._published = self._published, {}
-        return sorted(rest.values(), key=lambda ready: ready.sealed_at)
+        return list(rest.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -167,6 +168,8 @@ class Scheduler:
         """Give free workers what there is to do."""
         orders: list[Order] = []
         while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
+            task = dataclasses.replace(task, resume=self.snapshots.resume)
+            self.snapshots.resume = ""
             ranks = self._book.give("learner", task, now)
             orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
             orders += starmap(Order, self.desk.open(*ranks))
@@ -246,7 +249,7 @@ class Scheduler:
         if not learners or not self.counters.env_steps:
             return []
         order = self.snapshots.take(learners, now)
-        return [Order(rank, order) for rank in learners]
+        return [Order(rank, order) for rank in learners] if order is not None else []
 
     def _serve(self) -> list[Order]:
         if not self.life.is_on:

@@ -43,10 +43,14 @@ class SnapshotClock:
 
     Args:
         every_s: seconds from one to the next; infinite: only on request.
-        new: gives name and folder of the next one.
+        new: gives name and folder of the next one; None: there are none.
+
+    Attributes:
+        resume: folder of the one that learners are to go on from, relative to the run folder.
     """
 
-    def __init__(self, every_s: float, new: Callable[[], tuple[str, str]]) -> None:
+    def __init__(self, every_s: float, new: Callable[[], tuple[str, str]] | None = None) -> None:
+        self.resume = ""
         self._every_s, self._new = every_s, new
         self._began = 0.0
         self._taken: dict[str, Snapshot] = {}
@@ -59,8 +63,10 @@ class SnapshotClock:
         """Whether it is time for one, and none is being taken."""
         return not self._taken and now - self._began >= self._every_s
 
-    def take(self, learners: Iterable[int], now: float) -> TakeSnapshot:
-        """Begin one: what each of the learners must be told."""
+    def take(self, learners: Iterable[int], now: float) -> TakeSnapshot | None:
+        """Begin one: what each of the learners must be told; None where there are none."""
+        if self._new is None:
+            return None
         name, folder = self._new()
         self._began = now
         self._taken[name] = Snapshot(name, folder, set(learners))
@@ -77,17 +83,9 @@ class SnapshotClock:
         snapshot.stall_s = max(snapshot.stall_s, part.stall_s)
         snapshot.error = snapshot.error or part.error
 
-    def lose(self, rank: int) -> None:
-        """A learner will not give its part any more."""
-        for snapshot in self._taken.values():
-            if rank in snapshot.missing:
-                snapshot.missing.discard(rank)
-                snapshot.error = snapshot.error or f"rank {rank} has gone"
-
     def take_complete(self) -> list[Snapshot]:
         """Those whose parts are all there, once."""
         complete = [snapshot for snapshot in self._taken.values() if not snapshot.missing]
         for snapshot in complete:
             del self._taken[snapshot.name]
         return complete
-

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hpcdi.comm.failure import headline
-from hpcdi.comm.messages import BlockReady, Message
+from hpcdi.comm.messages import BlockReady, Message, TakeSnapshot
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
@@ -16,6 +17,8 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
 from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter
 from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.task import Notice
 
 
@@ -38,7 +41,9 @@ class RunView:
         self._line: ProgressLine | None = None
         self._retention: Retention | None = None
         self._is_failure_told = False
+        self._keeper: SnapshotKeeper | None = None
         if layout is not None:
+            self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
             self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
             self._line = _progress_line(config, self._started, is_terminal=is_terminal)
 
@@ -63,7 +68,53 @@ class RunView:
             for path in scheduler.desk.named.take_needed():
                 self._retention.need(path)
             self._retention.release(scheduler.desk.take_freed())
+        self._tend_snapshots(scheduler)
         self._tell_failure(scheduler)
+
+    def snapshot_clock(self, every_s: float) -> SnapshotClock:
+        """When to take snapshots; where nothing is written, there are none."""
+        return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)
+
+    def begin_snapshot(
+        self, order: TakeSnapshot, state: Callable[[], dict[str, Any]], scheduler: Scheduler
+    ) -> None:
+        """Learners are about to be told to take one: take rank 0's part; once for all of them."""
+        if self._keeper is None or self._keeper.has_begun(order.name):
+            return
+        facts = {
+            "env_steps": scheduler.counters.env_steps,
+            "learners": sorted(scheduler.desk.partitions),
+            "saved_at": time.time(),
+        }
+        for path in self._keeper.begin(order, state(), facts):
+            if self._retention is not None:
+                self._retention.need(path)
+
+    def finish_snapshots(self, scheduler: Scheduler) -> None:
+        """The loop has ended: wait until all that can be whole is."""
+        self._tend_snapshots(scheduler)
+        if self._keeper is not None:
+            self._keeper.close()
+        self._tend_snapshots(scheduler)
+
+    def adopt(self, published: Iterable[str]) -> None:
+        """Shards of an earlier part of the run are needed again; by kept snapshots, too."""
+        if self._retention is None or self._keeper is None:
+            return
+        for path in [*published, *self._keeper.adopt_all()]:
+            self._retention.need(path)
+
+    def _tend_snapshots(self, scheduler: Scheduler) -> None:
+        if self._keeper is None:
+            return
+        for snapshot in scheduler.snapshots.take_complete():
+            self._keeper.commit(snapshot)
+        for kept in self._keeper.take_ended():
+            self._record.snapshot(kept, scheduler.counters.env_steps)
+            if self._line is not None and not kept.error:
+                self._line.say(kept.told)
+            if self._retention is not None:
+                self._retention.release(kept.released)
 
     def summary(self, scheduler: Scheduler) -> list[str]:
         """Closing lines for people."""

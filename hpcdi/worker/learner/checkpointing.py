@@ -7,14 +7,17 @@
       learner.pt                        optimizer, target network, counters, torch's random numbers
       manifest.json                     checksums; train iteration, environment steps, versions
 
-The first learner of a group writes; all of them read. Tensors go by the CPU, so a checkpoint of a
-GPU is read without one, and the other way round.
+The first learner of a group writes; all of them read. A snapshot of a whole run holds the same
+files, and of each other learner one with its random numbers: torch's, and what its policy keeps
+under ``rng``. Tensors go by the CPU, so a checkpoint of a GPU is read without one, and the other
+way round.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from hpcdi import __version__
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.checkpoints import (
     MANIFEST,
+    Checkpoint,
     load_tensors,
     open_checkpoint,
     save_checkpoint,
@@ -35,6 +39,9 @@ from hpcdi.worker.learner.learner_view import LearnerView
 BEST, FINAL = "ckpt_best", "ckpt_final"
 _BY_ITERATION = "iteration_"
 _POLICY, _LEARNER = "policy.safetensors", "learner.pt"
+_OF_RANK = "learner_{}.pt"
+_OWN = ("rng",)
+"""Keys of a policy's state that each learner of a group has for itself."""
 _SUFFIXES = (".tar", ".pth", ".pt")
 
 
@@ -64,14 +71,6 @@ def save_learner(learner: LearnerView, name: str, keep: int) -> Path | None:
     Returns:
         Its folder; None where it could not be written.
     """
-    state = dict(learner.policy.state_dict())
-    image = pack(state.pop("model"), learner.train_iter)
-    rest = {
-        "policy": state,
-        "train_iter": learner.train_iter,
-        "collector_envstep": learner.collector_envstep,
-        "random": _random_state(),
-    }
     facts = {
         "train_iter": learner.train_iter,
         "collector_envstep": learner.collector_envstep,
@@ -79,18 +78,37 @@ def save_learner(learner: LearnerView, name: str, keep: int) -> Path | None:
         "hpcdi_version": __version__,
         "saved_at": time.time(),
     }
-    writers = {
-        _POLICY: partial(publish_policy, image=image),
-        _LEARNER: partial(save_tensors, tree=rest),
-    }
     try:
         return save_checkpoint(
-            learner.ckpt_dir, name, writers, facts, replace=True, among=_BY_ITERATION,
+            learner.ckpt_dir, name, learner_files(learner), facts, replace=True,
+            among=_BY_ITERATION,
             keep=keep if name.startswith(_BY_ITERATION) else None,
         )  # fmt: skip
     except (StoreError, OSError) as error:
         LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
         return None
+
+
+def learner_files(learner: LearnerView) -> dict[str, Callable[[Path], None]]:
+    """What a learner is at this moment, as files and their writers, which may be called later.
+
+    All of it from the first of a group; from the others, what is their own.
+    """
+    state = dict(learner.policy.state_dict())
+    if learner.rank > 0:
+        own = {"policy": {k: state[k] for k in _OWN if k in state}, "random": _random_state()}
+        return {_OF_RANK.format(learner.rank): partial(save_tensors, tree=_copied(own))}
+    image = pack(state.pop("model"), learner.train_iter)
+    rest = {
+        "policy": _copied(state),
+        "train_iter": learner.train_iter,
+        "collector_envstep": learner.collector_envstep,
+        "random": _random_state(),
+    }
+    return {
+        _POLICY: partial(publish_policy, image=image),
+        _LEARNER: partial(save_tensors, tree=rest),
+    }
 
 
 def path_problem(path: Path) -> str:
@@ -126,7 +144,7 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
     if path.is_dir():
         checkpoint = open_checkpoint(path)
         image = read_policy(checkpoint.file(_POLICY))
-        rest = load_tensors(checkpoint.file(_LEARNER)) if load_last_iter is not False else {}
+        rest = _rest(checkpoint, learner.rank) if load_last_iter is not False else {}
         of_type = checkpoint.facts.get("policy_type", "?")
     else:
         image, of_type = read_policy(path), "?"
@@ -141,8 +159,33 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
         ) from error
     learner.last_iter.update(rest.get("train_iter", 0))
     learner.collector_envstep = rest.get("collector_envstep", 0)
-    if learner.rank == 0:  # it was the one that wrote; the others' must differ from its
-        _restore_random_state(rest.get("random", {}))
+    _restore_random_state(rest.get("random", {}))
+
+
+def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+    """What a checkpoint holds beside the weights, for a learner of a group."""
+    rest: dict[str, Any] = load_tensors(checkpoint.file(_LEARNER))
+    if rank > 0:  # random numbers must differ: its own if it was there, else those of its start
+        rest["random"] = {}
+        for name in _OWN:
+            rest["policy"].pop(name, None)
+        path = checkpoint.file(_OF_RANK.format(rank))
+        if path.exists():
+            own = load_tensors(path)
+            rest["policy"].update(own["policy"])
+            rest["random"] = own["random"]
+    return rest
+
+
+def _copied(tree: Any) -> Any:
+    """A nested structure with copies of its tensors, in the memory of the host."""
+    if hasattr(tree, "detach"):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, Mapping):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(_copied, tree))
+    return tree
 
 
 def _type_of(policy: Any) -> str:

@@ -15,7 +15,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    DataDemand,
+    Message,
+    TakeSnapshot,
+)
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.ring import RowRing
@@ -126,7 +133,7 @@ class DataFeed:
         self.stage = HostStage()
         self._layout, self._send, self._order = layout, send, order
         self._ring: RowRing | None = None
-        self._ready: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
         self._feedback = _Feedback()
 
@@ -162,21 +169,25 @@ class DataFeed:
         for part, unique_ids, weights in zip(staged, order.unique_ids, order.weights, strict=True):
             self._ready.put((part, unique_ids, weights, order.env_steps))
 
+    def mark(self, order: TakeSnapshot) -> None:
+        """A snapshot is to be taken between the batches that have come and those that will."""
+        self._ready.put(order)
+
     def end(self) -> None:
         """No more batches after those that have come."""
         self._ready.put(None)
 
     # ---------------------------------------------------------------------- on the computing thread
 
-    def next(self, train_iter: int, idle: Callable[[], bool]) -> Batch | None:
-        """The next batch.
+    def next(
+        self, train_iter: int, idle: Callable[[], None], snapshot: Callable[[TakeSnapshot], None]
+    ) -> Batch | None:
+        """The next batch; None when no more will come.
 
         Args:
             train_iter: iterations that are done.
-            idle: called now and then while there is nothing to do; false ends the waiting.
-
-        Returns:
-            The batch; None when `idle` said so, or when no more will come.
+            idle: called now and then while there is nothing to do.
+            snapshot: takes one, where it stands between two batches.
         """
         self._ahead.computed(time.monotonic())
         self._ask(train_iter)
@@ -184,13 +195,25 @@ class DataFeed:
             try:
                 gathered = self._ready.get(timeout=_WAIT_S)
             except queue.Empty:
-                if not idle():
-                    return None
+                idle()
                 continue
             if gathered is None:
                 return None
+            if isinstance(gathered, TakeSnapshot):
+                snapshot(gathered)
+                continue
             self._ahead.took(time.monotonic())
             return self._batch(*gathered)
+
+    def drain(self, snapshot: Callable[[TakeSnapshot], None]) -> None:
+        """No batch is learnt from any more; snapshots are taken still."""
+        while True:
+            try:
+                left = self._ready.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(left, TakeSnapshot):
+                snapshot(left)
 
     def _ask(self, train_iter: int) -> None:
         """Ask for more as soon as a quarter of what may be under way has been taken."""

@@ -133,3 +133,11 @@ def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
     if not as_columns:
         return split_columns({**tensors, "IS": weights.tolist()})
     return {**tensors, "weight": torch.from_numpy(weights)}
+
+
+def takes_columns(policy: Any) -> bool:
+    """Whether a learn mode takes tensors by column."""
+    try:
+        return bool(policy.get_attribute("columnar"))
+    except (NotImplementedError, AttributeError):
+        return False

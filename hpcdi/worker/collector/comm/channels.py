@@ -15,7 +15,7 @@ from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.store.shards import ShardWriter
-from hpcdi.types import BLOCK_ID_BITS, ShardRef
+from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
@@ -32,6 +32,7 @@ class DataOutlet(Closing):
         layout: the run folder.
         rank: of this collector.
         announce: called with each published block's announcement, on the writer's thread.
+        restarts: how often the run has been taken up again.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class DataOutlet(Closing):
         layout: RunLayout,
         rank: int,
         announce: Callable[[BlockReady], None],
+        *,
+        restarts: int = 0,
     ) -> None:
         storage, policy = config.system.storage, config.policy
         learners = policy.learn.learner.learner_num
@@ -47,7 +50,10 @@ class DataOutlet(Closing):
         self._layout, self._announce = layout, announce
         # on-policy a piece is one block, and goes at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
-        self._about: dict[str, Any] = {"collector_rank": rank, "seed": config.seed}
+        first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
+        self._about: dict[str, Any] = {
+            "collector_rank": rank, "seed": config.seed, "block_id": first_id,
+        }  # fmt: skip
         self._blocks, self._opened = 0, 0.0
         piece_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         self._builder = BlockBuilder(
@@ -56,7 +62,7 @@ class DataOutlet(Closing):
                 if policy.on_policy
                 else block_rows(storage.block_bytes, row_bytes, partition_size)
             ),
-            rank << BLOCK_ID_BITS,
+            first_id,
             self._facts,
         )
         self._writer = ShardWriter(layout, self._published, fsync=storage.fsync)
@@ -105,7 +111,7 @@ class DataOutlet(Closing):
     def _facts(self) -> dict[str, Any]:
         """Of a block that is being sealed: each gets the next number, many at a time included."""
         self._blocks += 1
-        block_id = (self._about["collector_rank"] << BLOCK_ID_BITS) + self._blocks
+        block_id = self._about["block_id"] + self._blocks
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
 
     def _published(self, shard: ShardRef, block: Block) -> None:

@@ -112,7 +112,9 @@ class MPIFileSystemCollector(BaseCommCollector):
             if config.policy.on_policy  # each piece is made by the newest
             else config.policy.collect.collector.update_policy_second,
         )
-        self._outlet = DataOutlet(config, context.layout, context.link.rank, self._announce)
+        self._outlet = DataOutlet(
+            config, context.layout, context.link.rank, self._announce, restarts=context.restarts
+        )
 
     # ---------------------------------------------------------------------------------------- life
 

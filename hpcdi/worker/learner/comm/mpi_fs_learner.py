@@ -18,6 +18,7 @@ from hpcdi.comm.messages import (
     LearnTask,
     PolicyRequest,
     Stop,
+    TakeSnapshot,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
@@ -27,12 +28,14 @@ from hpcdi.store.shards import read_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart
 from hpcdi.worker.learner.base_learner import BaseLearner
+from hpcdi.worker.learner.checkpointing import load_learner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
+from hpcdi.worker.learner.comm.snapshot_part import SnapshotPartWriter
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.learner.learner_hook import LearnerHook
-from hpcdi.worker.learner.staging import stage_for
+from hpcdi.worker.learner.staging import stage_for, takes_columns
 
 _TELL_EVERY = 100
 """Iterations between two words to rank 0, where no log asks for another number."""
@@ -66,6 +69,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             AdmitBlock: lambda rank, order: self._the_feed().admit(rank, order),
             Batches: lambda rank, order: self._the_feed().fill(rank, order),
             PolicyRequest: lambda rank, request: self._outlet.request(rank, request),
+            TakeSnapshot: lambda _rank, order: self._the_feed().mark(order),
             Stop: lambda _rank, _message: self._stop(),
             LearnTask: lambda _rank, task: self._open_feed(task),
         }
@@ -75,6 +79,9 @@ class MPIFileSystemLearner(BaseCommLearner):
             self._policy_file(),
         )
         self.pump = LinkPump(context.link, handlers, context.stop_request)
+        self._snapshots = SnapshotPartWriter(
+            context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
+        )
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -97,6 +104,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         if self._end_flag:
             return
         super().close()
+        self._snapshots.close()
         self._outlet.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
         self.exit_code = depart(self._place, self.pump, {**self.meter.report(), **report})
@@ -126,9 +134,12 @@ class MPIFileSystemLearner(BaseCommLearner):
             self._learner.register_hook(hook)
         pin_memory = config.policy.learn.learner.pin_memory
         self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
-        self._the_feed().as_columns = _takes_columns(self._learner.policy)
+        self._the_feed().as_columns = takes_columns(self._learner.policy)
+        if task_info.resume:
+            load_learner(self._learner, self._place.layout.inside(task_info.resume))
         self.meter.mark("start")
         self._learner.start()
+        self._the_feed().drain(self._snapshot)
 
     def deal_with_get_data(self) -> dict[str, Any]:
         """What the learner needs next."""
@@ -148,7 +159,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         """
         if self._learner is None:
             raise CommError("there is no learner task to learn for")
-        as_columns = _takes_columns(self._learner.policy)
+        as_columns = takes_columns(self._learner.policy)
         inside = self._place.layout.inside
         self._learner.train(
             batch_of_shards(
@@ -167,9 +178,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
         """The next batch; None when the run ends."""
         self.meter.mark("train")
-        if self._is_stopping and self._is_alone:
-            return None
-        batch = self._the_feed().next(self._train_iter(), self._idle)
+        batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
         self.meter.mark("wait")
         return batch
 
@@ -253,42 +262,33 @@ class MPIFileSystemLearner(BaseCommLearner):
         return self._feed
 
     def _next_task(self) -> LearnTask | None:
-        while not (self._is_stopping and (self._is_alone or self._tasks.empty())):
+        while not (self._is_stopping and self._tasks.empty()):
             self.pump.check()
+            if self._feed is not None and self._tasks.empty():
+                self._feed.drain(self._snapshot)
             with contextlib.suppress(queue.Empty):
                 task = self._tasks.get(timeout=0.05)
                 self.meter.mark("wait")
                 return task
+        if self._feed is not None:
+            self._feed.drain(self._snapshot)
         return None
 
-    @property
-    def _is_alone(self) -> bool:
-        """Whether nobody else computes with it; if so it can end at any iteration.
-
-        Learners of a group end where the orders of rank 0 do, which are the same for all: what one
-        of them did more, it would wait in for the others.
-        """
-        return self._dist_info[1] == 1
-
-    def _idle(self) -> bool:
-        """While no batch is ready: look for errors, requests and the end."""
+    def _idle(self) -> None:
+        """While no batch is ready: look for errors and requests."""
         self.pump.check()
         if self._learner is not None:
             self._learner.offer_policy(force=False)
-        return not (self._is_stopping and self._is_alone)
+
+    def _snapshot(self, order: TakeSnapshot) -> None:
+        if self._learner is not None:  # none is ordered before its task
+            self._snapshots.keep(self._learner, order)
 
     def _stop(self) -> None:
+        """Learn from what has come, and end: all learners of a group have come to the same end."""
         self._is_stopping = True
         if self._feed is not None:
             self._feed.end()
 
 
 FlaskFileSystemLearner = MPIFileSystemLearner
-
-
-def _takes_columns(policy: Any) -> bool:
-    """Whether a learn mode takes tensors by column."""
-    try:
-        return bool(policy.get_attribute("columnar"))
-    except (NotImplementedError, AttributeError):
-        return False
