@@ -73,16 +73,18 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
     for line in _opening(config, layout, restarts):
         say(line)
     run: SerialRun | None = None
+    has_begun = False
     state, reason, exit_code = "failed", "", EXIT_FAILED
     try:
         run = SerialRun(config, spaces, layout, restarts)
         with run:
             if restarts:
                 say(f"  resumed      {_resume(run, layout)}")
+            has_begun = True
             state, reason, exit_code = run.train(flag.take)
-    except CheckpointError:  # nothing has begun: the run is what it was
-        raise
     except BaseException as error:
+        if isinstance(error, CheckpointError) and not has_begun:  # the run is what it was
+            raise
         reason = f"{type(error).__name__}: {error}"
         LOGGER.info("the run failed", exc_info=True)
         if not isinstance(error, HpcdiError):

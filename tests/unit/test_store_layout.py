@@ -32,7 +32,10 @@ def test_every_path_of_a_run() -> None:
         "tb": layout.tensorboard_dir,
         "latest": layout.latest_policy,
         "best": layout.best_policy,
+        "snapshots": layout.snapshots_dir,
         "snapshot": layout.coordinator_snapshot,
+        "checkpoints": layout.checkpoints_dir,
+        "another's": layout.checkpoints_of(1),
         "log": layout.log_file(2),
     } == {
         "config": Path("runs/x/1/config.yaml"),
@@ -41,7 +44,10 @@ def test_every_path_of_a_run() -> None:
         "tb": Path("runs/x/1/tb"),
         "latest": Path("runs/x/1/policies/latest.safetensors"),
         "best": Path("runs/x/1/policies/best.safetensors"),
+        "snapshots": Path("runs/x/1/snapshots"),
         "snapshot": Path("runs/x/1/snapshots/coordinator.h5"),
+        "checkpoints": Path("runs/x/1/checkpoints"),
+        "another's": Path("runs/x/1/checkpoints1"),
         "log": Path("runs/x/1/log/rank00002.jsonl"),
     }
 
