@@ -180,12 +180,10 @@ def _at_least(minimum: int) -> Callable[[str], int]:
     """Reads an integer that is not below `minimum`."""
 
     def read(text: str) -> int:
-        number = int(text)
-        if number < minimum:
-            raise argparse.ArgumentTypeError(f"must be at least {minimum}, not {number}")
-        return number
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer from {minimum}, not {text!r}")
+        return int(text)
 
-    read.__name__ = "integer"  # as argparse names it, where it is none
     return read
 
 

@@ -66,10 +66,10 @@ class Film(Closing):
             self._env.ready_imgs()
         except Exception as error:  # whatever a foreign renderer raises
             self.close()
-            told = error.problems[0] if isinstance(error, ConfigError) else error
+            told = str(error.problems[0] if isinstance(error, ConfigError) else error)
             name = getattr(env, "env_id", env.type)
             raise EnvError(
-                f"{name} cannot be filmed ({type(error).__name__}: {told}); leave --video out, or "
+                f"{name} cannot be filmed ({told.partition(chr(10))[0]}); leave --video out, or "
                 "install what it draws with: pip install 'hpcdi[video]'"
             ) from error
 

@@ -148,10 +148,14 @@ def _export_of(module: nn.Module) -> Iterator[None]:
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with (
+            warnings.catch_warnings(), torch.no_grad(),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # they raise almost any of them
-        raise PolicyError(f"{type(module).__name__} cannot be exported: {error}") from error
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        raise PolicyError(f"{type(module).__name__} cannot be exported: {first}") from error
     finally:
         log.setLevel(level)
