@@ -3,6 +3,8 @@
 Owns: what the launcher says (`environment`), roles by rank (`topology`), the run folder
 (`run_folder`), composing a rank's program (`entry`), starting mpirun here (`local`), a whole run in
 one process (`serial`, its parts and its loop `pipeline`), what either says at its start and end
-(`words`), signals (`signals`), the look ahead (`plan`). May import: everything below `cli`. Why so:
-it is the one place that knows all roles.
+(`words`), signals (`signals`), the look ahead (`plan`); what becomes of a policy afterwards:
+finding it and acting by it (`kept_policy`), judging it (`evaluate`, `film`), giving it away
+(`export`); what the commands teach (`help_texts`). May import: everything below `cli`. Why so: it
+is the one place that knows all roles.
 """

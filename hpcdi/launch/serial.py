@@ -44,7 +44,7 @@ def serial(arguments: SerialArguments) -> int:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)
     if not chosen_by_user:
-        _set_threads(spaces)
+        set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
     restarts = 0
@@ -109,7 +109,7 @@ def _resume(run: Any, layout: Any) -> str:
     return said
 
 
-def _set_threads(spaces: Any) -> None:
+def set_threads(spaces: Any) -> None:
     """Let torch compute images by several threads; small networks are fastest by one."""
     import torch
 

@@ -210,6 +210,11 @@ class DQNPolicy(Policy):
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         return self._forward_collect(data)
 
+    def _get_export_module(self) -> nn.Module:
+        from hpcdi.policy.acting import BestAction
+
+        return BestAction(self._model)
+
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
         return super()._process_transition(obs, {"action": policy_output["action"]}, timestep)
 

@@ -21,6 +21,8 @@ from hpcdi.utils.nested import split_columns, stack_columns
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hpcdi.policy.actor_critic import ActorCritic
     from hpcdi.policy.ppo_actor import PPOActor
 
@@ -132,6 +134,13 @@ class PPOPolicy(Policy):
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         return _act(self._greedy, data, {})
+
+    def _get_export_module(self) -> nn.Module:
+        from hpcdi.policy.acting import LikeliestAction, MeanAction
+
+        if self._model.log_std is None:
+            return LikeliestAction(self._model)
+        return MeanAction(self._model, self._cfg.model)
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode, with ``adv`` and ``return``."""
