@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 300.0
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _set_by_us: list[str] = []  # variables to take back when the group is left
+_limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
 
 
 def dist_init(
@@ -60,7 +62,8 @@ def dist_init(
     world_size = _from_environment("WORLD_SIZE", world_size)
     if backend == "nccl" and not torch.cuda.is_available():
         backend = "gloo"
-    limit = timedelta(seconds=timeout)
+    global _limit
+    limit = _limit = timedelta(seconds=timeout)
     hosts = group.allgather(platform.node()) if group is not None else []
     if backend == "nccl":
         torch.cuda.set_device(local_device(hosts[:rank].count(platform.node()) if hosts else rank))
@@ -88,6 +91,15 @@ def dist_finalize() -> None:
         dist.destroy_process_group()
     while _set_by_us:
         os.environ.pop(_set_by_us.pop(), None)
+
+
+def new_group(ranks: Sequence[int] | None = None) -> dist.ProcessGroup:
+    """A second group, of some members or all, with the same time limit.
+
+    Collective over all members of the first one, whether they are in the second or not.
+    """
+    made: dist.ProcessGroup = dist.new_group(ranks, timeout=_limit)
+    return made
 
 
 def local_device(local_learner: int) -> int:
