@@ -61,20 +61,21 @@ class GradientSync:
         self._buckets: list[_Bucket] = []
         self._hooks: dict[int, RemovableHandle] = {}  # by id of the parameter
         self._launched: int | None = None  # buckets under way; None between steps
+        self._is_begun = False  # gradients have come in this step
         self._is_paused = False
 
     def zero(self) -> None:
         """Begin a step: no parameter has a gradient. Comes before the first backward pass.
 
-        Where the step before was begun and not finished, it is given up: the other learners'
+        Where a step had gradients and was not finished, it is given up: the other learners'
         `finish` raises too, so that nobody takes a step that others do not take.
 
         Raises:
             CommError: the learners have not the same parameters, or one of them does not answer.
         """
-        if self._launched and self._group is not None:
+        if self._is_begun and self._launched is not None and self._group is not None:
             self._complete(gave_up=True)
-        self._launched = None
+        self._launched, self._is_begun = None, False
         self._follow_the_group()
         for parameter in self._parameters:
             parameter.grad = None
@@ -154,6 +155,7 @@ class GradientSync:
 
     def _on_gradient(self, number: int, position: int, _parameter: torch.Tensor) -> None:
         """A backward pass has made a parameter's gradient."""
+        self._is_begun = True
         if self._launched is None or self._is_paused:
             return
         missing = self._buckets[number].missing
