@@ -6,6 +6,7 @@ All of it is collective: every member calls it, in the same order. Callers impor
 from __future__ import annotations
 
 import numbers
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -82,6 +83,7 @@ class Reduction:
                 work.wait()
             except RuntimeError as error:
                 self._is_lost = True
+                del work  # a traceback would keep its connections open
                 raise CommError(
                     f"member {get_rank()} of {get_world_size()} waits in vain for the mean of "
                     f"{self.name!r}: {str(error).rstrip('.')}. A member has ended or hangs; its "
@@ -117,16 +119,11 @@ def synchronize() -> None:
     Raises:
         CommError: a reduction failed; the others were waited for.
     """
-    failures = []
-    for begun in list(_under_way):
-        try:
-            begun.wait()
-        except CommError as error:
-            failures.append(error)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    if failures:
-        raise failures[0]
+    with ExitStack() as waits:  # it raises what failed, when all have had their turn
+        if torch.cuda.is_available():
+            waits.callback(torch.cuda.synchronize)
+        for begun in reversed(_under_way):
+            waits.callback(begun.wait)
 
 
 def lose_reductions() -> None:
