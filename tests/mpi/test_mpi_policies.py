@@ -21,14 +21,13 @@ from link_contract import RANKS
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 
 import torch
+from policy_probe import data_of, first, gradient, policy_of, returns_of, with_scale
 from torch import Tensor, nn
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
 from hpcdi.policy import ppo_joint, ppo_update
 from hpcdi.policy.base import Policy
-from hpcdi.policy.create import create_policy
 from hpcdi.policy.ppo_update import Minibatch, ppo_losses
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
@@ -66,48 +65,9 @@ def learners(world: World, members: tuple[int, ...], backend: str = "gloo") -> I
         group.Free()
 
 
-def policy_of(kind: str, rank: int, **learn: Any) -> Policy:
-    """A learner's policy: "dqn", "discrete" or "continuous" PPO; seeds differ as in a run."""
-    seed = np.random.SeedSequence(rank)
-    if kind == "dqn":
-        model = {"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [16]}
-        cfg = {"type": "dqn", "model": model, "priority": True, "priority_IS_weight": True}
-    else:
-        size: Any = 3 if kind == "discrete" else [2]
-        model = {"obs_shape": 4, "action_shape": size, "action_space": kind}
-        cfg = {"type": "ppo", "model": {**model, "encoder_hidden_size_list": [16]}}
-    return create_policy({**cfg, "learn": {"batch_size": 16, **learn}}, ("learn",), seed=seed)
-
-
-def data_of(kind: str, seed: int, count: int, spread: float = 0.1) -> dict[str, Tensor]:
-    """A batch as a learner's feed gives it; `spread`: how far the policy was from a uniform one."""
-    rng = np.random.default_rng(seed)
-
-    def floats(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
-
-    observation, discrete = floats(count, 4), torch.from_numpy(rng.integers(0, 3, count))
-    if kind == "dqn":
-        return {
-            "observation": observation, "action": discrete, "n_step_return": floats(count),
-            "bootstrap_discount": torch.full((count,), 0.9), "next_observation": floats(count, 4),
-            "weight": torch.from_numpy(rng.random(count).astype(np.float32)),
-        }  # fmt: skip
-    columns = {
-        "observation": observation, "value": floats(count), "advantage": 2 + floats(count),
-        "return": floats(count),
-    }  # fmt: skip
-    if kind == "discrete":
-        return {**columns, "action": discrete, "log_prob": spread * floats(count) - math.log(3)}
-    raw = floats(count, 2)
-    near = -0.5 * raw.square().sum(dim=1) - math.log(2 * math.pi)
-    log_prob = near + spread * floats(count)
-    return {**columns, "action": raw.clamp(-1, 1), "raw_action": raw, "log_prob": log_prob}
-
-
-def returns_of(kind: str) -> str:
-    """Name of the column that the values are to become."""
-    return "n_step_return" if kind == "dqn" else "return"
+def small(kind: str, rank: int, **learn: Any) -> Policy:
+    """A learner's policy; seeds differ as in a run."""
+    return policy_of(kind, rank, **{"batch_size": 16, **learn})
 
 
 def joined(batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -142,15 +102,8 @@ def demand_equal(value: Any) -> None:
     assert len(set(prints)) == 1
 
 
-def gradients(network: nn.Module) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
-
-
-def demand_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    assert len(found) > 0
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6, msg=name)
+def demand_close(found: Mapping[str, Tensor] | Tensor, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------- equal on all learners
@@ -170,7 +123,7 @@ def test_dqn_is_equal_after_every_step(
     with learners(world, members) as rank:
         if rank is None:
             return
-        mode = policy_of("dqn", rank, target_update_freq=4, **learn).learn_mode
+        mode = small("dqn", rank, target_update_freq=4, **learn).learn_mode
         demand_equal(mode.state_dict())
         states = {fingerprint(mode.state_dict())}
         for step in range(STEPS):
@@ -190,7 +143,7 @@ def test_ppo_is_equal_after_every_step(
     with learners(world, members) as rank:
         if rank is None:
             return
-        policy = policy_of(kind, rank, epoch_per_collect=1, lr_decay_iterations=STEPS, **learn)
+        policy = small(kind, rank, lr_decay_iterations=STEPS, **learn)
         mode, updates = policy.learn_mode, 0
         demand_equal(mode.state_dict())
         for step in range(STEPS):
@@ -205,12 +158,12 @@ def test_ppo_is_equal_after_every_step(
 
 def test_the_weights_of_learner_0_are_everybodys(world: World) -> None:
     """Seeds differ, and so would the first weights; the target is copied after."""
-    first, own = policy_of("dqn", 0), policy_of("dqn", world.rank)  # alone, before there is a group
+    first, own = small("dqn", 0), small("dqn", world.rank)  # alone, before there is a group
     weights = [policy._learner.network.advantage.weight for policy in (first, own)]
     assert torch.equal(*weights) == (world.rank == 0)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
-        shared = policy_of("dqn", rank).learn_mode.state_dict()
+        shared = small("dqn", rank).learn_mode.state_dict()
     for part in ("model", "target_model"):
         assert fingerprint(shared[part]) == fingerprint(first.learn_mode.state_dict()[part])
 
@@ -227,14 +180,14 @@ def test_dqn_gradients_are_those_of_the_joint_batch(
     with learners(world, members) as rank:
         if rank is None:
             return
-        policy = policy_of("dqn", rank, **learn)
+        policy = small("dqn", rank, **learn)
         start = copy.deepcopy(policy.learn_mode.state_dict())
         policy.learn_mode.forward(batches[rank])
-        found = gradients(policy._learner.network)
-    alone = policy_of("dqn", 77, **{**learn, "accumulate": 1})
+        found = gradient(policy._learner.network)
+    alone = small("dqn", 77, **{**learn, "accumulate": 1})
     alone.learn_mode.load_state_dict(start)
     alone.learn_mode.forward(joined(batches))
-    demand_close(found, gradients(alone._learner.network))
+    demand_close(found, gradient(alone._learner.network))
 
 
 JOINT: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -261,19 +214,19 @@ def test_ppo_learns_from_joint_minibatches(
     with learners(world, members) as rank:
         if rank is None:
             return
-        learner = descending(policy_of(kind, rank, **settings))
+        learner = descending(small(kind, rank, **settings))
         start = copy.deepcopy(learner.network.state_dict())
         orders = gather_objects(copy.deepcopy(learner.rng).bit_generator.state)
         logs = learner.update(batches[rank])
         demand_equal([logs, learner.network.state_dict()])
-    alone = descending(policy_of(kind, 77, **{**settings, "accumulate": 1}))
+    alone = descending(small(kind, 77, **{**settings, "accumulate": 1}))
     alone.network.load_state_dict(start)
     expected = [
         by_one(alone, minibatch)
         for minibatch in joint_minibatches(batches, orders, math.ceil(max(counts) / 16), 2)
     ]
     demand_close(learner.network.state_dict(), alone.network.state_dict())
-    demand_close(gradients(learner.network), gradients(alone.network))
+    demand_close(gradient(learner.network), gradient(alone.network))
     assert [sorted(log) for log in logs] == [sorted([*told, "cur_lr"]) for told in expected]
     for log, told in zip(logs, expected, strict=True):
         assert {name: log[name] for name in told} == pytest.approx(told, rel=1e-4, abs=1e-5)
@@ -333,7 +286,7 @@ def test_ppo_stops_on_all_learners_at_once(world: World, limit: float, learnt: i
     with learners(world, (0, 1, 2)) as rank:
         if rank is None:
             return
-        mode = policy_of("discrete", rank, target_kl=limit, epoch_per_collect=1).learn_mode
+        mode = small("discrete", rank, target_kl=limit).learn_mode
         spread = 1.5 if rank == 0 else 0.001
         logs = mode.forward(data_of("discrete", rank, 48, spread))
         assert (len(logs), mode.state_dict()["updates"]) == ((1, 0), (3, 3))[learnt]
@@ -348,7 +301,7 @@ def test_ppo_stops_on_all_learners_when_it_has_moved(world: World, limit: float)
         if rank is None:
             return
         batch = data_of("discrete", rank, (90, 40, 3)[rank], 0.0)
-        policy = policy_of("discrete", rank, target_kl=limit, learning_rate=0.01)
+        policy = small("discrete", rank, target_kl=limit, learning_rate=0.01, epoch_per_collect=10)
         logs = policy.learn_mode.forward(batch)
         assert 1 < len(logs) < 60
         assert policy._learner.updates == len(logs) - 1
@@ -368,7 +321,7 @@ def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ppo_update, "allreduce_data", counting)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
-        mode = policy_of("discrete", rank, epoch_per_collect=3).learn_mode
+        mode = small("discrete", rank, epoch_per_collect=3).learn_mode
         assert len(mode.forward(data_of("discrete", rank, 64))) == 12
     assert calls == ["sum", *["sum"] * 3, "avg"]
 
@@ -379,18 +332,17 @@ def test_an_overflow_of_one_learner_is_skipped_by_all(world: World, kind: str) -
         if rank is None:
             return
         settings = {"precision": "fp16", "grad_clip_norm": 0.5}
-        settings |= {"epoch_per_collect": 1} if kind != "dqn" else {"loss": "mse"}
-        mode = policy_of(kind, rank, **settings).learn_mode
-        state = mode.state_dict()
-        state["scaler"]["scale"] = 1024.0  # so that nothing else overflows
-        mode.load_state_dict(state)
-        before, batch = fingerprint(state["model"]), data_of(kind, rank, 16)
+        settings |= {"loss": "mse"} if kind == "dqn" else {}
+        policy = small(kind, rank, **settings)
+        with_scale(policy._learner, 1024.0)  # so that nothing else overflows
+        mode = policy.learn_mode
+        before, batch = fingerprint(mode.state_dict()["model"]), data_of(kind, rank, 16)
         steep = {**batch, returns_of(kind): 1e9 * batch[returns_of(kind)]}
         for given, is_skipped in ((steep if rank == 1 else batch, True), (batch, False)):
             told = mode.forward(given)
             state = mode.state_dict()
             demand_equal(state)
-            assert (told if kind == "dqn" else told[0])["skipped_steps"] == 1
+            assert first(told)["skipped_steps"] == 1
             assert state["scaler"]["scale"] == 512.0
             assert (fingerprint(state["model"]) == before) == is_skipped
 
@@ -401,21 +353,20 @@ def test_a_loss_that_is_not_a_number_is_seen_by_all(world: World) -> None:
         if rank is None:
             return
         for kind in ("dqn", "discrete"):
-            mode = policy_of(kind, rank).learn_mode
+            mode = small(kind, rank).learn_mode
             batch = data_of(kind, rank, 16)
             spoilt = {**batch, returns_of(kind): torch.full((16,), torch.nan)}
             told = mode.forward(spoilt if rank == 1 else batch)
-            first = told if kind == "dqn" else told[0]
-            assert math.isnan(first["total_loss"]) == (rank == 1 or kind != "dqn")
+            assert math.isnan(first(told)["total_loss"]) == (rank == 1 or kind != "dqn")
             assert all(tensor.isnan().all() for tensor in mode.state_dict()["model"].values())
             told = mode.forward(batch)
-            assert math.isnan((told if kind == "dqn" else told[0])["total_loss"])
+            assert math.isnan(first(told)["total_loss"])
 
 
 def test_a_policy_that_was_built_alone_goes_on_alone(world: World) -> None:
     """And in a group: the same object in turn, as learners come and go."""
-    policy = policy_of("dqn", 5)
-    twin = policy_of("dqn", 5)
+    policy = small("dqn", 5)
+    twin = small("dqn", 5)
     batch = data_of("dqn", 1, 16)
     with learners(world, (0, 1)) as rank:
         policy.learn_mode.forward(batch)  # the group's members give the same batch
@@ -435,10 +386,7 @@ def test_learners_of_one_node_on_a_gpu_each(world: World, precision: str) -> Non
     with learners(world, (0, 1), "nccl") as rank:
         if rank is None:
             return
-        seed = np.random.SeedSequence(rank)
-        model = {"obs_shape": 4, "action_shape": 3}
-        cfg = {"type": "dqn", "cuda": True, "model": model, "learn": {"precision": precision}}
-        policy = create_policy(cfg, ("learn",), seed=seed)
+        policy = policy_of("dqn", rank, cuda=True, precision=precision)
         assert policy._learner._device.index == rank
         for step in range(STEPS):
             policy.learn_mode.forward(data_of("dqn", 100 * step + rank, 64))

@@ -15,11 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from policy_probe import (
+    KINDS,
+    data_of,
+    distance,
+    first,
+    gradient,
+    learner_of,
+    policy_of,
+    with_scale,
+)
+from torch import nn
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.errors import ConfigError
-from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.gradient_step import GradientStep, cut, forward_of, mean_share
 from hpcdi.policy.ppo import PPOPolicy
@@ -28,66 +36,6 @@ from hpcdi.policy.settings import StepConfig
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 CPU = torch.device("cpu")
-KINDS = ("dqn", "discrete", "continuous")
-
-
-def learner_of(kind: str, obs_shape: Any = 4, **learn: Any) -> Any:
-    """A learner of DQN (double, dueling, weighted) or of PPO; equal weights whenever it is called.
-
-    PPO's makes one minibatch of all.
-    """
-    hidden = {"obs_shape": obs_shape, "encoder_hidden_size_list": [32]}
-    cfg: dict[str, Any]
-    if kind == "dqn":
-        model = {**hidden, "action_shape": 3, "dueling": True}
-        cfg = {"type": "dqn", "priority": True, "priority_IS_weight": True, "model": model}
-    else:
-        size: Any = 3 if kind == "discrete" else [2]
-        cfg = {"type": "ppo", "model": {**hidden, "action_shape": size, "action_space": kind}}
-        learn = {"epoch_per_collect": 1, "entropy_weight": 0.01, **learn}
-    policy = create_policy({**cfg, "learn": {"batch_size": 64, **learn}}, ("learn",))
-    return policy._learner
-
-
-def data_of(kind: str, count: int = 20, seed: int = 0) -> dict[str, Tensor]:
-    rng = np.random.default_rng(seed)
-
-    def floats(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
-
-    observation, action = floats(count, 4), torch.from_numpy(rng.integers(0, 3, count))
-    if kind == "dqn":
-        return {
-            "observation": observation, "action": action, "n_step_return": floats(count),
-            "bootstrap_discount": torch.full((count,), 0.9), "next_observation": floats(count, 4),
-            "weight": torch.from_numpy(rng.random(count).astype(np.float32)),
-        }  # fmt: skip
-    columns = {
-        "observation": observation, "value": floats(count), "advantage": floats(count),
-        "return": floats(count),
-    }  # fmt: skip
-    if kind == "discrete":
-        return {**columns, "action": action, "log_prob": 0.1 * floats(count) - math.log(3)}
-    raw = floats(count, 2)
-    log_prob = 0.1 * floats(count) - 0.5 * raw.square().sum(dim=1) - math.log(2 * math.pi)
-    return {**columns, "action": raw, "raw_action": raw, "log_prob": log_prob}
-
-
-def first(told: Any) -> dict[str, Any]:
-    """Scalars of one update, of PPO's list too."""
-    return told if isinstance(told, dict) else told[0]
-
-
-def gradient(network: nn.Module) -> Tensor:
-    """Of all parameters, flat."""
-    return torch.cat([p.grad.flatten() for p in network.parameters()])
-
-
-def distance(found: Tensor, expected: Tensor) -> float:
-    """How far apart, relative to the length of what is expected."""
-    return float((found - expected).norm() / expected.norm())
-
-
 # -------------------------------------------------------------------------------------------- parts
 
 
@@ -183,19 +131,15 @@ def test_lower_precision_gives_nearly_the_same_step(
 def test_images_too(precision: str) -> None:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (2, 8, 1, 36, 36), dtype=np.uint8))
-    batch = {**data_of("dqn", 8), "observation": pixels[0], "next_observation": pixels[1]}
-    plain, low = (learner_of("dqn", [1, 36, 36], precision=p) for p in ("float32", precision))
+    batch = {**data_of("dqn", count=8), "observation": pixels[0], "next_observation": pixels[1]}
+    plain, low = (
+        learner_of("dqn", obs_shape=[1, 36, 36], precision=p) for p in ("float32", precision)
+    )
     if precision == "fp16":
         with_scale(low, 1024.0)
     for learner in (plain, low):
         learner.update(batch)
     assert distance(gradient(low.network), gradient(plain.network)) < 2 * TOLERANCE[precision]
-
-
-def with_scale(learner: Any, scale: float) -> None:
-    """Set what losses are multiplied by."""
-    state = learner.step.state_dict()
-    learner.step.load_state_dict({**state, "scaler": {**state["scaler"], "scale": scale}})
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
@@ -266,11 +210,7 @@ def test_tf32_leaves_the_cpu_alone() -> None:
 
 
 def mode_of(kind: str, **learn: Any) -> Any:
-    """The learn mode of a policy with the given settings of learning."""
-    hidden = {"obs_shape": 4, "encoder_hidden_size_list": [16], "action_shape": 3}
-    model = hidden if kind == "dqn" else {**hidden, "action_space": "discrete"}
-    name = "dqn" if kind == "dqn" else "ppo"
-    return create_policy({"type": name, "model": model, "learn": learn}, ("learn",)).learn_mode
+    return policy_of(kind, **learn).learn_mode
 
 
 @pytest.mark.parametrize("kind", ["dqn", "discrete"])
@@ -283,7 +223,7 @@ def test_a_state_goes_on_where_it_was_to_the_bit(kind: str, precision: str, tmp_
     new.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for seed in range(3, 6):
         told = [first(mode.forward(data_of(kind, seed=seed))) for mode in (old, new)]
-        assert told[0] == told[1]
+        assert told[0]["total_loss"] == told[1]["total_loss"]
     states = [mode.state_dict() for mode in (old, new)]
     assert states[0].keys() == states[1].keys()
     assert states[0].get("scaler") == states[1].get("scaler")
@@ -368,38 +308,12 @@ def test_every_switch_says_what_it_is() -> None:
 
 # ---------------------------------------------------------------------------------------- compiling
 
-COMPILED = """
-import sys
-import torch
-import torch._inductor.config
-torch._inductor.config.compile_threads = 1
-torch._inductor.config.cpp.simdlen = 1  # the compiler has less to do
-sys.path.insert(0, {folder!r})
-from test_policy_gradient_step import data_of, distance, gradient, learner_of
-torch.set_num_threads(1)
-plain, fast = (learner_of("dqn", double=False, compile=c) for c in (False, True))
-# an empty minibatch, which only lets other learners not wait, does not wait for a compiler
-assert fast._values(torch.zeros(0, 4)).shape == (0, 3)
-for seed in range(3):
-    told = [learner.update(data_of("dqn", seed=seed)) for learner in (plain, fast)]
-    assert distance(gradient(fast.network), gradient(plain.network)) < 1e-4, seed
-    assert abs(told[0]["total_loss"] - told[1]["total_loss"]) < 1e-4
-for forward in (fast._values, fast._target_values):
-    assert hasattr(forward._compute, "_torchdynamo_orig_callable")
-# the network is what it was: so it acts, is sent and is saved as ever
-assert type(fast.network) is type(plain.network)
-assert fast.network._compiled_call_impl is None
-assert list(fast.network.state_dict()) == list(plain.network.state_dict())
-print("agreed")
-"""
-
 
 def run_compiled(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: torch's compiler leaves threads and settings behind."""
-    program = COMPILED.format(folder=str(Path(__file__).parent))
+    program = Path(__file__).parent.parent / "compile_probe.py"
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **environment}
     return subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False
+        [sys.executable, program, "cpu"], env=variables, capture_output=True, text=True, check=False
     )
 
 
