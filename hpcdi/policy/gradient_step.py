@@ -193,10 +193,6 @@ class GradientStep:
             self._scaler.load_state_dict(state["scaler"])
             self.skipped_steps = state.get("skipped_steps", 0)
 
-    def close(self) -> None:
-        """No more steps: the parameters are left without hooks."""
-        self._sync.close()
-
     def _backward(self, loss: Tensor) -> None:
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
