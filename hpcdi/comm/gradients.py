@@ -13,7 +13,14 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hpcdi.comm.buckets import Flat, layout, pack
-from hpcdi.comm.dist import broadcast, gather_objects, get_rank, get_world_size, new_group
+from hpcdi.comm.dist import (
+    Group,
+    broadcast,
+    gather_objects,
+    get_rank,
+    get_world_size,
+    new_group,
+)
 from hpcdi.errors import CommError
 
 DEFAULT_BUCKET_BYTES = 4 * 2**20
@@ -50,25 +57,25 @@ class GradientSync:
     ) -> None:
         self._parameters = list(dict.fromkeys(parameters))
         self._bucket_bytes = bucket_bytes
-        self._world: dist.ProcessGroup | None = None  # the group that all this is made for
-        self._group: dist.ProcessGroup | None = None  # of the same members, for this object alone
+        self._group: Group = None  # all members, for this object alone; None: not ready for any
         self._buckets: list[_Bucket] = []
         self._hooks: dict[int, RemovableHandle] = {}  # by id of the parameter
         self._launched: int | None = None  # buckets under way; None between steps
+        self._is_begun = False  # gradients have come in this step
         self._is_paused = False
 
     def zero(self) -> None:
         """Begin a step: no parameter has a gradient. Comes before the first backward pass.
 
-        Where the step before was begun and not finished, it is given up: the other learners'
+        Where a step had gradients and was not finished, it is given up: the other learners'
         `finish` raises too, so that nobody takes a step that others do not take.
 
         Raises:
             CommError: the learners have not the same parameters, or one of them does not answer.
         """
-        if self._launched and self._world is _world():
+        if self._is_begun and self._launched is not None and self._group is not None:
             self._complete(gave_up=True)
-        self._launched = None
+        self._launched, self._is_begun = None, False
         self._follow_the_group()
         for parameter in self._parameters:
             parameter.grad = None
@@ -95,12 +102,12 @@ class GradientSync:
             CommError: a learner has left, did not answer in time or gave this step up, or `zero`
                 was not called before. The gradients are of no use then.
         """
-        if self._group is None and get_world_size() == 1:
-            return
         if self._launched is None:
+            if get_world_size() == 1:
+                return
             raise CommError("finish() without zero(): a step of several learners begins with it")
-        if self._world is not _world():
-            self._detach()
+        if self._group is None:
+            self._launched = None
             raise CommError("the learners' group was left between zero() and finish()")
         if self._complete(gave_up=False):
             raise CommError(
@@ -111,27 +118,35 @@ class GradientSync:
             bucket.flat.memory.div_(get_world_size())
 
     def close(self) -> None:
-        """Take the hooks away."""
-        group = self._group if self._world is _world() else None
-        self._detach()
+        """Take the hooks away; again: nothing."""
+        group = self._group
+        self.group_left()
+        self._launched = None
         if group is not None:
             dist.destroy_process_group(group)
 
+    def group_left(self) -> None:
+        """The learners' group is left: nothing here may keep its connections open."""
+        for hook in self._hooks.values():
+            hook.remove()
+        for bucket in self._buckets:  # a traceback may hold them
+            bucket.work = None
+        self._hooks.clear()
+        self._buckets = []
+        self._group = None
+
     def _follow_the_group(self) -> None:
         """Be ready for the group that there is now, and for parameters that thawed."""
-        world = _world()
-        needing = [p for p in self._parameters if p.requires_grad]
-        if world is self._world and (world is None or all(id(p) in self._hooks for p in needing)):
+        if get_world_size() == 1:
+            return
+        needing = [parameter for parameter in self._parameters if parameter.requires_grad]
+        if self._group is not None and all(id(parameter) in self._hooks for parameter in needing):
             return
         self.close()
-        if world is None:
-            return
         needing.reverse()  # the last layers' gradients come first
         _demand_agreement(needing)
         self._buckets = [_Bucket(flat) for flat in pack(needing, self._bucket_bytes)]
-        if not self._buckets:
-            return
-        self._world, self._group = world, new_group()
+        self._group = new_group(holder=self)
         for number, bucket in enumerate(self._buckets):
             for position, parameter in enumerate(bucket.flat.tensors):
                 on_gradient = partial(self._on_gradient, number, position)
@@ -140,6 +155,7 @@ class GradientSync:
 
     def _on_gradient(self, number: int, position: int, _parameter: torch.Tensor) -> None:
         """A backward pass has made a parameter's gradient."""
+        self._is_begun = True
         if self._launched is None or self._is_paused:
             return
         missing = self._buckets[number].missing
@@ -179,6 +195,9 @@ class GradientSync:
 
     def _complete(self, *, gave_up: bool) -> bool:
         """Send what is left, wait for all of it; gives whether a learner gave the step up."""
+        if not self._buckets:  # nothing needs gradients
+            self._launched = None
+            return False
         mark = self._buckets[-1].flat.memory[-1]
         mark.fill_(float(gave_up))
         try:
@@ -189,21 +208,15 @@ class GradientSync:
                     bucket.work.wait()
                 bucket.work = None
         except RuntimeError as error:
-            self._detach()
+            self.group_left()  # it is of no more use
             raise CommError(
                 f"learner {get_rank()} of {get_world_size()} waits in vain for the others' "
                 f"gradients: {str(error).rstrip('.')}. A learner has ended or hangs; its own log "
                 "says more"
             ) from error
-        self._launched = None
+        finally:
+            self._launched = None
         return bool(mark.item() != 0)
-
-    def _detach(self) -> None:
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
-        self._buckets = []
-        self._world = self._group = self._launched = None
 
 
 def share_state(module: nn.Module, src: int = 0) -> None:
@@ -221,11 +234,6 @@ def share_state(module: nn.Module, src: int = 0) -> None:
             torch._foreach_copy_(flat.views, flat.tensors)
         broadcast(flat.memory.view(torch.uint8), src)  # as bytes: not every backend has all dtypes
         torch._foreach_copy_(flat.tensors, flat.views)
-
-
-def _world() -> dist.ProcessGroup | None:
-    """The learners' group; None where there is none, or nobody else in it."""
-    return dist.group.WORLD if get_world_size() > 1 else None
 
 
 def _demand_agreement(tensors: list[torch.Tensor] | list[nn.Parameter]) -> None:
