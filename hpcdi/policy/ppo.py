@@ -98,17 +98,16 @@ class PPOPolicy(Policy):
         learner = self._learner
         return {
             "model": learner.network.state_dict(),
-            "optimizer": learner.optimizer.state_dict(),
             "updates": learner.updates,
             "iterations": learner.iterations,
             "rng": learner.rng.bit_generator.state,
+            **learner.step.state_dict(),
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         learner = self._learner
         learner.network.load_state_dict(state_dict["model"])
-        if "optimizer" in state_dict:
-            learner.optimizer.load_state_dict(state_dict["optimizer"])
+        learner.step.load_state_dict(state_dict)
         learner.updates = state_dict.get("updates", 0)
         learner.iterations = state_dict.get("iterations", 0)
         if "rng" in state_dict:
