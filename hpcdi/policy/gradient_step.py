@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from hpcdi.policy.settings import StepConfig
 Part = TypeVar("Part")
 Network = TypeVar("Network", bound=nn.Module)
 
-_DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def placed(network: Network, device: torch.device) -> Network:
@@ -74,9 +75,9 @@ class _Forward:
 
             self._compute = torch.compile(network.forward)
             self._failures = (BackendCompilerFailed,)
-        self._autocast = torch.autocast(
-            device.type, _DTYPES[settings.precision], enabled=settings.precision != "float32"
-        )
+        self._autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if settings.precision != "float32":
+            self._autocast = torch.autocast(device.type, _DTYPES[settings.precision])
 
     def __call__(self, observation: Tensor) -> Any:
         # nothing is compiled for an empty minibatch, which only lets others not wait
