@@ -94,20 +94,21 @@ def batch_of(seed: int) -> dict[str, torch.Tensor]:
 
 
 def test_one_writes_and_all_take_up(place: tuple[int, int], shared_path: Path) -> None:
-    """Written by one learner alone, as on another number of them; afterwards all are equal."""
+    """Each has other random numbers; what one of them wrote makes all of them equal."""
     rank, _ = place
     folder = shared_path / "checkpoints"
-    if rank == 1:
-        alone = BaseLearner({"hook": QUIET}, policy_of(50), ckpt_dir=folder)
-        for number in range(3):
-            alone.train(batch_of(number))
-        alone.save_checkpoint("given")
+    writer = BaseLearner({"hook": QUIET}, policy_of(50), ckpt_dir=folder)
+    for number in range(3):
+        writer.train(batch_of(10 * rank + number))
+    if rank == 1:  # as a learner that is alone would
+        writer.save_checkpoint("given")
     assert len(set(gather_objects("written"))) == 1
     hook = {**QUIET, "load_ckpt_before_run": str(folder / "given"), "save_ckpt_after_run": True}
     learner = BaseLearner({"hook": hook}, policy_of(rank), dist_info=place, ckpt_dir=folder)
-    assert len(set(gather_objects(weights_of(learner)))) > 1
+    assert weights_of(learner) != weights_of(writer)
     learner.call_hook("before_run")
-    learner.train(batch_of(3))
+    assert weights_of(learner) == weights_of(writer)
+    learner.train(batch_of(3 + rank))
     assert learner.train_iter == 4
     assert len(set(gather_objects(weights_of(learner)))) == 1, "the optimizers are equal, too"
     learner.call_hook("after_run")
