@@ -2,7 +2,9 @@
 
 Owns: the messages and their bytes (`messages`, `wire`), links that carry them (`link`, `mpi_link`,
 `local_link`), the thread that drives a link beside a computing one (`pump`), the start and end of
-an MPI world (`world`), errors that cross ranks (`failure`), the learners' process group (`dist`).
+an MPI world (`world`), errors that cross ranks (`failure`), the learners' process group (`dist`:
+joining it; `collectives`, `shares`: what its members do) and their gradients (`gradients`,
+`buckets`).
 May import: `config`, `utils`, `types`, `errors`. Why so: one thread a rank makes all MPI calls, and
 nobody else can make one by accident.
 
