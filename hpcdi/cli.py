@@ -18,6 +18,7 @@ others collect.
   hpcdi train configs/cartpole_dqn.yaml       do it, with 4 ranks
   hpcdi serial configs/cartpole_dqn.yaml      do it in one process
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
+  hpcdi doctor                                whether this machine and its MPI are fit for it
 """
 
 _EXIT_CODES = """\
@@ -61,6 +62,21 @@ exit code is 1 if something is damaged.
 
   hpcdi inspect runs/cartpole_dqn/latest
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
+"""
+
+_DOCTOR = """\
+Say whether this machine, its MPI and its file system are fit for a run, and what to do where they
+are not. Without a launcher it starts mpirun on this machine; under srun or mpirun every rank takes
+part and rank 0 prints:
+
+  hpcdi doctor                                        here, with 3 ranks; runs go to ./runs
+  hpcdi doctor $SCRATCH/runs -n 8                     with 8 ranks; runs go to that folder
+  hpcdi doctor runs/cartpole_dqn/latest --cuda        where a run lies; there must be GPUs
+  srun --mpi=pmix python -m hpcdi doctor --json       on the nodes of a Slurm job, for a program
+
+It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks
+and GPUs, in about a minute, and leaves nothing behind. Quotas are not asked for. The exit code is
+1 if a check fails; warnings do not count.
 """
 
 
@@ -157,6 +173,22 @@ def _inspect(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if is_damaged else EXIT_DONE
 
 
+def _doctor(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.doctor import DoctorArguments, doctor
+    from hpcdi.launch.environment import detect
+
+    parser = _parser("doctor", _DOCTOR)
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR|RUN", help="where runs go (default: ./runs)"
+    )
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="number of ranks (default: 3)")
+    parser.add_argument("--cuda", action="store_true", help="fail where learners see no GPU")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(arguments)
+    asked = DoctorArguments(given.folder, given.ranks, given.cuda, given.json)
+    return doctor(asked, detect(os.environ))
+
+
 def _parser(command: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"hpcdi {command}", description=about, epilog=_EXIT_CODES,
@@ -186,4 +218,5 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serial": _serial,
     "plan": _plan,
     "inspect": _inspect,
+    "doctor": _doctor,
 }
