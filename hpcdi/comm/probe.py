@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
+
+from hpcdi.comm.probe_facts import Link
 
 SMALL_BYTES = 64
 LARGE_BYTES = 8_000_000
@@ -16,21 +17,6 @@ _SMALL_ROUNDS = 200
 _LARGE_ROUNDS = 6
 _CLOCK_ROUNDS = 20
 _TAG = 1
-
-
-@dataclass(frozen=True)
-class Link:
-    """How fast two ranks talk.
-
-    Attributes:
-        rank: the one beside rank 0.
-        latency_s: median of a small message, one way.
-        bytes_per_s: of a large message, one way.
-    """
-
-    rank: int
-    latency_s: float
-    bytes_per_s: float
 
 
 def fault_tolerance() -> str:
@@ -51,7 +37,8 @@ def control_variable(name: str) -> int | None:
     library = ctypes.CDLL(MPI.__file__)  # what that was linked with is found through it
     index, count, level = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     handle, value = ctypes.c_void_p(), (ctypes.c_int * 16)()
-    if library.MPI_T_init_thread(0, ctypes.byref(level)) != MPI.SUCCESS:
+    wanted = MPI.Query_thread()  # Open MPI takes it for MPI's own level, too
+    if library.MPI_T_init_thread(wanted, ctypes.byref(level)) != MPI.SUCCESS:
         return None
     try:
         if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)) != MPI.SUCCESS:

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from mpi4py import MPI
 
+from hpcdi.comm.probe_facts import Reduced
 from hpcdi.errors import CommError
 
 _VALUES = 1_000_000
 _TAG = 2
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """A process group that has worked.
-
-    Attributes:
-        ranks: its members, by their ranks in the world.
-        import_s: seconds to import torch.
-        form_s: seconds to form the group.
-        reduce_s: seconds to average a million float32, after a first time.
-    """
-
-    ranks: tuple[int, ...]
-    import_s: float
-    form_s: float
-    reduce_s: float
 
 
 def reduce_together(

@@ -9,30 +9,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+
+from hpcdi.comm.probe_facts import Begun
 
 _DISPLAY = "OMPI_MCA_ompi_display_comm"
 _METHOD = re.compile(r"^\s*(on|off)-host:\s+(?:all connections are )?(.+?)\s*$", re.MULTILINE)
 _TABLE = re.compile(r"^Host 0 \[.*?^\s*off-host:[^\n]*\n", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Begun:
-    """MPI, as it has started on this rank.
-
-    Attributes:
-        library: first line of what the library says of itself.
-        thread_level: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE".
-        transports: "on" and "off" -> what carries messages on a host and between hosts, where the
-            library tells it (Open MPI 5, on rank 0).
-        start_s: seconds that the start has taken.
-    """
-
-    library: str
-    thread_level: str
-    transports: Mapping[str, str] = field(default_factory=dict)
-    start_s: float = 0.0
 
 
 def begin_mpi() -> Begun:

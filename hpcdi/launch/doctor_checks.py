@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from hpcdi.comm import probe
-from hpcdi.comm.probe_dist import Reduced, reduce_together
-from hpcdi.comm.probe_start import Begun
+from hpcdi.comm.probe_dist import reduce_together
+from hpcdi.comm.probe_facts import Begun, Link, Reduced
 from hpcdi.comm.world import World
 from hpcdi.errors import StoreError
 from hpcdi.launch import doctor_facts, doctor_files, doctor_host, doctor_world
+from hpcdi.launch.doctor_files import Place
 from hpcdi.launch.doctor_report import Finding, ranks_of
 from hpcdi.store import probe as store_probe
 
@@ -25,23 +26,6 @@ _GROUP_TIMEOUT_S = 20.0
 _SEEN_S = 15.0
 _SHARDS = 3
 _TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where and for what the doctor looks.
-
-    Attributes:
-        folder: the nearest folder that is there, of the one that runs would be written to.
-        scratch: a folder in it that is made, and removed at the end.
-        cuda: whether there must be CUDA devices.
-        learners: ranks that would learn.
-    """
-
-    folder: Path
-    scratch: Path
-    cuda: bool
-    learners: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +92,7 @@ def _transport(ground: Ground) -> dict[str, str]:
     return {k: v for k, v in ground.variables.items() if k.startswith(_TRANSPORT_VARIABLES)}
 
 
-def _links(ground: Ground) -> list[probe.Link]:
+def _links(ground: Ground) -> list[Link]:
     partners = ground.leaders()[:MAX_PAIRS]
     return _with_rank_0(ground, partners, probe.measure_link)
 

@@ -1,12 +1,19 @@
-"""Judges of `hpcdi doctor`: the file system that runs are written to. Pure functions of facts."""
+"""Judges of `hpcdi doctor`: the file system that runs are written to."""
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hpcdi.config.load import load
+from hpcdi.errors import HpcdiError
 from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding, ranks_text, together
+from hpcdi.launch.topology import learner_count
+from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.layout import RunLayout
 from hpcdi.store.probe import Space
 from hpcdi.utils.metrics import human_bytes, human_count
 
@@ -18,6 +25,23 @@ _FEW_INODES = 50_000
 _SLOW_S = 1.0
 _LATE_S = 1.0
 ELSEWHERE = "give another folder: hpcdi doctor DIR, hpcdi train --run-dir DIR/NAME"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and for what the doctor looks.
+
+    Attributes:
+        folder: the nearest folder that is there, of the one that runs would be written to.
+        scratch: a folder in it that is made, and removed at the end.
+        cuda: whether there must be CUDA devices.
+        learners: ranks that would learn.
+    """
+
+    folder: Path
+    scratch: Path
+    cuda: bool
+    learners: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +65,17 @@ class Folder:
     umask: int
     mode: int
     lock_error: str
+
+
+def place_of(target: Path, cuda: bool) -> Place:
+    """Where to look, for a folder that may not be there yet; what a run in it needs."""
+    folder = next(path for path in (target, *target.parents) if path.is_dir()).resolve()
+    learners = 1
+    config_file = RunLayout(target).config_file
+    if config_file.is_file():
+        with contextlib.suppress(HpcdiError):  # then it is another program's config.yaml
+            learners = learner_count(load(config_file).config)
+    return Place(folder, temporary_beside(folder / "doctor"), cuda, learners)
 
 
 def judge_folder(folder: Folder) -> Finding:

@@ -40,7 +40,8 @@ def _host_cores(cores: Mapping[int, Cores]) -> Finding:
     usable = max(of_rank.usable for of_rank in cores.values())
     counts = sorted({len(of_rank.mask) for of_rank in cores.values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    usual = f"{len(cores)} rank{'s' * (len(cores) > 1)}, {each} core{'s' * (each != '1')} each, of {usable}"
+    ranks_here = f"{len(cores)} rank{'s' * (len(cores) > 1)}"
+    usual = f"{ranks_here}, {each} core{'s' * (each != '1')} each, of {usable}"
     for ranks in _neighbourhoods(cores):
         shared = {core for rank in ranks for core in cores[rank].mask}
         crowd = f"{ranks_text(ranks)} share {len(shared)} core{'s' * (len(shared) > 1)}"
@@ -50,7 +51,9 @@ def _host_cores(cores: Mapping[int, Cores]) -> Finding:
                 "bind them apart: srun --cpu-bind=cores --cpus-per-task=N, or mpirun --bind-to "
                 "none (Open MPI binds by default)"
             )
-            return Finding(FAIL, f"{crowd} while {free} are free", advice)
+            return Finding(
+                FAIL, f"{crowd} while {free} more {'is' if free == 1 else 'are'} free", advice
+            )
         if len(ranks) > len(shared) + (0 in ranks):  # rank 0 needs little
             return Finding(WARN, crowd, "start fewer ranks on a host, or ask for more cores")
     return Finding(OK, usual)

@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcdi.comm.failure import abort_job
-from hpcdi.comm.muster import Muster, Patience, Watch
-from hpcdi.comm.probe_start import Begun
+from hpcdi.comm.muster import Muster
+from hpcdi.comm.probe_facts import Begun
 from hpcdi.comm.world import World
-from hpcdi.config.load import load
 from hpcdi.errors import EXIT_FAILED, HpcdiError
-from hpcdi.launch.doctor_checks import CHECKS, Check, Ground, Place
+from hpcdi.launch.doctor_checks import CHECKS, Check, Ground
 from hpcdi.launch.doctor_facts import Gpus, gpus
+from hpcdi.launch.doctor_files import Place, place_of
 from hpcdi.launch.doctor_report import FAIL, Finding, ranks_text
 from hpcdi.launch.doctor_world import judge_launcher, nccl_members
 from hpcdi.launch.environment import LaunchEnvironment
-from hpcdi.launch.topology import learner_count
-from hpcdi.store.atomic import temporary_beside
-from hpcdi.store.layout import RunLayout
+from hpcdi.utils.watch import Patience, Watch
 
 LAUNCHER = "launcher"
 _HELLO_LIMIT_S = 120.0
@@ -71,7 +69,8 @@ class Rounds:
         self._world, self._begun, self._report, self._end = world, begun, report, end
         self._hosts: Sequence[str] = ()
         self._scratch: Path | None = None
-        self._watch = Watch(patience, self._say, self._overdue)
+        is_patient = world.rank > 0
+        self._watch = Watch(patience, self._say, self._overdue, is_patient=is_patient)
         self._muster = Muster(world.comm, self._watch, lambda r: ranks_text(r, self._hosts))
 
     def run(
@@ -99,7 +98,7 @@ class Rounds:
                     if check.needs in failed or self._round(check, ground):
                         failed |= {check.name}
                 self._watch.begin("verdict", _HELLO_LIMIT_S)
-                return self._muster.gather(None, lambda _nothing: self._report.finish())
+                return self._muster.gather(None, self._conclude)
             finally:
                 self._remove_scratch()
 
@@ -123,7 +122,7 @@ class Rounds:
 
     def _round(self, check: Check, ground: Ground) -> bool:
         """One check; gives whether facts are missing."""
-        self._watch.begin(check.name, check.limit_s, "its own work")
+        self._watch.begin(check.name, check.limit_s, "this rank's own part")
         given = _attempt(lambda: check.collect(ground))
 
         def answer(known: list[Given]) -> bool:
@@ -138,6 +137,11 @@ class Rounds:
 
         return self._muster.gather(given, answer)
 
+    def _conclude(self, _nothing: list[None]) -> int:
+        """Verdict of rank 0. Once it is known, a rank may leave, and mpirun end all the others."""
+        self._remove_scratch()
+        return self._report.finish()
+
     def _say(self, line: str) -> None:
         who = ranks_text([self._world.rank]) + f" ({platform.node()})"
         sys.stderr.write(f"hpcdi doctor: {who}: {line}\n")
@@ -151,23 +155,12 @@ class Rounds:
             self._report.add(name, Finding(FAIL, said, advice))
             self._report.finish()
             self._remove_scratch()
-        self._say(f"check {name!r} {said}. Ending the job")
+        self._say(f"{name!r} {said}. Ending the job")
         self._end(EXIT_FAILED)
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def place_of(target: Path, cuda: bool) -> Place:
-    """Where to look, for a folder that may not be there yet; what a run in it needs."""
-    folder = next(path for path in (target, *target.parents) if path.is_dir()).resolve()
-    learners = 1
-    config_file = RunLayout(target).config_file
-    if config_file.is_file():
-        with contextlib.suppress(HpcdiError):  # then it is another program's config.yaml
-            learners = learner_count(load(config_file).config)
-    return Place(folder, temporary_beside(folder / "doctor"), cuda, learners)
 
 
 def _attempt(make: Callable[[], Any]) -> Given:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdi.comm.probe import Link
-from hpcdi.comm.probe_dist import Reduced
-from hpcdi.comm.probe_start import Begun
-from hpcdi.errors import LaunchError
+from hpcdi.comm.probe_facts import Begun, Link, Reduced
 from hpcdi.launch.doctor_facts import Gpus, Software
 from hpcdi.launch.doctor_report import (
     FAIL,
@@ -23,7 +20,7 @@ from hpcdi.launch.doctor_report import (
     ranks_text,
     together,
 )
-from hpcdi.launch.environment import LaunchEnvironment, check_world_size
+from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.utils.metrics import human_bytes
 
 _SMALLEST_WORLD = 3
@@ -40,12 +37,18 @@ def judge_launcher(launched: LaunchEnvironment, size: int, hosts: Sequence[str])
     found = f"{launched.launcher}: {size} rank{'s' * (size != 1)} on {where}"
     if launched.tasks > 1 and launched.tasks != size:
         found = f"{launched.launcher} has started {launched.tasks} processes, the world has {size}"
-        try:
-            check_world_size(launched, size)
-        except LaunchError as error:
-            lines = [" ".join(line.split()) for line in str(error).splitlines()]
-            return Finding(FAIL, lines[0], " | ".join(lines[1:]).replace("train CONFIG", "doctor"))
-        return Finding(FAIL, found, "start one MPI program at a time by one launcher")
+        if size > 1:
+            return Finding(FAIL, found, "start one MPI program at a time, by one launcher")
+        found = f"{launched.tasks} processes were started, but each is rank 0 of a world of 1"
+        advice = (
+            "srun's PMI plugin does not fit the MPI library: srun --mpi=pmix python -m hpcdi "
+            "doctor (Open MPI), or --mpi=pmi2 (MPICH, Intel MPI); srun --mpi=list shows what there "
+            "is"
+            if launched.launcher == "srun"
+            else "this mpirun belongs to another MPI library than mpi4py uses; hpcdi doctor and "
+            "hpcdi train take the right one where no launcher is before them"
+        )
+        return Finding(FAIL, found, advice)
     if size < _SMALLEST_WORLD:
         advice = "a run needs 3 ranks: a coordinator, a learner, a collector; start more"
         return Finding(WARN, found, advice)

@@ -114,8 +114,9 @@ def await_probe(folder: Path, number: int, limit_s: float) -> float:
         except ShardError as error:
             waited_s = time.perf_counter() - start
             if waited_s > limit_s:
+                reason = error.reason if error.path.exists() else "no such file"
                 raise ShardError(
-                    error.path, f"is not seen after {waited_s:.0f} s: {error.reason}"
+                    error.path, f"is not seen after {waited_s:.0f} s: {reason}"
                 ) from error
             backoff.nap()
         else:
