@@ -61,12 +61,17 @@ def judge_mpi(begun: Sequence[Begun], hosts: Sequence[str]) -> Finding:
     library, level = common if isinstance(common, tuple) else ("", "")
     slowest = max(mpi.start_s for mpi in begun)
     findings = [
-        Finding(OK, f"{library.split(', package')[0]}, threads {level}, started in {slowest:.1f} s")
+        Finding(OK, f"{short_library(library)}, threads {level}, started in {slowest:.1f} s")
     ]
     for other, ranks in others.items():
         found = f"{' '.join(map(str, other))} on {ranks_text(ranks, hosts)}"  # type: ignore[call-overload]
         findings.append(Finding(FAIL, found, "load the same MPI module on every host"))
     return together(findings)
+
+
+def short_library(text: str) -> str:
+    """Name and version of an MPI library, of what it says of itself."""
+    return " ".join(text.split(",")[0].replace("Version:", " ").split())
 
 
 def judge_software(software: Sequence[Software], hosts: Sequence[str]) -> Finding:
@@ -101,7 +106,7 @@ def judge_fault_tolerance(states: Sequence[str], library: str) -> Finding:
         return Finding(WARN, "ULFM is active on some ranks only: a dead rank ends the job",
                        "start all ranks by one launcher with the same options")  # fmt: skip
     if not library.startswith("Open MPI"):
-        return Finding(WARN, f"{library.split(',')[0]}: a dead rank ends the job; restart resumes",
+        return Finding(WARN, f"{short_library(library)}: a dead rank ends the job; restart resumes",
                        "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
     if common == "active":
         return Finding(OK, "ULFM is built in and active")

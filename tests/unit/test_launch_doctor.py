@@ -116,7 +116,7 @@ def test_what_is_not_installed_fails() -> None:
         (["inactive"] * 3, OPEN_MPI, WARN, "--with-ft ulfm"),
         (["absent"] * 3, OPEN_MPI, WARN, "not built in: a dead rank ends the job; restart resumes"),
         (["active", "inactive", "active"], OPEN_MPI, WARN, "on some ranks only"),
-        (["inactive"] * 3, "MPICH Version: 4.3", WARN, "MPICH Version: 4.3: a dead rank ends"),
+        (["inactive"] * 3, "MPICH Version:      4.3", WARN, "MPICH 4.3: a dead rank ends"),
     ],
 )
 def test_death_of_a_rank(states: list[str], library: str, status: str, words: str) -> None:
@@ -432,7 +432,11 @@ def test_facts_of_this_process() -> None:
     assert doctor_facts.memory().available_bytes > 0
     assert doctor_facts.software().versions["python"] == platform.python_version()
     assert doctor_facts.software().versions["numpy"] == np.__version__
-    assert doctor_facts.optional_packages()["numba"] in (True, False)
+
+
+def test_packages_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_facts, "OPTIONAL_PACKAGES", ("numpy", "no_such_package"))
+    assert doctor_facts.optional_packages() == {"numpy": True, "no_such_package": False}
 
 
 @pytest.mark.parametrize(("listing", "count"), [("0", 1), ("0-3,8", 5), ("2-2,4-5", 3)])
