@@ -23,6 +23,11 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+def complaints(err: str) -> list[str]:
+    """What is on stderr, but notices that something takes long on a busy machine."""
+    return [line for line in err.splitlines() if " s, waiting for " not in line]
+
+
 def test_alone_it_starts_ranks_and_shows_a_table(folder: Path, started: list[Running]) -> None:
     started.append(Running([*DOCTOR, str(folder)], folder, {}))
     ended = started[-1].wait()
@@ -35,7 +40,7 @@ def test_alone_it_starts_ranks_and_shows_a_table(folder: Path, started: list[Run
     assert ended.code == (1 if "FAIL" in status.values() else 0), ended.out
     assert verdict.startswith("NOT fit to run" if ended.code else "fit to run")
     assert status["sharing"] == "ok"
-    assert ended.err == ""
+    assert not complaints(ended.err)
     assert list(folder.iterdir()) == []
 
 
@@ -46,7 +51,7 @@ def test_a_failure_is_a_row_and_the_exit_code_and_json_says_so(
     started.append(Running([*DOCTOR, "/proc", "--json", "-n", "2"], tmp_path / "doctor", {}))
     ended = started[-1].wait()
     assert ended.code == 1
-    assert ended.err == ""
+    assert not complaints(ended.err)
     said = json.loads(ended.out)
     assert said["ok"] is False
     rows = {check.pop("name"): check for check in said["checks"]}
