@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.doctor_report import (
     FAIL,
     Finding,
@@ -121,9 +121,9 @@ def _start_here(command: list[str]) -> int:
                     code = int(line.removeprefix(_LAST_WORD))
                 else:
                     _print(line)
-        except KeyboardInterrupt:  # mpirun has had it from the terminal, too
+        except BaseException:  # Ctrl-C, or nobody reads any more
             job.terminate()
-            return EXIT_INTERRUPTED
+            raise
     if code is not None:
         return code
     sys.stderr.write(

@@ -94,7 +94,9 @@ class Rounds:
             try:
                 ground = self._greet(launched, target, cuda, variables)
                 failed: frozenset[str] = frozenset()
-                for check in checks:
+                for number, check in enumerate(checks):
+                    if not any(later.needs for later in checks[number:]):
+                        self._remove_scratch()  # soon: a killed job would leave it behind
                     if check.needs in failed or self._round(check, ground):
                         failed |= {check.name}
                 self._watch.begin("verdict", _HELLO_LIMIT_S)
