@@ -192,6 +192,22 @@ def _batch(text: str) -> int | None:
     return None if text == "dynamic" else _at_least(1)(text)
 
 
+def _doctor(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.doctor import DoctorArguments, doctor
+    from hpcdi.launch.environment import detect
+
+    parser = _parser("doctor", help_texts.DOCTOR)
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR|RUN", help="where runs go (default: ./runs)"
+    )
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="number of ranks (default: 3)")
+    parser.add_argument("--cuda", action="store_true", help="fail where learners see no GPU")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(arguments)
+    asked = DoctorArguments(given.folder, given.ranks, given.cuda, given.json)
+    return doctor(asked, detect(os.environ))
+
+
 def _parser(command: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"hpcdi {command}", description=about, epilog=help_texts.EXIT_CODES,
@@ -223,4 +239,5 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "inspect": _inspect,
     "eval": _eval,
     "export": _export,
+    "doctor": _doctor,
 }

@@ -12,6 +12,7 @@ others collect.
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
   hpcdi eval runs/cartpole_dqn/latest         what its policy is worth, and a film of it
   hpcdi export runs/cartpole_dqn/latest       its policy as a file for PyTorch or ONNX
+  hpcdi doctor                                whether this machine and its MPI are fit for it
 """
 
 EXIT_CODES = """\
@@ -36,7 +37,7 @@ same policy, environments, replay buffer and learner; a debugger can be attached
 
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
-  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest checkpoint
+  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
 
 Settings that are changed with --resume hold for that time.
 """
@@ -81,4 +82,19 @@ actions out, with the values that it knows. The file is read back and must act a
   hpcdi export runs/cartpole_dqn/latest --policy latest --batch 1 -o policy.pt2
 
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
+"""
+
+DOCTOR = """\
+Say whether this machine, its MPI and its file system are fit for a run, and what to do where they
+are not. Without a launcher it starts mpirun on this machine; under srun or mpirun every rank takes
+part and rank 0 prints:
+
+  hpcdi doctor                                        here, with 3 ranks; runs go to ./runs
+  hpcdi doctor $SCRATCH/runs -n 8                     with 8 ranks; runs go to that folder
+  hpcdi doctor runs/cartpole_dqn/latest --cuda        where a run lies; there must be GPUs
+  srun --mpi=pmix python -m hpcdi doctor --json       on the nodes of a Slurm job, for a program
+
+It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks
+and GPUs, in about a minute, and leaves nothing behind. Quotas are not asked for. The exit code is
+1 if a check fails; warnings do not count.
 """

@@ -17,7 +17,7 @@ from hpcdi.launch import run_folder
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
-COMMANDS = ("train", "serial", "plan", "inspect", "eval", "export")
+COMMANDS = ("train", "serial", "plan", "inspect", "eval", "export", "doctor")
 
 
 @pytest.fixture(autouse=True)
