@@ -6,69 +6,21 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hpcdi import __version__
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
+from hpcdi.launch import help_texts
 
-_DESCRIPTION = """\
-Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
-others collect.
-
-  hpcdi plan configs/cartpole_dqn.yaml        what a run would do to this machine
-  hpcdi train configs/cartpole_dqn.yaml       do it, with 4 ranks
-  hpcdi serial configs/cartpole_dqn.yaml      do it in one process
-  hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
-"""
-
-_EXIT_CODES = """\
-exit codes: 0 done, 1 a rank failed, 2 wrong configuration or command, 130 Ctrl-C, 143 SIGTERM
-"""
-
-_TRAIN = """\
-Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
-takes the role that its rank has:
-
-  hpcdi train configs/cartpole_dqn.yaml                   here, with as many ranks as asked for
-  hpcdi train configs/cartpole_dqn.yaml -n 6 seed=3       with 4 collectors, and another seed
-  srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
-
-Settings of the file are overridden by their path: policy.learn.batch_size=128
-env.collector_env_num=16. Wrong keys and values are told before anything starts.
-"""
-
-_SERIAL = """\
-Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
-same policy, environments, replay buffer and learner; a debugger can be attached.
-
-  hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
-  hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
-  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest checkpoint
-
-Settings that are changed with --resume hold for that time.
-"""
-
-_PLAN = """\
-Say what a run would do, without MPI and without starting it: each rank's role, device, threads,
-environments and memory, bytes and files a second.
-
-  hpcdi plan configs/cartpole_dqn.yaml                               as many ranks as asked for
-  hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
-"""
-
-_INSPECT = """\
-Say what a shard, a policy, a snapshot or a whole run folder holds, and verify every checksum. The
-exit code is 1 if something is damaged.
-
-  hpcdi inspect runs/cartpole_dqn/latest
-  hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
-"""
+if TYPE_CHECKING:
+    from hpcdi.launch.kept_policy import PolicyArguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; gives the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="hpcdi", description=_DESCRIPTION, epilog=_EXIT_CODES,
+        prog="hpcdi", description=help_texts.DESCRIPTION, epilog=help_texts.EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"hpcdi {__version__}")
@@ -93,7 +45,7 @@ def _train(arguments: Sequence[str]) -> int:
     from hpcdi.launch.entry import TrainArguments, run_rank
     from hpcdi.launch.environment import detect
 
-    parser = _parser("train", _TRAIN)
+    parser = _parser("train", help_texts.TRAIN)
     _add_experiment(parser)
     parser.add_argument(
         "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
@@ -111,7 +63,7 @@ def _train(arguments: Sequence[str]) -> int:
 def _serial(arguments: Sequence[str]) -> int:
     from hpcdi.launch.serial import SerialArguments, serial
 
-    parser = _parser("serial", _SERIAL)
+    parser = _parser("serial", help_texts.SERIAL)
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="YAML file of the experiment")
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings to change"
@@ -133,7 +85,7 @@ def _plan(arguments: Sequence[str]) -> int:
     from hpcdi.launch.plan import plan
     from hpcdi.launch.topology import default_world_size
 
-    parser = _parser("plan", _PLAN)
+    parser = _parser("plan", help_texts.PLAN)
     _add_experiment(parser)
     given = parser.parse_intermixed_args(arguments)
     compiled, spaces = load_experiment(given.config, given.override)
@@ -145,7 +97,7 @@ def _plan(arguments: Sequence[str]) -> int:
 def _inspect(arguments: Sequence[str]) -> int:
     from hpcdi.store.inspect import inspect
 
-    parser = _parser("inspect", _INSPECT)
+    parser = _parser("inspect", help_texts.INSPECT)
     parser.add_argument("path", nargs="+", metavar="FILE|RUN", help="file or run folder")
     is_damaged = False
     for path in parser.parse_args(arguments).path:
@@ -157,9 +109,108 @@ def _inspect(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if is_damaged else EXIT_DONE
 
 
+def _eval(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.evaluate import EvalArguments, evaluate
+
+    parser = _parser("eval", help_texts.EVAL)
+    _add_policy(parser)
+    parser.add_argument(
+        "--episodes", type=_at_least(1), metavar="N", help="episodes to play (default: see above)"
+    )
+    parser.add_argument(
+        "--seed", type=_at_least(0), metavar="S",
+        help="of the environments (default: the experiment's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--video", nargs="?", const="", metavar="DIR",
+        help="film one episode (default folder: videos in the run folder)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    given = parser.parse_intermixed_args(arguments)
+    if given.video and "=" in given.video:  # `--video seed=3`: a setting follows, and no folder
+        given.video, given.override = "", [given.video, *given.override]
+    return evaluate(
+        EvalArguments(_policy_of(given), given.episodes, given.seed, given.video, given.json)
+    )
+
+
+def _export(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.export import FORMATS, ExportArguments, export
+
+    parser = _parser("export", help_texts.EXPORT)
+    _add_policy(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="default: <exp_name>.pt2 or .onnx, here"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="default: as FILE ends, else torch (torch.export)"
+    )
+    parser.add_argument(
+        "--batch", type=_batch, default="dynamic", metavar="N",
+        help="observations that are given at a time; dynamic (default): any number",
+    )  # fmt: skip
+    given = parser.parse_intermixed_args(arguments)
+    return export(ExportArguments(_policy_of(given), given.output, given.format, given.batch))
+
+
+def _add_policy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "policy", metavar="RUN|CHECKPOINT|FILE",
+        help="run folder, checkpoint's folder, or a policy's .safetensors file",
+    )  # fmt: skip
+    parser.add_argument(
+        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
+    )
+    parser.add_argument(
+        "--policy", dest="which", choices=("best", "latest"),
+        help="which of a run's policies (default: best, where there is one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config", metavar="FILE", help="the experiment (default: config.yaml of the policy's run)"
+    )
+
+
+def _policy_of(given: argparse.Namespace) -> PolicyArguments:
+    from hpcdi.launch.kept_policy import PolicyArguments
+
+    return PolicyArguments(given.policy, tuple(given.override), given.which, given.config)
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    """Reads an integer that is not below `minimum`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer from {minimum}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def _batch(text: str) -> int | None:
+    """Reads a number of observations; None: any number."""
+    return None if text == "dynamic" else _at_least(1)(text)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.doctor import DoctorArguments, doctor
+    from hpcdi.launch.environment import detect
+
+    parser = _parser("doctor", help_texts.DOCTOR)
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR|RUN", help="where runs go (default: ./runs)"
+    )
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="number of ranks (default: 3)")
+    parser.add_argument("--cuda", action="store_true", help="fail where learners see no GPU")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(arguments)
+    asked = DoctorArguments(given.folder, given.ranks, given.cuda, given.json)
+    return doctor(asked, detect(os.environ))
+
+
 def _parser(command: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        prog=f"hpcdi {command}", description=about, epilog=_EXIT_CODES,
+        prog=f"hpcdi {command}", description=about, epilog=help_texts.EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
 
@@ -186,4 +237,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serial": _serial,
     "plan": _plan,
     "inspect": _inspect,
+    "eval": _eval,
+    "export": _export,
+    "doctor": _doctor,
 }

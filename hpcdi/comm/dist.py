@@ -2,27 +2,73 @@
 
 Messages go by MPI, gradients by NCCL or gloo. The group is formed from MPI ranks, without a port
 for anybody to choose: its rank 0 binds a store to a free port first, and tells the others by MPI.
+
+This is joining and leaving; what members do together is in `collectives`, and importable from here.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
+import weakref
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from hpcdi.comm.collectives import (
+    Group,
+    Reduction,
+    allgather,
+    allreduce,
+    allreduce_async,
+    allreduce_data,
+    allreduce_with_indicator,
+    broadcast,
+    broadcast_object,
+    gather_objects,
+    get_rank,
+    get_world_size,
+    lose_reductions,
+    reduce_data,
+    synchronize,
+)
+from hpcdi.comm.shares import to_ddp_config
 from hpcdi.errors import CommError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+__all__ = [
+    "DEFAULT_TIMEOUT_S", "DDPContext", "Group", "Reduction", "allgather", "allreduce",
+    "allreduce_async", "allreduce_data", "allreduce_with_indicator", "broadcast",
+    "broadcast_object", "dist_finalize", "dist_init", "dist_mode", "gather_objects", "get_group",
+    "get_rank", "get_world_size", "local_device", "new_group", "reduce_data",
+    "simple_group_split", "synchronize", "to_ddp_config",
+]  # fmt: skip
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 DEFAULT_TIMEOUT_S = 300.0
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _set_by_us: list[str] = []  # variables to take back when the group is left
+_limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
+
+
+class Holder(Protocol):
+    """Holds groups made by `new_group`, and must let go of them when all are left."""
+
+    def group_left(self) -> None:
+        """Forget the groups: while one is held the other members do not see that it was left."""
+
+
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 
 
 def dist_init(
@@ -60,7 +106,8 @@ def dist_init(
     world_size = _from_environment("WORLD_SIZE", world_size)
     if backend == "nccl" and not torch.cuda.is_available():
         backend = "gloo"
-    limit = timedelta(seconds=timeout)
+    global _limit
+    limit = _limit = timedelta(seconds=timeout)
     hosts = group.allgather(platform.node()) if group is not None else []
     if backend == "nccl":
         torch.cuda.set_device(local_device(hosts[:rank].count(platform.node()) if hosts else rank))
@@ -83,81 +130,109 @@ def dist_finalize() -> None:
     """Leave the process group; does nothing where there is none, and can be called again.
 
     Must come before the interpreter ends: a group that is torn down with it aborts the process.
+    Means that `allreduce_async` began and nobody has waited for are given up: `synchronize` first.
     """
+    lose_reductions()
+    for holder in list(_holders):
+        holder.group_left()
+    _holders.clear()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
     while _set_by_us:
         os.environ.pop(_set_by_us.pop(), None)
 
 
+class DDPContext:
+    """``with DDPContext():`` is in the process group inside, and has left it after, error or not.
+
+    Where the process is in a group already it stays in that one.
+
+    Args:
+        **join: what `dist_init` takes.
+    """
+
+    def __init__(self, **join: Any) -> None:
+        self._join = join
+        self._was_inside = False
+
+    def __enter__(self) -> tuple[int, int]:
+        self._was_inside = dist.is_initialized()
+        return dist_init(**self._join)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:  # else the others may be gone: there is nobody to wait for
+                synchronize()
+        finally:
+            if not self._was_inside:
+                dist_finalize()
+
+
+def dist_mode(func: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: `func` runs in the process group that the environment describes, and gives all."""
+
+    @functools.wraps(func)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
+        with DDPContext():
+            return func(*args, **kwargs)
+
+    return inside
+
+
+def new_group(ranks: Sequence[int] | None = None, holder: Holder | None = None) -> Group:
+    """A second group, of some members or all, with the same time limit.
+
+    Collective over all members of the first one, whether they are in the second or not.
+
+    Args:
+        ranks: its members; None means all.
+        holder: is told when the groups are left.
+    """
+    if get_world_size() == 1:
+        return None
+    if holder is not None:
+        _holders.add(holder)
+    made: Group = dist.new_group(ranks, timeout=_limit)
+    return made
+
+
+def get_group(group_size: int | None = None) -> Group:
+    """This member's group of `group_size` neighbours; None (all of them) for a process alone.
+
+    Raises:
+        CommError: the members cannot be split into groups of that size.
+    """
+    world_size = get_world_size()
+    size = world_size if group_size is None else group_size
+    if size < 1 or world_size % size:
+        raise CommError(f"{world_size} learners cannot be split into groups of {size}")
+    return simple_group_split(world_size, get_rank(), world_size // size)
+
+
+def simple_group_split(world_size: int, rank: int, num_groups: int) -> Group:
+    """Split members 0, 1, ... into equal contiguous groups, and give that of `rank`; collective.
+
+    Raises:
+        CommError: the groups would not be equal, or `world_size` is not the number of members.
+    """
+    if num_groups < 1 or world_size % num_groups or world_size != get_world_size():
+        raise CommError(
+            f"{world_size} learners (of {get_world_size()}) cannot be split into {num_groups} "
+            "equal groups"
+        )
+    size = world_size // num_groups
+    groups = [new_group(range(first, first + size)) for first in range(0, world_size, size)]
+    return groups[rank // size]
+
+
 def local_device(local_learner: int) -> int:
     """CUDA device of the n-th learner of a node, among the devices that the scheduler shows it."""
     return local_learner % max(torch.cuda.device_count(), 1)
-
-
-def get_rank() -> int:
-    """Rank in the process group; 0 where there is none."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def get_world_size() -> int:
-    """Size of the process group; 1 where there is none."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def allreduce(x: torch.Tensor) -> None:
-    """Replace `x` by its mean over the group, in place."""
-    if get_world_size() > 1:
-        dist.all_reduce(x)
-        x.div_(get_world_size())
-
-
-def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
-    """Combine a number, or a tensor in place, over the group; every member gets the result.
-
-    Args:
-        x: a number or a tensor.
-        op: "sum" or "avg".
-
-    Raises:
-        CommError: `op` is neither.
-    """
-    if op not in ("sum", "avg"):
-        raise CommError(f"allreduce_data knows 'sum' and 'avg', not {op!r}")
-    if get_world_size() == 1:
-        return x
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    total = (
-        x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64, device=device)
-    )
-    dist.all_reduce(total)
-    if op == "avg":
-        total /= get_world_size()
-    return x if isinstance(x, torch.Tensor) else total.item()
-
-
-def broadcast(x: torch.Tensor, src: int = 0) -> None:
-    """Replace `x` by member `src`'s, in place."""
-    if get_world_size() > 1:
-        dist.broadcast(x, src)
-
-
-def broadcast_object(value: Any, src: int = 0) -> Any:
-    """Member `src`'s object, on every member; what the others give is not looked at."""
-    if get_world_size() == 1:
-        return value
-    box = [value if get_rank() == src else None]
-    dist.broadcast_object_list(box, src)
-    return box[0]
-
-
-def gather_objects(value: Any) -> list[Any]:
-    """Every member's object, in the order of ranks, on every member."""
-    if get_world_size() == 1:
-        return [value]
-    gathered: list[Any] = [None] * get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered
 
 
 def _open_store(

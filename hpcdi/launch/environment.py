@@ -51,6 +51,12 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
     return LaunchEnvironment("none", 1)
 
 
+def is_first(variables: Mapping[str, str]) -> bool:
+    """Whether the launcher calls this process its first one, or says nothing."""
+    names = ("SLURM_PROCID", *_RANK_VARIABLES)
+    return all(variables[name] == "0" for name in names if name in variables)
+
+
 def check_world_size(environment: LaunchEnvironment, world_size: int) -> None:
     """See that the processes have found each other.
 

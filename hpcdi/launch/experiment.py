@@ -15,21 +15,23 @@ from hpcdi.types import Spaces
 
 
 def load_experiment(
-    path: str, overrides: Sequence[str], *, over_ranks: bool = True
+    path: str, overrides: Sequence[str], *, over_ranks: bool | None = True
 ) -> tuple[Compiled, Spaces]:
     """Compile a YAML file, make its environment once, and fill what follows from its spaces.
 
     Args:
         path: the file.
         overrides: ``key=value``.
-        over_ranks: the run is one of several ranks, which cannot do everything.
+        over_ranks: the run is one of several ranks, which cannot do everything; or of one, which
+            cannot either; None: nothing is to be trained.
 
     Raises:
         ConfigError: anything is wrong; all problems at once.
     """
     compiled = load(path, overrides)
     spaces = get_spaces(compiled.config.env)
-    _see_that_it_can(compiled.config, path, over_ranks=over_ranks)
+    if over_ranks is not None:
+        _see_that_it_can(compiled.config, path, over_ranks=over_ranks)
     policy_cls = get_policy_cls(compiled.config.policy)
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces

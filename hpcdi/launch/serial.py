@@ -44,7 +44,7 @@ def serial(arguments: SerialArguments) -> int:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)
     if not chosen_by_user:
-        _set_threads(spaces)
+        set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
     restarts = 0
@@ -73,16 +73,18 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
     for line in _opening(config, layout, restarts):
         say(line)
     run: SerialRun | None = None
+    has_begun = False
     state, reason, exit_code = "failed", "", EXIT_FAILED
     try:
         run = SerialRun(config, spaces, layout, restarts)
         with run:
             if restarts:
                 say(f"  resumed      {_resume(run, layout)}")
+            has_begun = True
             state, reason, exit_code = run.train(flag.take)
-    except CheckpointError:  # nothing has begun: the run is what it was
-        raise
     except BaseException as error:
+        if isinstance(error, CheckpointError) and not has_begun:  # the run is what it was
+            raise
         reason = f"{type(error).__name__}: {error}"
         LOGGER.info("the run failed", exc_info=True)
         if not isinstance(error, HpcdiError):
@@ -107,7 +109,7 @@ def _resume(run: Any, layout: Any) -> str:
     return said
 
 
-def _set_threads(spaces: Any) -> None:
+def set_threads(spaces: Any) -> None:
     """Let torch compute images by several threads; small networks are fastest by one."""
     import torch
 

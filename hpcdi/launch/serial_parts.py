@@ -19,6 +19,7 @@ from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.base_serial_evaluator import create_serial_evaluator
+from hpcdi.worker.collector.interaction_serial_evaluator import ReturnsConfig
 from hpcdi.worker.collector.rollout import columnar_actor
 from hpcdi.worker.context import ROLES
 from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
@@ -92,8 +93,7 @@ class PartsMaker:
         """The evaluator; what its settings do not say follows from the environment's."""
         env = self._config.env
         cfg = _for_players(self._config.policy.eval.evaluator, self._players)
-        n_episode = cfg.n_episode or env.evaluator_env_num * env.evaluator_episode_num
-        stop_value = env.stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
+        n_episode, stop_value = evaluation_goal(self._config)
         endless = dataclasses.replace(env, evaluator_episode_num=None)
         others = [self._random(policy.eval_mode) for _ in range(self._players - 1)]
         return create_serial_evaluator(
@@ -143,6 +143,15 @@ class PartsMaker:
 
     def _next_seed(self) -> np.random.SeedSequence:
         return self._seed.spawn(1)[0]
+
+
+def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
+    """Episodes of an evaluation, and the mean return that is to be reached."""
+    env, cfg = config.env, config.policy.eval.evaluator
+    n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
+    if not isinstance(cfg, ReturnsConfig):
+        return n_episode, stop_value
+    return cfg.n_episode or n_episode, stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
 
 
 def _for_players(cfg: Any, players: int) -> Any:

@@ -214,6 +214,10 @@ class Policy(Configurable):
     def _get_on_policy(self) -> bool:
         return bool(self._cfg.on_policy)
 
+    def _get_export_module(self) -> Any:
+        """An `nn.Module` that acts as the eval mode does; see `hpcdi.policy.acting`."""
+        raise NotImplementedError
+
     # What an algorithm defines. `_init_<mode>` is called once for each enabled mode.
 
     def _init_learn(self) -> None:

@@ -54,7 +54,6 @@ class DQNLearnConfig(LearnConfig):
     )
     double: bool = setting(True, "choose by one network, value by the other (double Q-learning)")
     loss: str = setting("huber", "of the TD error", choices=("huber", "mse"))
-    grad_clip_norm: float = setting(0.0, "clip the gradient's norm to this; 0: do not", minimum=0)
 
 
 @POLICY_REGISTRY.register("dqn", "dqn_command")
@@ -118,11 +117,10 @@ class DQNPolicy(Policy):
         from hpcdi.policy.networks import learner_device
         from hpcdi.policy.q_learning import QLearner, QUpdate
 
-        device, learn = learner_device(cuda=self._cfg.cuda), self._cfg.learn
-        update = QUpdate(
-            learn.learning_rate, learn.target_update_freq, learn.double, learn.loss,
-            learn.grad_clip_norm, self._cfg.priority_IS_weight, self._cfg.priority,
-        )  # fmt: skip
+        device, cfg = learner_device(cuda=self._cfg.cuda), self._cfg
+        update = QUpdate.of(
+            cfg.learn, use_weights=cfg.priority_IS_weight, give_priority=cfg.priority
+        )
         self._learner = QLearner(self._build_network(), update, device)
         self._model = self._learner.network
 
@@ -141,15 +139,14 @@ class DQNPolicy(Policy):
         return {
             "model": self._learner.network.state_dict(),
             "target_model": self._learner.target.state_dict(),
-            "optimizer": self._learner.optimizer.state_dict(),
             "updates": self._learner.updates,
+            **self._learner.step.state_dict(),
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         self._learner.network.load_state_dict(state_dict["model"])
         self._learner.target.load_state_dict(state_dict.get("target_model", state_dict["model"]))
-        if "optimizer" in state_dict:
-            self._learner.optimizer.load_state_dict(state_dict["optimizer"])
+        self._learner.step.load_state_dict(state_dict)
         self._learner.updates = state_dict.get("updates", 0)
 
     # -------------------------------------------------------------------------- collect, evaluate
@@ -209,6 +206,11 @@ class DQNPolicy(Policy):
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         return self._forward_collect(data)
+
+    def _get_export_module(self) -> nn.Module:
+        from hpcdi.policy.acting import BestAction
+
+        return BestAction(self._model)
 
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
         return super()._process_transition(obs, {"action": policy_output["action"]}, timestep)

@@ -15,14 +15,14 @@ _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride 
 
 
 def learner_device(*, cuda: bool) -> torch.device:
-    """Where a policy learns.
+    """Where a policy learns: on the CPU, or on the CUDA device that this process has chosen.
 
     Raises:
         PolicyError: `cuda` is asked for where there is none.
     """
     if cuda and not torch.cuda.is_available():
         raise PolicyError("policy.cuda is true, but torch sees no CUDA device on this rank")
-    return torch.device("cuda" if cuda else "cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

@@ -21,6 +21,8 @@ from hpcdi.utils.nested import split_columns, stack_columns
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hpcdi.policy.actor_critic import ActorCritic
     from hpcdi.policy.ppo_actor import PPOActor
 
@@ -96,17 +98,16 @@ class PPOPolicy(Policy):
         learner = self._learner
         return {
             "model": learner.network.state_dict(),
-            "optimizer": learner.optimizer.state_dict(),
             "updates": learner.updates,
             "iterations": learner.iterations,
             "rng": learner.rng.bit_generator.state,
+            **learner.step.state_dict(),
         }
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         learner = self._learner
         learner.network.load_state_dict(state_dict["model"])
-        if "optimizer" in state_dict:
-            learner.optimizer.load_state_dict(state_dict["optimizer"])
+        learner.step.load_state_dict(state_dict)
         learner.updates = state_dict.get("updates", 0)
         learner.iterations = state_dict.get("iterations", 0)
         if "rng" in state_dict:
@@ -132,6 +133,13 @@ class PPOPolicy(Policy):
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         return _act(self._greedy, data, {})
+
+    def _get_export_module(self) -> nn.Module:
+        from hpcdi.policy.acting import LikeliestAction, MeanAction
+
+        if self._model.log_std is None:
+            return LikeliestAction(self._model)
+        return MeanAction(self._model, self._cfg.model)
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode, with ``adv`` and ``return``."""

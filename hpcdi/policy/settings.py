@@ -54,7 +54,31 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
-class LearnConfig:
+class StepConfig:
+    """How a loss becomes a step of the network, whatever the algorithm; see `gradient_step`."""
+
+    precision: str = setting(
+        "float32", "what the network computes in; bf16 and fp16 are faster on a GPU (autocast; "
+        "weights stay float32), and fp16 scales its losses and skips steps that overflow",
+        choices=("float32", "bf16", "fp16"),
+    )  # fmt: skip
+    accumulate: int = setting(
+        1, "parts that a batch is computed in, one after the other, to need less memory; their "
+        "gradients add up to the whole batch's", minimum=1,
+    )  # fmt: skip
+    grad_clip_norm: float = setting(0.0, "clip the gradient's norm to this; 0: do not", minimum=0)
+    compile: bool = setting(
+        False, "have torch.compile make the network faster; its first updates take some ten "
+        "seconds longer, and it needs a C++ compiler where the learner runs",
+    )  # fmt: skip
+    tf32: bool = setting(
+        False, "let a GPU multiply float32 matrices with 10 bits of mantissa instead of 23, which "
+        "is faster",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LearnConfig(StepConfig):
     """How a learner updates; algorithms add their own."""
 
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
@@ -99,4 +123,8 @@ class PolicyConfig(ComponentConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
-        return iter(())
+        if self.learn.accumulate > self.learn.batch_size:
+            yield Problem(
+                "learn.accumulate",
+                f"is above learn.batch_size ({self.learn.batch_size}): a part needs a sample",
+            )

@@ -43,19 +43,27 @@ class ScalarMonitor:
     def add(self, scalars: Mapping[str, Any]) -> None:
         """Add one iteration's log; what is not a number, by its key either, is passed over."""
         for name, value in scalars.items():
-            if isinstance(value, int | float | np.integer | np.floating):
-                self._sums[name] = self._sums.get(name, 0.0) + float(value)
-                self._counts[name] = self._counts.get(name, 0) + 1
+            if name.startswith(HISTOGRAM):
+                self._arrays[name.removeprefix(HISTOGRAM)] = value
+            elif isinstance(value, int | float | np.integer | np.floating):
+                self.put(name, float(value), 1)
             elif name.startswith(CHART) and isinstance(value, Mapping):
                 self.add({f"{name}/{curve}": number for curve, number in value.items()})
-            elif name.startswith(HISTOGRAM):
-                self._arrays[name.removeprefix(HISTOGRAM)] = value
+
+    def put(self, name: str, total: float, count: int) -> None:
+        """Add the sum of `count` values of a scalar."""
+        self._sums[name] = self._sums.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def take_sums(self) -> dict[str, tuple[float, int]]:
+        """Sum and count of each scalar since it was last taken."""
+        sums = {name: (total, self._counts[name]) for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return sums
 
     def take_means(self) -> dict[str, float]:
-        """Mean of each scalar since the last call; of a chart's, ``[scalars]chart/curve``."""
-        means = {name: total / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
-        return means
+        """Mean of each scalar since it was last taken; of a chart's, ``[scalars]chart/curve``."""
+        return {name: total / count for name, (total, count) in self.take_sums().items()}
 
     def take_arrays(self) -> dict[str, Any]:
         """The latest array of each name (without its mark) since the last call."""
@@ -70,11 +78,11 @@ def split_charts(
     curves: dict[str, float] = {}
     charts: dict[str, dict[str, float]] = {}
     for name, value in means.items():
-        if name.startswith(CHART):
-            chart, _, curve = name.removeprefix(CHART).rpartition("/")
+        chart, _, curve = name.removeprefix(CHART).rpartition("/")
+        if name.startswith(CHART) and chart:
             charts.setdefault(chart, {})[curve] = value
         else:
-            curves[name] = value
+            curves[name.removeprefix(CHART)] = value
     return curves, charts
 
 

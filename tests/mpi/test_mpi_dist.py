@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from link_contract import RANKS
@@ -15,13 +17,23 @@ import torch
 import torch.distributed
 
 from hpcdi.comm.dist import (
+    DDPContext,
+    allgather,
     allreduce,
+    allreduce_async,
     allreduce_data,
+    allreduce_with_indicator,
     broadcast,
     dist_finalize,
     dist_init,
+    dist_mode,
+    get_group,
     get_rank,
     get_world_size,
+    reduce_data,
+    simple_group_split,
+    synchronize,
+    to_ddp_config,
 )
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import CommError
@@ -46,6 +58,18 @@ def _variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def world() -> World:
     return open_world()
+
+
+@contextmanager
+def joined(world: World, members: int) -> Iterator[range]:
+    """The first ranks form a group; gives their numbers."""
+    group = world.subgroup(world.rank < members)
+    if group is not None:
+        dist_init("gloo", timeout=LIMIT_S, group=group)
+    yield range(members)
+    dist_finalize()
+    if group is not None:
+        group.Free()
 
 
 @pytest.mark.parametrize("members", [(1, 2), (3,), tuple(range(RANKS))])
@@ -139,6 +163,154 @@ def test_numbers_and_tensors_are_combined(world: World) -> None:
     with pytest.raises(CommError, match="not 'max'"):
         allreduce_data(1, "max")
     dist_finalize()
+    group.Free()
+
+
+PAIR_AND_ALL = pytest.mark.parametrize("members", [2, RANKS])
+
+
+@PAIR_AND_ALL
+def test_the_first_member_gets_sums_and_the_others_keep_theirs(world: World, members: int) -> None:
+    with joined(world, members) as ranks:
+        if world.rank not in ranks:
+            return
+        for chosen in ranks:
+            x = torch.tensor([1.0, float(world.rank)])
+            assert reduce_data(x, chosen) is x
+            is_chosen = world.rank == chosen
+            assert x.tolist() == ([members, sum(ranks)] if is_chosen else [1.0, world.rank])
+            assert reduce_data(world.rank, chosen) == (sum(ranks) if is_chosen else world.rank)
+            assert reduce_data(2**60 + 1, chosen) == (2**60 + 1) * (members if is_chosen else 1)
+            assert reduce_data(0.25, chosen) == (0.25 * members if is_chosen else 0.25)
+
+
+@PAIR_AND_ALL
+def test_every_member_gets_what_all_have(world: World, members: int) -> None:
+    with joined(world, members) as ranks:
+        if world.rank not in ranks:
+            return
+        room = [torch.zeros(2) for _ in ranks]
+        allgather(room, torch.tensor([world.rank, 10.0]))
+        assert [row.tolist() for row in room] == [[rank, 10.0] for rank in ranks]
+        config = {"policy": {"learn": {"batch_size": 63}, "collect": {"n_sample": 1}}}
+        shared = to_ddp_config(config)["policy"]
+        assert shared["learn"]["batch_size"] == -(-63 // members)
+        assert shared["collect"]["n_sample"] == 1
+
+
+@PAIR_AND_ALL
+def test_means_of_those_that_contribute(world: World, members: int) -> None:
+    with joined(world, members) as ranks:
+        if world.rank not in ranks:
+            return
+        for givers in ((), (1,), tuple(ranks)):
+            gives = world.rank in givers
+            grad = torch.full((3,), 6.0 + world.rank if gives else 0.0)
+            indicator = torch.tensor([int(gives)])
+            allreduce_with_indicator(grad, indicator)
+            assert indicator.item() == len(givers)
+            mean = sum(6.0 + rank for rank in givers) / max(len(givers), 1)
+            assert grad.tolist() == [mean] * 3
+
+
+@PAIR_AND_ALL
+def test_means_under_way_are_all_waited_for(world: World, members: int) -> None:
+    with joined(world, members) as ranks:
+        if world.rank not in ranks:
+            return
+        tensors = [torch.full((1000,), float(world.rank + number)) for number in range(20)]
+        begun = [allreduce_async(str(number), x) for number, x in enumerate(tensors)]
+        mean = sum(ranks) / members
+        assert begun[7].wait() is tensors[7]
+        assert tensors[7][0].item() == mean + 7
+        del begun
+        synchronize()
+        assert [x.unique().tolist() for x in tensors] == [[mean + n] for n in range(20)]
+        synchronize()
+
+
+def test_leaving_in_order_waits_for_what_is_under_way(world: World) -> None:
+    group = world.subgroup(True)
+    assert group is not None
+    x = torch.full((10_000,), float(world.rank))
+    with DDPContext(backend="gloo", timeout=LIMIT_S, group=group) as place:
+        assert place == (world.rank, world.size)
+        allreduce_async("x", x)
+    assert not torch.distributed.is_initialized()
+    assert x.unique().tolist() == [sum(range(world.size)) / world.size]
+    group.Free()
+
+
+def test_groups_of_neighbours(world: World) -> None:
+    with joined(world, RANKS) as ranks:
+        pair = get_group(2)
+        x = torch.tensor([float(world.rank)])
+        allreduce(x, group=pair)
+        first = world.rank // 2 * 2
+        assert x.item() == first + 0.5
+        broadcast(x, first, group=pair)
+        room = [torch.zeros(1), torch.zeros(1)]
+        allgather(room, torch.tensor([float(world.rank)]), group=pair)
+        assert [row.item() for row in room] == [first, first + 1]
+        for num_groups, size in ((1, 4), (4, 1)):
+            own = simple_group_split(RANKS, world.rank, num_groups)
+            y = torch.tensor([float(world.rank)])
+            allreduce(y, group=own)
+            assert y.item() == (sum(ranks) / RANKS if size == 4 else world.rank)
+        whole = get_group()
+        allreduce(x, group=whole)
+        with pytest.raises(CommError, match="4 learners cannot be split into groups of 3"):
+            get_group(3)
+        with pytest.raises(CommError, match=r"2 learners \(of 4\) cannot be split into 2"):
+            simple_group_split(2, world.rank, 2)
+        del pair, own, whole
+
+
+@pytest.mark.parametrize("failing", [(), (1,)])
+def test_a_decorated_function_runs_in_the_group_of_the_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: tuple[int, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = world.comm.bcast(server.getsockname()[1], root=0)
+    for name, value in (
+        ("RANK", world.rank), ("WORLD_SIZE", world.size), ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port), ("GLOO_SOCKET_IFNAME", "lo"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+
+    @dist_mode
+    def work(x: int) -> float:
+        total = allreduce_data(x, "sum")
+        if world.rank in failing:
+            raise ValueError("own error")
+        return float(total)
+
+    if world.rank in failing:
+        with pytest.raises(ValueError, match="own error"):
+            work(world.rank)
+    else:
+        assert work(world.rank) == sum(range(world.size))
+    assert not torch.distributed.is_initialized()
+    world.comm.Barrier()
+
+
+def test_who_waits_for_a_member_that_left_is_told(world: World) -> None:
+    """Long before the time limit, though the errors are kept that hold what was in use."""
+    group = world.subgroup(True)
+    assert group is not None
+    dist_init("gloo", timeout=LIMIT_S, group=group)
+    if world.rank == 2:
+        dist_finalize()
+    else:
+        begun = [allreduce_async(name, torch.ones(5)) for name in ("first", "second")]
+        with pytest.raises(CommError, match=f"member {world.rank} of 4 waits in vain") as raised:
+            synchronize()
+        assert "Timed out" not in str(raised.value)
+        for mean in begun:
+            with pytest.raises(CommError, match="is lost"):
+                mean.wait()
+        dist_finalize()
+    world.comm.Barrier()
     group.Free()
 
 

@@ -17,7 +17,7 @@ from hpcdi.launch import run_folder
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
-COMMANDS = ("train", "serial", "plan", "inspect")
+COMMANDS = ("train", "serial", "plan", "inspect", "eval", "export", "doctor")
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,42 @@ def test_inspect_shows_a_file_and_a_run(capsys: pytest.CaptureFixture[str]) -> N
     examples = examples_of(capsys, "inspect")
     assert [example[0] for example in examples] == ["inspect"] * 2
     assert [len(example) for example in examples] == [2, 3]
+
+
+@pytest.mark.parametrize(("command", "count"), [("eval", 4), ("export", 3)])
+def test_examples_with_a_policy_are_right_but_for_the_policy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, count: int
+) -> None:
+    examples = examples_of(capsys, command)
+    assert len(examples) == count
+    for example in examples:
+        assert example[0] == command
+        if "onnx" in " ".join(example):
+            pytest.importorskip("onnx")
+            pytest.importorskip("onnxscript")
+        assert cli.main(example) == 2
+        assert f"there is no {example[1]}; name a run folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["eval", "run", "--episodes", "0"], "--episodes: must be an integer from 1, not '0'"),
+        (["eval", "run", "--episodes", "many"], "must be an integer from 1, not 'many'"),
+        (["eval", "run", "--seed", "-1"], "argument --seed: "),
+        (["eval", "run", "--policy", "worst"], "argument --policy: invalid choice: 'worst'"),
+        (["eval"], "the following arguments are required: RUN|CHECKPOINT|FILE"),
+        (["export", "run", "--batch", "0"], "--batch: must be an integer from 1, not '0'"),
+        (["export", "run", "--batch", "all"], "--batch: must be an integer from 1, not 'all'"),
+        (["export", "run", "--format", "tf"], "argument --format: invalid choice: 'tf'"),
+    ],
+)
+def test_options_of_eval_and_export(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert exits(*arguments) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

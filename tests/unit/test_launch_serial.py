@@ -125,8 +125,12 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     assert [place["role"] for place in facts["placement"]] == ["serial"]
     assert read_policy(run_dir / "policies" / "latest.safetensors").version == 5
     assert [name[:19] for name in names(run_dir / "snapshots")] == ["iteration_000000005"]
+    assert names(run_dir / "checkpoints") == ["ckpt_best", "ckpt_final"]
     report = inspect(run_dir)
     assert not report.errors, report.errors
+    told = "\n".join(report.lines)
+    for said in ("ckpt_final: checkpoint at env step", "snapshot at env step"):
+        assert told.count(said) == 1
     assert not (run_dir / "data").exists()
 
 
@@ -136,6 +140,77 @@ def test_a_policy_that_is_good_enough_solves_it(
     code, _ = go("cartpole_dqn", *DQN, "env.stop_value=5", "policy.eval.evaluator.eval_freq=2")
     assert code == 0
     assert "solved: stop value reached: mean return" in capfd.readouterr().out
+
+
+# -------------------------------------------------------------------------- learners' checkpoints
+
+HOOK = "policy.learn.learner.hook"
+
+
+def test_checkpoints_of_learners_stand_apart_from_snapshots(tmp_path: Path) -> None:
+    """In a battle each learner has its own; the best one is the first's, who is judged."""
+    name, overrides = RUNS["battle"]
+    more = (f"{HOOK}.save_ckpt_after_iter=2", "policy.learn.learner.keep_checkpoints=2")
+    with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=8", *more) as run:
+        train(run)
+        count = run.pipeline.train_iter
+    last = [f"iteration_{number:09d}" for number in (count - 2, count)]
+    assert names(tmp_path / "checkpoints") == ["ckpt_best", "ckpt_final", *last]
+    assert names(tmp_path / "checkpoints1") == ["ckpt_final", *last]
+    assert len(names(tmp_path / "snapshots")) == 1
+    finals = [
+        read_policy(tmp_path / folder / "ckpt_final" / "policy.safetensors")
+        for folder in ("checkpoints", "checkpoints1")
+    ]
+    assert [final.version for final in finals] == [count, count]
+    assert not same(finals[0].state_dict(), finals[1].state_dict())
+    assert same(
+        finals[0].state_dict(), read_policy(tmp_path / "policies/latest.safetensors").state_dict()
+    )
+
+
+def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path) -> None:
+    name, overrides = RUNS["dqn"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    with serial_run(first, name, *overrides, FIVE) as run:
+        train(run)
+    load = f"{HOOK}.load_ckpt_before_run={first / 'checkpoints' / 'ckpt_final'}"
+    with serial_run(second, name, *overrides, load, "seed=9", f"{LIMIT}.max_train_iter=7") as run:
+        train(run)
+        evaluations = run.pipeline.evaluations
+        assert run.pipeline.train_iter == 7
+        before = state_of(run)
+    assert evaluations[0].policy_version == 5, "it is the loaded policy that is evaluated first"
+    more = f"{LIMIT}.max_train_iter=8"
+    with serial_run(second, name, *overrides, load, "seed=9", more, restarts=1) as run:
+        run.resume()
+        assert same(before, state_of(run))
+        train(run)
+        assert run.pipeline.train_iter == 8
+
+
+def test_a_checkpoint_that_is_not_there_is_told_before_a_folder_is_made(tmp_path: Path) -> None:
+    config = str(ROOT / "configs" / "cartpole_dqn.yaml")
+    with pytest.raises(ConfigError, match=rf"{HOOK}\.load_ckpt_before_run: there is no 'no/such'"):
+        serial(
+            SerialArguments(
+                config, (f"{HOOK}.load_ckpt_before_run=no/such",), str(tmp_path / "run")
+            )
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_another_network_ends_a_run_that_begins_with_it(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    capfd.readouterr()
+    load = f"{HOOK}.load_ckpt_before_run={run_dir / 'checkpoints' / 'ckpt_best'}"
+    code, other = go("cartpole_dqn", *DQN, load, "policy.model.encoder_hidden_size_list=[9]")
+    err = capfd.readouterr().err
+    assert code == 1
+    assert "ckpt_best: it holds a policy of type 'dqn' that does not fit" in err
+    assert facts_of(other)["state"] == "failed"
 
 
 # -------------------------------------------------------------------------------------- repetition

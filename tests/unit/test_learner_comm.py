@@ -28,6 +28,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import CommError, UnknownTypeError
 from hpcdi.store.block import Block
+from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE, RowView
@@ -115,6 +116,8 @@ def test_a_run_from_the_first_word_to_the_last(tmp_path: Path) -> None:
     assert (goodbye.report["role"], goodbye.report["train_iter"]) == ("learner", 22)
     assert {"start", "train", "wait"} <= goodbye.report["shares"].keys()
     assert read_policy(script.layout.latest_policy).version == 22, "the last one is kept"
+    assert names(script.layout.checkpoints_dir) == ["ckpt_final"]
+    assert open_checkpoint(script.layout.checkpoints_dir / "ckpt_final").facts["train_iter"] == 22
     assert worker._learner is not None
     assert worker._learner.collector_envstep == 900
 

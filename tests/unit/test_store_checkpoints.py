@@ -111,6 +111,74 @@ def test_the_same_name_again_writes_nothing(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == before
 
 
+def test_only_names_of_a_kind_are_counted(tmp_path: Path) -> None:
+    for name in ("a1", "b1", "a2", "a3", "b2"):
+        kept = 1 if name.startswith("a") else None
+        save_checkpoint(tmp_path, name, {}, {}, keep=kept, among="a")
+    assert names(tmp_path) == ["a3", "b1", "b2"]
+
+
+def test_one_replaces_another_of_its_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        writers = {f"{number}.txt": writes("x")}
+        facts = {"number": number}
+        save_checkpoint(tmp_path, "best", writers, facts, keep=None, replace=True)
+    checkpoint = open_checkpoint(tmp_path / "best")
+    assert checkpoint.facts == {"number": 2}
+    assert sorted(path.name for path in checkpoint.folder.iterdir()) == ["2.txt", MANIFEST]
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_replacement_that_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, "best", {}, {"number": 1}, keep=None)
+    rename = Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name.startswith(".best"):
+            raise OSError(errno.ENOSPC, "planted: no space")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(CheckpointError, match="planted: no space"):
+        save_checkpoint(tmp_path, "best", {}, {"number": 2}, keep=None, replace=True)
+    assert open_checkpoint(tmp_path / "best").facts == {"number": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+REPLACES_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from hpcdi.store.checkpoints import save_checkpoint
+
+for number in itertools.count():
+    facts = {"number": number}
+    save_checkpoint(Path(sys.argv[1]), "best", {}, facts, keep=None, replace=True)
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_while_one_replaces_another_leaves_one_of_both(tmp_path: Path) -> None:
+    for wait_for in range(2, 6):
+        child = subprocess.Popen(
+            [sys.executable, "-c", REPLACES_FOR_EVER, str(tmp_path)],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        with child.stdout as told:
+            for _ in range(wait_for):
+                told.readline()
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        found = names(tmp_path)
+        assert found
+        assert set(found) <= {"best", "best.before"}
+        assert all(open_checkpoint(tmp_path / name).facts["number"] >= 0 for name in found)
+    save_checkpoint(tmp_path, "best", {}, {"number": -1}, keep=None, replace=True)
+    assert names(tmp_path) == ["best"]
+
+
 # -------------------------------------------------------------------------------------------- torn
 
 

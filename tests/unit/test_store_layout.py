@@ -33,6 +33,8 @@ def test_every_path_of_a_run() -> None:
         "latest": layout.latest_policy,
         "best": layout.best_policy,
         "snapshots": layout.snapshots_dir,
+        "checkpoints": layout.checkpoints_dir,
+        "another's": layout.checkpoints_of(1),
         "log": layout.log_file(2),
     } == {
         "config": Path("runs/x/1/config.yaml"),
@@ -42,6 +44,8 @@ def test_every_path_of_a_run() -> None:
         "latest": Path("runs/x/1/policies/latest.safetensors"),
         "best": Path("runs/x/1/policies/best.safetensors"),
         "snapshots": Path("runs/x/1/snapshots"),
+        "checkpoints": Path("runs/x/1/checkpoints"),
+        "another's": Path("runs/x/1/checkpoints1"),
         "log": Path("runs/x/1/log/rank00002.jsonl"),
     }
 

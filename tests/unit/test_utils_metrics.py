@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hpcdi.utils.metrics import (
     human_bytes,
     human_count,
     human_time,
+    split_charts,
 )
 
 QUICK = settings(deadline=None, max_examples=60)
@@ -45,6 +47,28 @@ def test_what_is_not_a_number_is_passed_over() -> None:
     monitor = ScalarMonitor()
     monitor.add({"loss": 1.0, "priority": [1.0, 2.0], "name": "x", "nothing": None})
     assert monitor.take_means() == {"loss": 1.0}
+
+
+def test_numbers_of_numpy_are_numbers_too() -> None:
+    monitor = ScalarMonitor()
+    monitor.add({"a": np.float32(1.5), "b": np.int64(2), "c": np.array([1.0])})
+    assert monitor.take_means() == {"a": 1.5, "b": 2.0}
+
+
+def test_charts_are_means_of_each_curve_and_arrays_the_latest() -> None:
+    monitor = ScalarMonitor()
+    for k in (1.0, 3.0):
+        monitor.add({"[scalars]part/loss": {"a": k, "b": 1, "c": "x"}, "[histogram]q": [k]})
+    monitor.add({"[scalars]odd": 4.0, "[histogram]number": 5.0, "lr": 2.0})
+    means = monitor.take_means()
+    assert means == {
+        "[scalars]part/loss/a": 2.0, "[scalars]part/loss/b": 1.0, "[scalars]odd": 4.0, "lr": 2.0
+    }  # fmt: skip
+    curves, charts = split_charts(means)
+    assert curves == {"odd": 4.0, "lr": 2.0}
+    assert charts == {"part/loss": {"a": 2.0, "b": 1.0}}
+    assert monitor.take_arrays() == {"q": [3.0], "number": 5.0}
+    assert monitor.take_arrays() == {}
 
 
 def test_a_rate_needs_two_points() -> None:

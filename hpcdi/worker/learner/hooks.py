@@ -25,7 +25,7 @@ class LogPolicyHook(BuiltinHook):
         """Log it, on a learner that keeps a log."""
         if engine.shows_log:
             say = getattr(engine.policy, "info", None)
-            engine.info(f"policy: {say() if callable(say) else engine.policy!r}")
+            engine.info(f"policy: {say() if callable(say) else repr(engine.policy)}")
 
 
 class LogReduceHook(PeriodicHook):
@@ -33,7 +33,7 @@ class LogReduceHook(PeriodicHook):
 
     All of them act at the same iterations, never by time: each waits for the others. What a key
     with ``noreduce_`` before its name says stays a learner's own; a mean is over those that have
-    the key.
+    the key. What is shown of iterations since the last exchange is the first learner's own.
     """
 
     usual_name = "log_reduce"
@@ -48,12 +48,15 @@ class LogReduceHook(PeriodicHook):
             return
         from hpcdi.comm.dist import gather_objects
 
-        own = engine.monitor.take_means()
-        engine.monitor.add({name: value for name, value in own.items() if _is_own(name)})
-        told = gather_objects({n: value for n, value in own.items() if not _is_own(n)})
-        for name in {name: None for values in told for name in values}:
-            values = [values[name] for values in told if name in values]
-            engine.monitor.add({name: sum(values) / len(values)})
+        own = engine.monitor.take_sums()
+        told = gather_objects({name: pair for name, pair in own.items() if not _is_own(name)})
+        for name, pair in own.items():
+            if _is_own(name):
+                engine.monitor.put(name, *pair)
+        for name in dict.fromkeys(name for sums in told for name in sums):
+            totals, counts = zip(*(sums[name] for sums in told if name in sums), strict=True)
+            count = own[name][1] if name in own else 1  # as much as it was weighs what comes next
+            engine.monitor.put(name, count * sum(totals) / sum(counts), count)
 
 
 class LogShowHook(PeriodicHook):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,7 +50,7 @@ class ProfilerHook(BuiltinHook):
         super().__init__(name, priority, position=position, ext_args=ext_args)
         given = {"wait": 10, "warmup": 1, "active": 3, **(ext_args or {})}
         self._wait, self._warmup, self._active = (int(given[arg]) for arg in self.args)
-        for arg, least in (("wait", 0), ("warmup", 0), ("active", 1)):
+        for arg, least in (("wait", 0), ("warmup", 1), ("active", 1)):
             if int(given[arg]) < least:
                 raise ValueError(f"{arg} must be at least {least}, not {given[arg]}")
         self._seen = 0
@@ -96,7 +97,8 @@ def _write(profiler: Any, path: Path) -> None:
         profiler.export_chrome_trace(str(aside))
         aside.replace(path)
     except (OSError, RuntimeError) as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         LOGGER.warning("no trace could be written to %s: %s", path, error)
 
 

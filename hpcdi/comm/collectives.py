@@ -1,0 +1,218 @@
+"""What the members of the learners' process group do together; a process alone does it for itself.
+
+All of it is collective: every member calls it, in the same order. Callers import it from `dist`.
+"""
+
+from __future__ import annotations
+
+import numbers
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcdi.errors import CommError
+
+Group = dist.ProcessGroup | None
+"""Some of the members, see `dist.get_group`; None: all of them."""
+
+
+def get_rank() -> int:
+    """Rank in the process group; 0 where there is none."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def get_world_size() -> int:
+    """Size of the process group; 1 where there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def allreduce(x: torch.Tensor, group: Group = None) -> None:
+    """Replace `x` by its mean over the group, in place."""
+    if get_world_size() > 1:
+        dist.all_reduce(x, group=group)
+        x.div_(dist.get_world_size(group))
+
+
+def allreduce_with_indicator(grad: torch.Tensor, indicator: torch.Tensor) -> None:
+    """Mean over those that have something to give, in place.
+
+    Args:
+        grad: replaced by its sum over the group, divided by the number of contributors. Who
+            contributes nothing gives zeros; where nobody contributes it stays as it is summed: 0.
+        indicator: 1 if this member contributes, else 0; replaced by its sum. Any shape that can be
+            broadcast to that of `grad`.
+    """
+    if get_world_size() > 1:
+        dist.all_reduce(grad)
+        dist.all_reduce(indicator)
+    grad.div_(torch.where(indicator > 0, indicator, torch.ones_like(indicator)))
+
+
+class Reduction:
+    """A mean under way; its tensor must be left alone until `wait` or `synchronize` is back.
+
+    Args:
+        name: for error messages.
+        tensor: becomes the mean.
+        work: of torch; None where there is nothing to wait for.
+    """
+
+    def __init__(self, name: str, tensor: torch.Tensor, work: dist.Work | None) -> None:
+        self.name = name
+        self.tensor = tensor
+        self._work = work
+        self._is_lost = False
+
+    def wait(self) -> torch.Tensor:
+        """The mean, once it is there; again: at once.
+
+        Raises:
+            CommError: a member has left or did not answer in time, or the group was left before.
+        """
+        if self._is_lost:
+            raise CommError(
+                f"the mean of {self.name!r} is lost: the group was left before it was waited for. "
+                "Call synchronize() before dist_finalize()"
+            )
+        work, self._work = self._work, None
+        if work is not None:
+            _under_way.remove(self)
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._is_lost = True
+                del work  # a traceback would keep its connections open
+                raise CommError(
+                    f"member {get_rank()} of {get_world_size()} waits in vain for the mean of "
+                    f"{self.name!r}: {str(error).rstrip('.')}. A member has ended or hangs; its "
+                    "own log says more"
+                ) from error
+        return self.tensor
+
+    def lose(self) -> None:
+        """The group is left, and nobody has waited."""
+        self._work, self._is_lost = None, True
+
+
+_under_way: list[Reduction] = []  # that nobody has waited for
+
+
+def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
+    """Begin to replace `x` by its mean over the group, in place.
+
+    It is done once the `wait` of what is given back has returned, or `synchronize`; whoever drops
+    it need not fear that nobody waits.
+    """
+    if get_world_size() == 1:
+        return Reduction(name, x, None)
+    x.div_(get_world_size())  # before: then nothing is left to do after
+    begun = Reduction(name, x, dist.all_reduce(x, async_op=True))
+    _under_way.append(begun)
+    return begun
+
+
+def synchronize() -> None:
+    """Wait for all reductions under way, and for the CUDA device where there is one.
+
+    Raises:
+        CommError: a reduction failed; the others were waited for.
+    """
+    with ExitStack() as waits:  # it raises what failed, when all have had their turn
+        if torch.cuda.is_available():
+            waits.callback(torch.cuda.synchronize)
+        for begun in reversed(_under_way):
+            waits.callback(begun.wait)
+
+
+def lose_reductions() -> None:
+    """The group is left: what is under way will not come."""
+    while _under_way:
+        _under_way.pop().lose()
+
+
+def reduce_data(x: float | torch.Tensor, dst: int) -> float | torch.Tensor:
+    """Sum a number, or a tensor in place, over the group; member `dst` gets the result.
+
+    The others get back what they gave.
+
+    Raises:
+        TypeError: `x` is neither a number nor a tensor.
+    """
+    given = _tensor_of(x)
+    if get_world_size() == 1:
+        return x
+    total = given if get_rank() == dst else given.clone()  # gloo uses it as scratch memory
+    dist.reduce(total, dst)
+    return x if get_rank() != dst or isinstance(x, torch.Tensor) else total.item()
+
+
+def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
+    """Combine a number, or a tensor in place, over the group; every member gets the result.
+
+    Args:
+        x: a number or a tensor.
+        op: "sum" or "avg"; a tensor of integers has no "avg", a number has.
+
+    Raises:
+        CommError: `op` is neither, or does not suit `x`.
+        TypeError: `x` is neither a number nor a tensor.
+    """
+    if op not in ("sum", "avg"):
+        raise CommError(f"allreduce_data knows 'sum' and 'avg', not {op!r}")
+    total = _tensor_of(x)
+    is_tensor = isinstance(x, torch.Tensor)
+    if op == "avg" and is_tensor and not (total.is_floating_point() or total.is_complex()):
+        raise CommError(f"a tensor of {total.dtype} cannot hold an average; give its .float()")
+    if get_world_size() == 1:
+        return x
+    dist.all_reduce(total)
+    if is_tensor:
+        return total.div_(get_world_size()) if op == "avg" else total
+    return total.item() / get_world_size() if op == "avg" else total.item()
+
+
+def broadcast(x: torch.Tensor, src: int = 0, group: Group = None) -> None:
+    """Replace `x` by member `src`'s, in place; `src` counts in the whole group."""
+    if get_world_size() > 1:
+        dist.broadcast(x, src, group=group)
+
+
+def allgather(tensor_list: list[torch.Tensor], x: torch.Tensor, group: Group = None) -> None:
+    """Fill `tensor_list`, one tensor like `x` a member, with every member's `x`."""
+    if get_world_size() > 1:
+        dist.all_gather(tensor_list, x, group=group)
+    elif len(tensor_list) != 1:
+        raise CommError(f"allgather got room for {len(tensor_list)} members, and there is 1")
+    else:
+        tensor_list[0].copy_(x)
+
+
+def broadcast_object(value: Any, src: int = 0) -> Any:
+    """Member `src`'s object, on every member; what the others give is not looked at."""
+    if get_world_size() == 1:
+        return value
+    box = [value if get_rank() == src else None]
+    dist.broadcast_object_list(box, src)
+    return box[0]
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Every member's object, in the order of ranks, on every member."""
+    if get_world_size() == 1:
+        return [value]
+    gathered: list[Any] = [None] * get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def _tensor_of(x: Any) -> torch.Tensor:
+    """The tensor itself, or the number as one of the backend's device."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if not isinstance(x, numbers.Real):  # numpy's are
+        raise TypeError(f"not a number or a tensor: {type(x).__name__}")
+    dtype = torch.int64 if isinstance(x, numbers.Integral) else torch.float64
+    device = "cuda" if get_world_size() > 1 and dist.get_backend() == "nccl" else "cpu"
+    return torch.tensor(x, dtype=dtype, device=device)

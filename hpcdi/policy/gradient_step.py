@@ -1,0 +1,200 @@
+"""One update of a learner, as far as it is the same for all algorithms, in torch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hpcdi.comm.gradients import GradientSync, share_state
+from hpcdi.errors import PolicyError
+from hpcdi.policy.settings import StepConfig
+
+Part = TypeVar("Part")
+Network = TypeVar("Network", bound=nn.Module)
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def placed(network: Network, device: torch.device) -> Network:
+    """The network, moved to `device`; where there are several learners, with learner 0's weights.
+
+    Collective over the learners' process group.
+    """
+    network = network.to(device)
+    share_state(network)
+    return network
+
+
+def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]:
+    """Columns [batch, ...] in at most `parts` parts of sizes alike; none is empty but of nothing.
+
+    Args:
+        columns: of one length, at least one column.
+        parts: how many parts; fewer where there are not so many rows.
+    """
+    if parts == 1:
+        return [columns]
+    parts = max(1, min(parts, len(next(iter(columns.values())))))
+    pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)
+    return [dict(zip(columns, piece, strict=True)) for piece in pieces]
+
+
+def mean_share(values: Tensor, count: float) -> Tensor:
+    """What `values` [n] add to the mean of the `count` values that they are a part of.
+
+    Shares of all parts add up to the mean; that of no values is 0.
+    """
+    return values.mean() if len(values) == count else values.sum() / count
+
+
+def forward_of(
+    network: nn.Module, settings: StepConfig, device: torch.device
+) -> Callable[[Tensor], Any]:
+    """The network's forward pass, compiled and in the precision of the settings.
+
+    Its outputs are float32 in any case, so that losses are computed in that. The network itself
+    stays what it is: a module of the same class and names, which computes in float32.
+    """
+    if settings.precision == "float32" and not settings.compile:
+        return network
+    return _Forward(network, settings, device)
+
+
+class _Forward:
+    def __init__(self, network: nn.Module, settings: StepConfig, device: torch.device) -> None:
+        self._network = network
+        self._compute: Callable[[Tensor], Any] = network
+        self._failures: tuple[type[Exception], ...] = ()
+        if settings.compile:
+            from torch._dynamo.exc import BackendCompilerFailed  # takes a second to import
+
+            self._compute = torch.compile(network.forward)
+            self._failures = (BackendCompilerFailed,)
+        self._autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if settings.precision != "float32":
+            self._autocast = torch.autocast(device.type, _DTYPES[settings.precision])
+
+    def __call__(self, observation: Tensor) -> Any:
+        # nothing is compiled for an empty minibatch, which only lets others not wait
+        compute = self._compute if len(observation) else self._network
+        try:
+            with self._autocast:
+                outputs = compute(observation)
+        except self._failures as error:
+            raise PolicyError(
+                "policy.learn.compile is true, but torch.compile cannot build the network here: "
+                f"{str(error).strip().splitlines()[0]}. Install a C++ compiler (g++) where "
+                "learners run, name one by the variable CXX, or set policy.learn.compile=false"
+            ) from error
+        return outputs.float() if isinstance(outputs, Tensor) else tuple(o.float() for o in outputs)
+
+
+class GradientStep:
+    """Makes steps of an optimizer from losses, alone or together with other learners.
+
+    One step is `gradients`, then `apply`; what was computed may also be left unapplied::
+
+        zero ─► loss, backward of each part ─► mean over the learners ─► unscale ─► clip ─► step
+        └──────────────────── gradients ────────────────────┘           └─────── apply ───────┘
+
+    In a process group of several learners all of them make the same steps: from equal parameters
+    (see `placed`) and the mean of their gradients. So a loss that is NaN on one learner makes all
+    gradients, and from that step all parameters, NaN on every learner: that one sees it in its loss
+    at once, the others in their next one. (With fp16 such a step is skipped on all.)
+
+    Args:
+        network: whose parameters learn.
+        optimizer: of these parameters.
+        settings: see there.
+        device: where the network is.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: StepConfig,
+        device: torch.device,
+    ) -> None:
+        self.optimizer = optimizer
+        self.skipped_steps = 0
+        self._parameters = list(network.parameters())
+        self._limit = settings.grad_clip_norm or math.inf
+        self._sync = GradientSync(self._parameters)
+        self._scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
+        self._zero = torch.zeros((), device=device)
+        if settings.tf32 and device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True  # of the process: all that it computes
+            torch.backends.cudnn.allow_tf32 = True
+
+    def gradients(self, parts: Sequence[Part], loss: Callable[[Part], Tensor]) -> None:
+        """Put the gradient of the sum of all parts' losses, the learners' mean, into ``.grad``.
+
+        Collective over the learners' process group; how many parts each has is its own affair.
+
+        Args:
+            parts: of the batch, at least one; they are computed one after the other.
+            loss: of a part, a scalar; see `mean_share`.
+        """
+        *others, last = parts
+        self._sync.zero()
+        for part in others:
+            with self._sync.paused():
+                self._backward(loss(part))
+        self._backward(loss(last))
+        self._sync.finish()
+
+    def apply(self, *, measured: bool = False) -> Tensor:
+        """Clip the gradient, and make the step.
+
+        Args:
+            measured: compute the gradient's norm even where nothing is clipped.
+
+        Returns:
+            The gradient's norm before it was clipped, a scalar; 0 where it was not computed, and
+            where fp16 has skipped the step.
+        """
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        norm = self._zero
+        if measured or self._limit < math.inf:
+            norm = nn.utils.clip_grad_norm_(self._parameters, self._limit)
+        if self._scaler is None:
+            self.optimizer.step()
+            return norm
+        scale = self._scaler.get_scale()
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        if self._scaler.get_scale() < scale:  # which says that something has overflowed
+            self.skipped_steps += 1
+            return self._zero
+        return norm
+
+    def scalars(self) -> dict[str, int]:
+        """For the log: with fp16 ``skipped_steps``, how many have overflowed so far."""
+        return {} if self._scaler is None else {"skipped_steps": self.skipped_steps}
+
+    def state_dict(self) -> dict[str, Any]:
+        """``optimizer`` and, with fp16, ``scaler`` and ``skipped_steps``."""
+        state: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
+        if self._scaler is not None:
+            state |= {"scaler": self._scaler.state_dict(), **self.scalars()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what there is of `state_dict`, from any device and precision."""
+        if "optimizer" in state:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
+            self.skipped_steps = state.get("skipped_steps", 0)
+
+    def _backward(self, loss: Tensor) -> None:
+        if self._scaler is not None:
+            loss = self._scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,394 @@
+"""Policies of several learners: equal to the bit on all, and what one learner of all data would be.
+
+The process group is real (gloo) and so are the policies; the one learner that they are compared
+with is computed when the group has been left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from link_contract import RANKS
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
+
+import torch
+from policy_probe import data_of, first, gradient, policy_of, returns_of, with_scale
+from torch import Tensor, nn
+
+from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
+from hpcdi.comm.world import World, open_world
+from hpcdi.policy import ppo_joint, ppo_update
+from hpcdi.policy.base import Policy
+from hpcdi.policy.ppo_update import Minibatch, ppo_losses
+
+pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
+
+LIMIT_S = 50.0
+GROUPS = [(1, 2), (0, 1, 3), tuple(range(RANKS))]
+STEPS = 10
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "to be restored")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    yield
+    dist_finalize()
+
+
+@pytest.fixture
+def world() -> World:
+    return open_world()
+
+
+@contextlib.contextmanager
+def learners(world: World, members: tuple[int, ...], backend: str = "gloo") -> Iterator[int | None]:
+    """Inside, `members` are in a process group; gives this one's rank in it, None to the others."""
+    group = world.subgroup(world.rank in members)
+    if group is None:
+        yield None
+        return
+    rank, _size = dist_init(backend, timeout=LIMIT_S, group=group)
+    try:
+        yield rank
+    finally:
+        dist_finalize()
+        group.Free()
+
+
+def small(kind: str, rank: int, **learn: Any) -> Policy:
+    """A learner's policy; seeds differ as in a run."""
+    return policy_of(kind, rank, **{"batch_size": 16, **learn})
+
+
+def joined(batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def fingerprint(value: Any) -> str:
+    """Of all bits of a nested state, but those of random generators."""
+    digest = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, Tensor):
+            digest.update(part.contiguous().numpy().tobytes())
+        elif isinstance(part, Mapping):
+            for key in sorted(set(part) - {"rng"}, key=str):
+                digest.update(str(key).encode())
+                add(part[key])
+        elif isinstance(part, list | tuple):
+            for item in part:
+                add(item)
+        else:
+            digest.update(repr(part).encode())
+
+    add(value)
+    return digest.hexdigest()
+
+
+def demand_equal(value: Any) -> None:
+    """All learners have the same, bit for bit."""
+    prints = gather_objects(fingerprint(value))
+    assert len(prints) == get_world_size() > 1
+    assert len(set(prints)) == 1
+
+
+def demand_close(found: Mapping[str, Tensor] | Tensor, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------- equal on all learners
+
+SWITCHES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    *((members, {}) for members in GROUPS),
+    (GROUPS[0], {"grad_clip_norm": 0.1, "accumulate": 3}),
+    (GROUPS[1], {"precision": "bf16"}),
+    (GROUPS[2], {"precision": "fp16"}),
+]
+
+
+@pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
+def test_dqn_is_equal_after_every_step(
+    world: World, members: tuple[int, ...], learn: dict[str, Any]
+) -> None:
+    with learners(world, members) as rank:
+        if rank is None:
+            return
+        mode = small("dqn", rank, target_update_freq=4, **learn).learn_mode
+        demand_equal(mode.state_dict())
+        states = {fingerprint(mode.state_dict())}
+        for step in range(STEPS):
+            told = mode.forward(data_of("dqn", 100 * step + rank, 16))
+            assert math.isfinite(told["total_loss"])
+            assert len(set(gather_objects(told["total_loss"]))) == len(members), "data of its own"
+            demand_equal(mode.state_dict())
+            states.add(fingerprint(mode.state_dict()))
+        assert len(states) == STEPS + 1
+
+
+@pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_ppo_is_equal_after_every_step(
+    world: World, members: tuple[int, ...], kind: str, learn: dict[str, Any]
+) -> None:
+    with learners(world, members) as rank:
+        if rank is None:
+            return
+        policy = small(kind, rank, lr_decay_iterations=STEPS, **learn)
+        mode, updates = policy.learn_mode, 0
+        demand_equal(mode.state_dict())
+        for step in range(STEPS):
+            counts = [30 + 20 * member + step for member in range(len(members))]
+            logs = mode.forward(data_of(kind, 100 * step + rank, counts[rank]))
+            assert all(math.isfinite(value) for log in logs for value in log.values())
+            assert len(logs) == math.ceil(max(counts) / 16)
+            updates += len(logs)
+            demand_equal([logs, mode.state_dict()])
+        assert mode.state_dict()["updates"] == updates
+
+
+def test_the_weights_of_learner_0_are_everybodys(world: World) -> None:
+    """Seeds differ, and so would the first weights; the target is copied after."""
+    first, own = small("dqn", 0), small("dqn", world.rank)  # alone, before there is a group
+    weights = [policy._learner.network.advantage.weight for policy in (first, own)]
+    assert torch.equal(*weights) == (world.rank == 0)
+    with learners(world, tuple(range(RANKS))) as rank:
+        assert rank is not None
+        shared = small("dqn", rank).learn_mode.state_dict()
+    for part in ("model", "target_model"):
+        assert fingerprint(shared[part]) == fingerprint(first.learn_mode.state_dict()[part])
+
+
+# ------------------------------------------------------------------- what one learner would compute
+
+
+@pytest.mark.parametrize("learn", [{}, {"accumulate": 3}, {"grad_clip_norm": 0.05}], ids=str)
+@pytest.mark.parametrize("members", GROUPS, ids=len)
+def test_dqn_gradients_are_those_of_the_joint_batch(
+    world: World, members: tuple[int, ...], learn: dict[str, Any]
+) -> None:
+    batches = [data_of("dqn", rank, 16) for rank in range(len(members))]
+    with learners(world, members) as rank:
+        if rank is None:
+            return
+        policy = small("dqn", rank, **learn)
+        start = copy.deepcopy(policy.learn_mode.state_dict())
+        policy.learn_mode.forward(batches[rank])
+        found = gradient(policy._learner.network)
+    alone = small("dqn", 77, **{**learn, "accumulate": 1})
+    alone.learn_mode.load_state_dict(start)
+    alone.learn_mode.forward(joined(batches))
+    demand_close(found, gradient(alone._learner.network))
+
+
+JOINT: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    *((members, {}) for members in GROUPS),
+    (GROUPS[1], {"accumulate": 3}),
+    (GROUPS[0], {"adv_norm": False}),
+]
+COUNTS = {"alike": [32, 32, 32, 32], "unequal": [50, 17, 34, 40], "hardly any": [50, 2, 1, 33]}
+
+
+@pytest.mark.parametrize(("members", "learn"), JOINT, ids=str)
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS.keys())
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_ppo_learns_from_joint_minibatches(
+    world: World, members: tuple[int, ...], kind: str, counts: list[int], learn: dict[str, Any]
+) -> None:
+    """Two passes by plain gradient descent, against one learner that is given all minibatches.
+
+    With hardly any data a learner's minibatches are empty but for one or two.
+    """
+    counts = counts[: len(members)]
+    settings = {"epoch_per_collect": 2, "entropy_weight": 0.01, "value_clip": True, **learn}
+    batches = [data_of(kind, rank, count) for rank, count in enumerate(counts)]
+    with learners(world, members) as rank:
+        if rank is None:
+            return
+        learner = descending(small(kind, rank, **settings))
+        start = copy.deepcopy(learner.network.state_dict())
+        orders = gather_objects(copy.deepcopy(learner.rng).bit_generator.state)
+        logs = learner.update(batches[rank])
+        demand_equal([logs, learner.network.state_dict()])
+    alone = descending(small(kind, 77, **{**settings, "accumulate": 1}))
+    alone.network.load_state_dict(start)
+    expected = [
+        by_one(alone, minibatch)
+        for minibatch in joint_minibatches(batches, orders, math.ceil(max(counts) / 16), 2)
+    ]
+    demand_close(learner.network.state_dict(), alone.network.state_dict())
+    demand_close(gradient(learner.network), gradient(alone.network))
+    assert [sorted(log) for log in logs] == [sorted([*told, "cur_lr"]) for told in expected]
+    for log, told in zip(logs, expected, strict=True):
+        assert {name: log[name] for name in told} == pytest.approx(told, rel=1e-4, abs=1e-5)
+
+
+def descending(policy: Policy) -> ppo_update.PPOLearner:
+    """The learner, with plain gradient descent: Adam would make much of small differences."""
+    learner: ppo_update.PPOLearner = policy._learner
+    learner.step.optimizer = torch.optim.SGD(learner.network.parameters(), lr=0.1)
+    return learner
+
+
+def joint_minibatches(
+    batches: list[dict[str, Tensor]], orders: list[Any], parts: int, passes: int
+) -> Iterator[Minibatch]:
+    """What the learners' minibatches are together, drawn as each of them draws its own."""
+    streams = [np.random.default_rng() for _ in batches]
+    for stream, state in zip(streams, orders, strict=True):
+        stream.bit_generator.state = state
+    for _ in range(passes):
+        drawn = [
+            torch.tensor_split(torch.from_numpy(stream.permutation(len(batch["value"]))), parts)
+            for stream, batch in zip(streams, batches, strict=True)
+        ]
+        for part in range(parts):
+            rows = [rows[part] for rows in drawn]
+            picked = joined([
+                {name: column[chosen] for name, column in batch.items()}
+                for batch, chosen in zip(batches, rows, strict=True)
+            ])  # fmt: skip
+            action = picked.get("raw_action", picked["action"])
+            names = ("log_prob", "value", "advantage", "return")
+            yield Minibatch(picked["observation"], action, *(picked[name] for name in names))
+
+
+def by_one(learner: ppo_update.PPOLearner, minibatch: Minibatch) -> dict[str, float]:
+    """A plain step, and the scalars that it gives."""
+    losses = ppo_losses(learner.network, minibatch, learner._settings)
+    learner.network.zero_grad()
+    losses.total.backward()
+    norm = nn.utils.clip_grad_norm_(learner.network.parameters(), learner._settings.grad_clip_norm)
+    with torch.no_grad():
+        for parameter in learner.network.parameters():
+            parameter -= learner._settings.learning_rate * parameter.grad
+    told = {f"{name}_loss": getattr(losses, name).item() for name in ("total", "policy", "value")}
+    told |= {name: getattr(losses, name).item() for name in ("entropy", "approx_kl", "clipfrac")}
+    told["adv_max"], told["value_mean"] = minibatch.advantage.max(), minibatch.value.mean()
+    return {**{name: float(value) for name, value in told.items()}, "grad_norm": norm.item()}
+
+
+# ------------------------------------------------------------------------------ what they agree on
+
+
+@pytest.mark.parametrize(("limit", "learnt"), [(0.05, 0), (10.0, 1)])
+def test_ppo_stops_on_all_learners_at_once(world: World, limit: float, learnt: int) -> None:
+    """Only one learner's data are of a strange policy: what counts is the joint minibatch."""
+    with learners(world, (0, 1, 2)) as rank:
+        if rank is None:
+            return
+        mode = small("discrete", rank, target_kl=limit).learn_mode
+        spread = 1.5 if rank == 0 else 0.001
+        logs = mode.forward(data_of("discrete", rank, 48, spread))
+        assert (len(logs), mode.state_dict()["updates"]) == ((1, 0), (3, 3))[learnt]
+        assert (logs[0]["approx_kl"] > limit) == (not learnt)
+        demand_equal([logs, mode.state_dict()])
+
+
+@pytest.mark.parametrize("limit", [0.002, 0.005])
+def test_ppo_stops_on_all_learners_when_it_has_moved(world: World, limit: float) -> None:
+    """In the middle of an update, at a minibatch at which they would not all have stopped."""
+    with learners(world, (0, 1, 2)) as rank:
+        if rank is None:
+            return
+        batch = data_of("discrete", rank, (90, 40, 3)[rank], 0.0)
+        policy = small("discrete", rank, target_kl=limit, learning_rate=0.01, epoch_per_collect=10)
+        logs = policy.learn_mode.forward(batch)
+        assert 1 < len(logs) < 60
+        assert policy._learner.updates == len(logs) - 1
+        demand_equal([logs, policy.learn_mode.state_dict()])
+
+
+def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the gradients: how data are cut, once a pass the moments, and the logs."""
+    calls = []
+    real = ppo_joint.allreduce_data
+
+    def counting(x: Any, op: str) -> Any:
+        calls.append(op)
+        return real(x, op)
+
+    monkeypatch.setattr(ppo_joint, "allreduce_data", counting)
+    monkeypatch.setattr(ppo_update, "allreduce_data", counting)
+    with learners(world, tuple(range(RANKS))) as rank:
+        assert rank is not None
+        mode = small("discrete", rank, epoch_per_collect=3).learn_mode
+        assert len(mode.forward(data_of("discrete", rank, 64))) == 12
+    assert calls == ["sum", *["sum"] * 3, "avg"]
+
+
+@pytest.mark.parametrize("kind", ["dqn", "discrete"])
+def test_an_overflow_of_one_learner_is_skipped_by_all(world: World, kind: str) -> None:
+    with learners(world, (0, 2, 3)) as rank:
+        if rank is None:
+            return
+        settings = {"precision": "fp16", "grad_clip_norm": 0.5}
+        settings |= {"loss": "mse"} if kind == "dqn" else {}
+        policy = small(kind, rank, **settings)
+        with_scale(policy._learner, 1024.0)  # so that nothing else overflows
+        mode = policy.learn_mode
+        before, batch = fingerprint(mode.state_dict()["model"]), data_of(kind, rank, 16)
+        steep = {**batch, returns_of(kind): 1e9 * batch[returns_of(kind)]}
+        for given, is_skipped in ((steep if rank == 1 else batch, True), (batch, False)):
+            told = mode.forward(given)
+            state = mode.state_dict()
+            demand_equal(state)
+            assert first(told)["skipped_steps"] == 1
+            assert state["scaler"]["scale"] == 512.0
+            assert (fingerprint(state["model"]) == before) == is_skipped
+
+
+def test_a_loss_that_is_not_a_number_is_seen_by_all(world: World) -> None:
+    """DQN: by the others in their next loss; PPO: by all at once, since its logs are joint."""
+    with learners(world, (0, 1, 2)) as rank:
+        if rank is None:
+            return
+        for kind in ("dqn", "discrete"):
+            mode = small(kind, rank).learn_mode
+            batch = data_of(kind, rank, 16)
+            spoilt = {**batch, returns_of(kind): torch.full((16,), torch.nan)}
+            told = mode.forward(spoilt if rank == 1 else batch)
+            assert math.isnan(first(told)["total_loss"]) == (rank == 1 or kind != "dqn")
+            assert all(tensor.isnan().all() for tensor in mode.state_dict()["model"].values())
+            told = mode.forward(batch)
+            assert math.isnan(first(told)["total_loss"])
+
+
+def test_a_policy_that_was_built_alone_goes_on_alone(world: World) -> None:
+    """And in a group: the same object in turn, as learners come and go."""
+    policy = small("dqn", 5)
+    twin = small("dqn", 5)
+    batch = data_of("dqn", 1, 16)
+    with learners(world, (0, 1)) as rank:
+        policy.learn_mode.forward(batch)  # the group's members give the same batch
+        if rank is not None:
+            demand_equal(policy.learn_mode.state_dict())
+    policy.learn_mode.forward(batch)
+    for _ in range(2):
+        twin.learn_mode.forward(batch)
+    demand_close(policy.learn_mode.state_dict()["model"], twin.learn_mode.state_dict()["model"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_learners_of_one_node_on_a_gpu_each(world: World, precision: str) -> None:
+    if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    with learners(world, (0, 1), "nccl") as rank:
+        if rank is None:
+            return
+        policy = policy_of("dqn", rank, cuda=True, precision=precision)
+        assert policy._learner._device.index == rank
+        for step in range(STEPS):
+            policy.learn_mode.forward(data_of("dqn", 100 * step + rank, 64))
+            state = {k: v.cpu() for k, v in policy.learn_mode.state_dict()["model"].items()}
+            demand_equal(state)

@@ -1,0 +1,387 @@
+"""A learner's checkpoints: what one holds, how one is taken up, who writes and what stays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpcdi import __version__
+from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
+from hpcdi.policy.create import create_policy
+from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint
+from hpcdi.store.policies import read_policy
+from hpcdi.worker.learner import BaseLearner, create_learner
+from hpcdi.worker.learner.checkpointing import checkpoint_name
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
+KINDS = pytest.mark.parametrize("kind", ["dqn", "ppo"])
+
+
+def policy_of(kind: str = "dqn", hidden: int = 8, seed: int = 0) -> Any:
+    model = {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [hidden]}
+    if kind == "ppo":
+        model["action_space"] = "discrete"
+    cfg = {"type": kind, "model": model, "learn": {"target_update_freq": 2, "batch_size": 8}}
+    if kind == "ppo":
+        cfg["learn"] = {"batch_size": 8, "epoch_per_collect": 2}
+    return create_policy(cfg, ["learn"], seed=np.random.SeedSequence(seed)).learn_mode
+
+
+def learner_of(folder: Path, policy: Any = None, rank: int = 0, **cfg: Any) -> BaseLearner:
+    hook = {**QUIET, **cfg.pop("hook", {})}
+    return BaseLearner(
+        {"hook": hook, **cfg}, policy or policy_of(), dist_info=(rank, rank + 1), ckpt_dir=folder
+    )
+
+
+def batch_of(number: int, kind: str = "dqn") -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(number)
+    made = {
+        "observation": rng.standard_normal((16, 3)), "action": rng.integers(0, 2, 16),
+        "n_step_return": rng.standard_normal(16), "bootstrap_discount": np.full(16, 0.9),
+        "next_observation": rng.standard_normal((16, 3)), "log_prob": np.full(16, -0.7),
+        "value": rng.standard_normal(16), "advantage": rng.standard_normal(16),
+        "return": rng.standard_normal(16), "weight": np.ones(16),
+    }  # fmt: skip
+    return {
+        name: torch.from_numpy(column if name == "action" else column.astype(np.float32))
+        for name, column in made.items()
+    }
+
+
+def learn(learner: BaseLearner, iterations: int) -> None:
+    for _ in range(iterations):
+        learner.train(batch_of(learner.train_iter), envstep=100 * learner.train_iter)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one == other)
+
+
+# ---------------------------------------------------------------------------------- what one holds
+
+
+def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path)
+    learn(learner, 5)
+    learner.save_checkpoint()
+    assert names(tmp_path) == ["iteration_000000005"]
+    checkpoint = open_checkpoint(tmp_path / "iteration_000000005")
+    facts = {name: fact for name, fact in checkpoint.facts.items() if name != "saved_at"}
+    assert facts == {
+        "train_iter": 5, "collector_envstep": 400, "policy_type": "dqn",
+        "hpcdi_version": __version__,
+    }  # fmt: skip
+    image = read_policy(checkpoint.file("policy.safetensors"))
+    assert image.version == 5
+    assert same(image.state_dict(), dict(learner.policy.state_dict()["model"]))
+    held = load_tensors(checkpoint.file("learner.pt"))
+    assert held["policy"].keys() == {"target_model", "optimizer", "updates"}, "weights are apart"
+    assert (held["train_iter"], held["collector_envstep"]) == (5, 400)
+
+
+@pytest.mark.parametrize(
+    ("given", "train_iter", "name"),
+    [
+        (None, 7, "iteration_000000007"),
+        ("iteration_100.pth.tar", 7, "iteration_000000100"),
+        ("ckpt_best.pth.tar", 7, "ckpt_best"),
+        ("ckpt_best", 7, "ckpt_best"),
+        ("lr0.1.pth", 7, "lr0.1"),
+        ("iteration_last", 7, "iteration_last"),
+    ],
+)
+def test_names(given: str | None, train_iter: int, name: str) -> None:
+    assert checkpoint_name(given, train_iter) == name
+
+
+@pytest.mark.parametrize("given", ["", ".tar", "../x", "a/b.pth.tar", ".hidden"])
+def test_names_that_lead_elsewhere(given: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be that of a folder"):
+        learner_of(tmp_path).save_checkpoint(given)
+
+
+def test_a_name_for_those_without_one(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path)
+    assert learner.ckpt_name is None
+    learner.ckpt_name = "mine.pth.tar"
+    learner.save_checkpoint()
+    learner.save_checkpoint("other")
+    learner.ckpt_name = None
+    learner.save_checkpoint()
+    assert names(tmp_path) == ["iteration_000000000", "mine", "other"]
+
+
+def test_where_checkpoints_are_by_default(tmp_path: Path) -> None:
+    folders = [
+        BaseLearner({}, None, None, None, "exp", instance).ckpt_dir
+        for instance in ("learner", "learner1")
+    ]
+    assert folders == [Path("exp/ckpt"), Path("exp/ckpt_learner1")]
+    assert create_learner({"type": "base"}, ckpt_dir=tmp_path).ckpt_dir == tmp_path
+
+
+# -------------------------------------------------------------------------------------- taken up
+
+
+@KINDS
+def test_a_learner_goes_on_as_if_it_had_not_stopped(tmp_path: Path, kind: str) -> None:
+    """Bit by bit: optimizer, target network, schedules and torch's random numbers are there."""
+    first = learner_of(tmp_path, policy_of(kind))
+    for number in range(5):
+        first.train(batch_of(number))
+    torch.rand(3)
+    first.save_checkpoint("here")
+    expected = torch.rand(2)
+    for number in range(5, 9):
+        first.train(batch_of(number))
+    torch.manual_seed(99)
+    path = tmp_path / "here"
+    again = learner_of(tmp_path, policy_of(kind, seed=7), hook={"load_ckpt_before_run": str(path)})
+    again.call_hook("before_run")
+    assert again.train_iter == 5
+    assert torch.equal(torch.rand(2), expected)
+    for number in range(5, 9):
+        again.train(batch_of(number))
+    assert same(first.policy.state_dict(), again.policy.state_dict())
+
+
+def load_hook(path: Path, **ext_args: Any) -> dict[str, Any]:
+    given = {"load_path": str(path), **ext_args}
+    return {"mine": {"type": "load_ckpt", "position": "before_run", "ext_args": given}}
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "file"])
+@pytest.mark.parametrize("load_last_iter", [None, True, False])
+def test_weights_alone_or_all(tmp_path: Path, what: str, load_last_iter: bool | None) -> None:
+    first = learner_of(tmp_path)
+    learn(first, 3)
+    first.save_checkpoint("here")
+    path = tmp_path / "here" / ("policy.safetensors" if what == "file" else ".")
+    ext_args = {} if load_last_iter is None else {"load_last_iter": load_last_iter}
+    again = learner_of(tmp_path, policy_of(seed=7), hook=load_hook(path, **ext_args))
+    fresh = same(again.policy.state_dict()["optimizer"], policy_of().state_dict()["optimizer"])
+    assert fresh
+    again.call_hook("before_run")
+    goes_on = load_last_iter or (load_last_iter is None and what == "checkpoint")
+    assert again.train_iter == (3 if goes_on else 0)
+    whole = what == "checkpoint" and bool(goes_on)
+    assert again.collector_envstep == (200 if whole else 0)
+    states = first.policy.state_dict(), again.policy.state_dict()
+    assert same(states[0]["model"], states[1]["model"])
+    assert same(states[0]["optimizer"], states[1]["optimizer"]) is whole
+    if not whole:
+        assert same(states[1]["target_model"], states[1]["model"]), "it begins anew"
+
+
+def test_a_learner_that_has_begun_is_left_as_it_is(tmp_path: Path) -> None:
+    first = learner_of(tmp_path)
+    first.save_checkpoint("here")
+    again = learner_of(tmp_path, hook={"load_ckpt_before_run": str(tmp_path / "here")})
+    learn(again, 2)
+    before = {k: v.clone() for k, v in again.policy.state_dict()["model"].items()}
+    again.call_hook("before_run")
+    assert again.train_iter == 2
+    assert same(dict(again.policy.state_dict()["model"]), before)
+
+
+def test_every_learner_of_a_group_loads_and_the_first_takes_the_random_numbers(
+    tmp_path: Path,
+) -> None:
+    first = learner_of(tmp_path)
+    learn(first, 2)
+    torch.manual_seed(5)
+    first.save_checkpoint("here")
+    expected, weights = torch.rand(2), []
+    for rank in (0, 1):
+        torch.manual_seed(40 + rank)
+        own = torch.rand(2)
+        torch.manual_seed(40 + rank)
+        hook = {"load_ckpt_before_run": str(tmp_path / "here")}
+        again = learner_of(tmp_path, policy_of(seed=rank), rank=rank, hook=hook)
+        torch.manual_seed(40 + rank)
+        again.call_hook("before_run")
+        assert again.train_iter == 2
+        weights.append(dict(again.policy.state_dict()["model"]))
+        assert torch.equal(torch.rand(2), expected if rank == 0 else own)
+    assert same(weights[0], weights[1])
+
+
+# -------------------------------------------------------------------------- what cannot be loaded
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("file", ["learner.pt", "policy.safetensors", "manifest.json"])
+def test_a_torn_checkpoint_is_named(tmp_path: Path, file: str) -> None:
+    first = learner_of(tmp_path)
+    first.save_checkpoint("here")
+    again = learner_of(tmp_path, hook={"load_ckpt_before_run": str(tmp_path / "here")})
+    tear(tmp_path / "here" / file)
+    said = "is no whole checkpoint" if file == "manifest.json" else f"is torn: {file} is not what"
+    with pytest.raises(CheckpointError, match=rf"here: {said}"):
+        again.call_hook("before_run")
+    assert again.train_iter == 0
+
+
+def test_a_torn_policy_file_is_named(tmp_path: Path) -> None:
+    learner_of(tmp_path).save_checkpoint("here")
+    path = tmp_path / "here" / "policy.safetensors"
+    again = learner_of(tmp_path, hook={"load_ckpt_before_run": str(path)})
+    tear(path)
+    with pytest.raises(PolicyFileError, match=r"policy\.safetensors: "):
+        again.call_hook("before_run")
+
+
+@pytest.mark.parametrize("other", ["ppo", "wide"])
+def test_a_policy_of_another_kind_is_refused(tmp_path: Path, other: str) -> None:
+    learner_of(tmp_path).save_checkpoint("here")
+    policy = policy_of("ppo") if other == "ppo" else policy_of(hidden=9)
+    again = learner_of(tmp_path, policy, hook={"load_ckpt_before_run": str(tmp_path / "here")})
+    said = "holds a policy of type 'dqn' that does not fit the present one, of type"
+    with pytest.raises(CheckpointError, match=rf"{said} '{'ppo' if other == 'ppo' else 'dqn'}'"):
+        again.call_hook("before_run")
+
+
+def nothing(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def a_folder_of_nothing(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def some_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("text")
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (nothing, "there is no '.*here': name a checkpoint's folder or a .safetensors file"),
+        (a_folder_of_nothing, "is a folder, but no whole checkpoint: it has no manifest.json"),
+        (some_file, "is neither a checkpoint's folder nor a .safetensors file"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_starts(
+    tmp_path: Path, done: Callable[[Path], None], said: str
+) -> None:
+    learner_of(tmp_path).save_checkpoint("here")
+    hook = {"load_ckpt_before_run": str(tmp_path / "here")}
+    learner = learner_of(tmp_path, hook=hook)
+    done(tmp_path / "here")
+    with pytest.raises(ConfigError, match=rf"hook.load_ckpt_before_run: .*{said}"):
+        BaseLearner.parse_config({"hook": hook})
+    with pytest.raises(CheckpointError, match=said):  # it went away in between
+        learner.call_hook("before_run")
+
+
+# ---------------------------------------------------------------------------- when, and what stays
+
+
+def test_by_the_iteration_and_at_the_end(tmp_path: Path) -> None:
+    hook = {"save_ckpt_after_iter": 2, "save_ckpt_after_run": True}
+    learner = learner_of(tmp_path, hook=hook, keep_checkpoints=2)
+    learn(learner, 7)
+    learner.save_checkpoint("ckpt_best.pth.tar")
+    learner.call_hook("after_run")
+    assert names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000004",
+                               "iteration_000000006"]  # fmt: skip
+    iterations = [open_checkpoint(tmp_path / n).facts["train_iter"] for n in names(tmp_path)]
+    assert iterations == [7, 7, 4, 6]
+
+
+def test_the_best_and_the_last_are_written_anew(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, keep_checkpoints=1)
+    for iterations in (1, 2):
+        learn(learner, iterations)
+        for name in ("ckpt_best", "ckpt_final", None):
+            learner.save_checkpoint(name)
+    assert names(tmp_path) == ["ckpt_best", "ckpt_final", "iteration_000000003"]
+    for name in names(tmp_path):
+        assert open_checkpoint(tmp_path / name).facts["train_iter"] == 3
+    assert sweep_temporary(tmp_path) == []
+
+
+def test_defaults_are_the_seeds(tmp_path: Path) -> None:
+    cfg = BaseLearner.parse_config({"hook": {"save_ckpt_after_iter": 5}})
+    assert cfg.hook == {
+        "load_ckpt_before_run": "", "log_show_after_iter": 100, "save_ckpt_after_iter": 5,
+        "save_ckpt_after_run": True,
+    }  # fmt: skip
+    off = BaseLearner.parse_config({"hook": {"log_show_after_iter": "", "save_ckpt_after_run": 0}})
+    assert (off.hook["log_show_after_iter"], off.hook["save_ckpt_after_run"]) == (0, False)
+    assert BaseLearner.parse_config({"hook": off.hook}).hook == off.hook
+
+
+def test_only_the_first_learner_of_a_group_writes(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, rank=1, hook={"save_ckpt_after_run": True})
+    learner.save_checkpoint("mine")
+    learner.call_hook("after_run")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="must be that of a folder"):
+        learner.save_checkpoint("a/b")
+
+
+def test_a_disk_that_is_full_is_told_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learner_of(tmp_path)
+    learner.save_checkpoint("ckpt_best")
+
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpcdi.store.checkpoints.os.fsync", full)
+    learn(learner, 1)
+    learner.save_checkpoint("ckpt_best")
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "no checkpoint could be written: " in record.getMessage()
+    assert "No space left on device" in record.getMessage()
+    assert open_checkpoint(tmp_path / "ckpt_best").facts["train_iter"] == 0, "the one before"
+
+
+# --------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@KINDS
+@pytest.mark.parametrize("way", [(True, False), (False, True)], ids=["gpu to cpu", "cpu to gpu"])
+def test_from_a_gpu_and_to_one(tmp_path: Path, kind: str, way: tuple[bool, bool]) -> None:
+    learners = []
+    for cuda in way:
+        mode = policy_of(kind)
+        cfg = mode.get_attribute("cfg")
+        mode = create_policy(
+            {"type": kind, "cuda": cuda, "model": vars(cfg.model), "learn": {"batch_size": 8}},
+            ["learn"],
+        ).learn_mode
+        hook = {"load_ckpt_before_run": str(tmp_path / "here")} if learners else {}
+        learners.append(learner_of(tmp_path, mode, hook=hook))
+        if len(learners) == 1:
+            learn(learners[0], 3)
+            learners[0].save_checkpoint("here")
+    learners[1].call_hook("before_run")
+    one, other = (learner.policy.state_dict()["model"] for learner in learners)
+    assert all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
+    learn(learners[1], 1)
+    assert learners[1].train_iter == 4

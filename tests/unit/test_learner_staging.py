@@ -1,0 +1,144 @@
+"""Batches on their way to the device: nothing happens on a CPU; a GPU gets them ahead of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import Columns
+from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.learner import BaseLearner
+from hpcdi.worker.learner.data_feed import DataFeed, FeedOrder
+from hpcdi.worker.learner.staging import CudaStage, HostStage, for_policy, stage_for
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def columns_of(rows: int) -> Columns:
+    number = np.arange(rows)
+    return {
+        "obs": np.stack([number, 100 + number], axis=1).astype(np.float32),
+        "done": number % 2 == 0,
+        "ahead": number.astype(np.uint16),
+    }
+
+
+def weights_of(batches: int, size: int) -> Any:
+    return np.arange(batches * size, dtype=np.float32).reshape(batches, size)
+
+
+def policy_on(device: str | None) -> Any:
+    def get_attribute(name: str) -> Any:
+        if device is None or name != "device":
+            raise NotImplementedError(name)
+        return device
+
+    return SimpleNamespace(get_attribute=get_attribute)
+
+
+@pytest.mark.parametrize("device", ["cpu", None])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_without_a_gpu_batches_stay_where_they_are(device: str | None, pin_memory: bool) -> None:
+    stage = stage_for(policy_on(device), pin_memory=pin_memory)
+    assert type(stage) is HostStage
+    columns, weights = columns_of(6), weights_of(3, 2)
+    staged = list(stage.split(columns, weights))
+    assert len(staged) == 3
+    for k, part in enumerate(staged):
+        assert part.keys() == columns.keys()
+        assert all(np.shares_memory(part[name], columns[name]) for name in columns), "no copy"
+        batch = stage.take(part, weights[k])
+        assert batch["obs"].tolist() == [[2 * k, 100 + 2 * k], [2 * k + 1, 101 + 2 * k]]
+        assert batch["weight"].tolist() == [2 * k, 2 * k + 1]
+        assert batch["obs"].data_ptr() == part["obs"].ctypes.data, "no copy here either"
+
+
+def test_a_gpu_that_is_not_to_be_fed_ahead() -> None:
+    assert type(stage_for(policy_on("cuda"), pin_memory=False)) is HostStage
+    assert type(stage_for(object(), pin_memory=True)) is HostStage
+
+
+def test_a_list_of_dicts() -> None:
+    stage = HostStage(as_columns=False)
+    columns, weights = columns_of(2), weights_of(1, 2)
+    (part,) = stage.split(columns, weights)
+    assert [item["IS"] for item in stage.take(part, weights[0])] == [0.0, 1.0]
+
+
+def test_a_feed_has_its_form_from_its_stage() -> None:
+    feed = DataFeed(RunLayout(Path("unused")), print, FeedOrder("t", "b", 1, 1))
+    assert feed.as_columns
+    feed.as_columns = False
+    assert not feed.stage.as_columns
+    feed.stage = HostStage()
+    assert feed.as_columns
+
+
+def test_the_setting_is_on_where_it_is_not_said() -> None:
+    assert BaseLearner.default_config().pin_memory is True
+
+
+# --------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture
+def stage() -> HostStage:
+    made = stage_for(policy_on("cuda"), pin_memory=True)
+    assert isinstance(made, CudaStage)
+    return made
+
+
+@pytest.mark.gpu
+@GPU
+def test_a_gpu_gets_what_the_cpu_would(stage: HostStage) -> None:
+    columns, weights = columns_of(6), weights_of(3, 2)
+    staged: list[Any] = []
+    thread = BackgroundThread(lambda: staged.extend(stage.split(columns, weights)), "gathers")
+    thread.join()
+    thread.check()
+    for k, (part, host) in enumerate(zip(staged, HostStage().split(columns, weights), strict=True)):
+        batch = stage.take(part, weights[k])
+        expected = for_policy(host, weights[k], as_columns=True)
+        assert batch.keys() == expected.keys()
+        for name, tensor in batch.items():
+            assert tensor.device == torch.device("cuda", torch.cuda.current_device())
+            assert tensor.dtype == expected[name].dtype
+            assert torch.equal(tensor.cpu(), expected[name])
+
+
+@pytest.mark.gpu
+@GPU
+def test_what_is_computed_sees_whole_batches_and_memory_is_not_used_too_early(
+    stage: HostStage,
+) -> None:
+    """Large copies, a slow stream beside, and batches that are let go while they are still read."""
+    rows, sums = 1 << 20, []
+    for number in range(20):
+        columns = {"x": np.full((rows, 4), number, dtype=np.float32)}
+        weights = np.ones((2, rows // 2), dtype=np.float32)
+        for k, part in enumerate(stage.split(columns, weights)):
+            batch = stage.take(part, weights[k])
+            slow = torch.ones(512, 512, device="cuda")
+            for _ in range(20):
+                slow = slow @ slow * 0.001
+            sums.append((number, batch["x"].sum() + 0 * slow[0, 0].nan_to_num(0, 0, 0)))
+            del batch, part
+    torch.cuda.synchronize()
+    for number, total in sums:
+        assert float(total) == number * rows // 2 * 4
+
+
+@pytest.mark.gpu
+@GPU
+def test_a_policy_without_columns_gets_them_from_the_host(stage: HostStage) -> None:
+    stage.as_columns = False
+    columns, weights = columns_of(2), weights_of(1, 2)
+    (part,) = stage.split(columns, weights)
+    items = stage.take(part, weights[0])
+    assert [item["obs"].device.type for item in items] == ["cpu", "cpu"]
