@@ -46,12 +46,11 @@ def _train(arguments: Sequence[str]) -> int:
     from hpcdi.launch.environment import detect
 
     parser = _parser("train", help_texts.TRAIN)
-    _add_experiment(parser)
-    parser.add_argument(
-        "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
-    )
+    _add_experiment(parser, nargs="?")
+    _add_run_folder(parser, "a run")
     given = parser.parse_intermixed_args(arguments)
-    train = TrainArguments(given.config, tuple(given.override), given.ranks, given.run_dir)
+    config, overrides = _experiment_of(given)
+    train = TrainArguments(config, overrides, given.ranks, given.run_dir, given.resume)
     launched = detect(os.environ)
     if launched.is_world:
         return run_rank(train, launched)
@@ -64,20 +63,11 @@ def _serial(arguments: Sequence[str]) -> int:
     from hpcdi.launch.serial import SerialArguments, serial
 
     parser = _parser("serial", help_texts.SERIAL)
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="YAML file of the experiment")
-    parser.add_argument(
-        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
-    )
-    where.add_argument("--resume", metavar="RUN", help="run folder of a serial run, to go on with")
+    _add_settings(parser, nargs="?")
+    _add_run_folder(parser, "a serial run")
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = given.config, list(given.override)
-    if given.resume is not None and config is not None:  # its own configuration, settings changed
-        config, overrides = None, [config, *overrides]
-    return serial(SerialArguments(config, tuple(overrides), given.run_dir, given.resume))
+    config, overrides = _experiment_of(given)
+    return serial(SerialArguments(config, overrides, given.run_dir, given.resume))
 
 
 def _plan(arguments: Sequence[str]) -> int:
@@ -215,11 +205,31 @@ def _parser(command: str, about: str) -> argparse.ArgumentParser:
     )  # fmt: skip
 
 
-def _add_experiment(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="YAML file of the experiment")
+def _add_settings(parser: argparse.ArgumentParser, nargs: str | None) -> None:
+    parser.add_argument("config", nargs=nargs, metavar="CONFIG", help="YAML file of the experiment")
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings to change"
     )
+
+
+def _add_run_folder(parser: argparse.ArgumentParser, what: str) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
+    )
+    where.add_argument("--resume", metavar="RUN", help=f"run folder of {what}, to go on with")
+
+
+def _experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
+    """Configuration and settings; with --resume, what looks like a setting is one."""
+    config, overrides = given.config, tuple(given.override)
+    if given.resume is not None and config is not None and "=" in config:
+        return None, (config, *overrides)
+    return config, overrides
+
+
+def _add_experiment(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    _add_settings(parser, nargs)
     parser.add_argument(
         "-n", "--ranks", type=int, metavar="N",
         help="number of ranks (default: 1 + learner_num + collector_num)",

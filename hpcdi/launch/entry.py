@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import sys
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError, StoreError
-from hpcdi.launch import run_folder, words
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.launch import resume, run_folder
 from hpcdi.launch.environment import LaunchEnvironment, check_world_size
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
@@ -24,9 +23,6 @@ from hpcdi.launch.topology import (
     threads_of,
 )
 
-TERMINAL_VARIABLE = "HPCDI_TERMINAL"
-"""Set to 1 where a person watches: ranks see a pipe, not the terminal."""
-
 _SWITCH_INTERVAL_S = 1e-3
 """Python's time slice: shorter than the default, so that the communication thread gets its turn."""
 
@@ -35,10 +31,12 @@ _SWITCH_INTERVAL_S = 1e-3
 class TrainArguments:
     """What the command line says."""
 
-    config: str
+    config: str | None
     overrides: tuple[str, ...] = ()
     ranks: int | None = None
     run_dir: str | None = None
+    resume: str | None = None
+    """Run folder to go on with; its configuration is taken, `config` is not."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,7 @@ class Agreement:
     experiment: Mapping[str, Any]
     run_dir: str
     placement: list[dict[str, Any]]
+    restarts: int = 0
     error: str = ""
     exit_code: int = EXIT_DONE
 
@@ -102,7 +101,7 @@ def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agre
     from hpcdi.launch.experiment import load_experiment
 
     try:
-        compiled, _ = load_experiment(arguments.config, arguments.overrides)
+        compiled, _ = load_experiment(config_file(arguments), arguments.overrides)
         config, mapping = compiled.config, compiled.to_mapping()
         check_world(len(placement), config)
         if arguments.ranks not in (None, len(placement)):
@@ -112,17 +111,46 @@ def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agre
             )
         for rank, place in enumerate(placement):
             place["rank"], place["role"] = rank, role_of(rank, len(placement), config)
-        path = run_folder.choose(config.exp_name, arguments.run_dir)
-        run_folder.claim(path, mapping, placement, mpi=library_version())
+        if arguments.resume is not None:
+            path, restarts = _take_up(Path(arguments.resume).absolute(), placement)
+        else:
+            path, restarts = run_folder.choose(config.exp_name, arguments.run_dir), 0
+            run_folder.claim(path, mapping, placement, mpi=library_version())
     except HpcdiError as error:
-        return Agreement({}, "", placement, str(error), error.exit_code)
+        return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    return Agreement(mapping, str(path), placement)
+    return Agreement(mapping, str(path), placement, restarts)
+
+
+def config_file(arguments: TrainArguments) -> str:
+    """The experiment that is asked for.
+
+    Raises:
+        LaunchError: none is, or the run to go on with has none.
+    """
+    if arguments.resume is not None:
+        return resume.config_of(arguments.resume, "coordinator", arguments.config)
+    if arguments.config is None:
+        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
+    return arguments.config
+
+
+def _take_up(path: Path, placement: list[dict[str, Any]]) -> tuple[Path, int]:
+    """Make a run folder this run's own again; gives it, and how often that has been done."""
+    from hpcdi.store.atomic import sweep_temporary
+    from hpcdi.store.layout import RunLayout
+
+    layout = RunLayout(path)
+    resume.newest_snapshot(layout)
+    restarts = run_folder.reopen(layout, placement)
+    sweep_temporary(path)  # whoever wrote them is gone
+    return path, restarts
 
 
 def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: set[str]) -> int:
     """Build this rank's role and run it."""
+    from hpcdi.launch.coordinate import coordinate
     from hpcdi.launch.experiment import from_mapping
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
@@ -140,11 +168,12 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     learners = [p["rank"] for p in agreement.placement if p["role"] == "learner"]
     group = world.subgroup(role == "learner") if len(learners) > 1 else None
     context = WorkerContext(
-        config, layout, world.open_link(), role_seed(config.seed, role, world.rank),
-        learner_of(world.rank, config), group, flag.take,
+        config, layout, world.open_link(),
+        role_seed(config.seed, role, world.rank, agreement.restarts),
+        learner_of(world.rank, config), group, flag.take, agreement.restarts,
     )  # fmt: skip
     try:
-        exit_code = _coordinate(context) if role == "coordinator" else _work(role, context)
+        exit_code = coordinate(context) if role == "coordinator" else _work(role, context)
     finally:
         close_log()
     return EXIT_DONE if run_folder.LAUNCHER_VARIABLE in os.environ else exit_code
@@ -199,82 +228,3 @@ def _leaver(context: Any) -> Callable[[], None]:
     from hpcdi.comm.dist import dist_finalize
 
     return dist_finalize
-
-
-def _coordinate(context: Any) -> int:
-    """The coordinator's program, and what it says to people."""
-    from hpcdi.comm.failure import abort_job, describe, headline
-    from hpcdi.utils.log import LOGGER, say
-    from hpcdi.worker.coordinator import Coordinator
-
-    layout, config = context.layout, context.config
-    is_terminal = os.environ.get(TERMINAL_VARIABLE) == "1"
-    for line in _opening(context):
-        say(line)
-    try:
-        with Coordinator(
-            config, context.link, layout, stop_request=context.stop_request, is_terminal=is_terminal
-        ) as coordinator:
-            outcome = coordinator.run()
-            if coordinator.silent and outcome.exit_code == EXIT_DONE:
-                reason = f"{outcome.reason}; but ranks {coordinator.silent} did not end in order"
-                outcome = dataclasses.replace(
-                    outcome, state="failed", reason=reason, exit_code=EXIT_FAILED
-                )
-            for line in _closing(outcome, coordinator.summary(), layout):
-                say(line)
-            _keep(layout, outcome, coordinator)
-            if coordinator.silent:
-                sys.stderr.write(
-                    f"hpcdi: ranks {coordinator.silent} did not end within "
-                    f"{config.system.coordinator.stop_timeout_s:g} s of being told "
-                    "(system.coordinator.stop_timeout_s); what they had not published is lost. "
-                    "Ending the job\n"
-                )
-                abort_job(outcome.exit_code)
-    except BaseException as error:  # without rank 0 there is no order to end in
-        failure = describe(error, "coordinator")
-        sys.stderr.write(headline(failure, context.link.rank) + "\n")
-        LOGGER.info("this rank failed", exc_info=True)
-        try:
-            run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
-        finally:  # also where that cannot be written
-            abort_job(failure.exit_code)
-    return outcome.exit_code
-
-
-def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
-    """Write how the run ended; a disk that is full is said, and no new failure.
-
-    The run is over: what it has reached must not be lost to a file that cannot be written.
-    """
-    try:
-        run_folder.end(
-            layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
-        )
-    except (StoreError, OSError) as error:
-        sys.stderr.write(
-            f"hpcdi: warning: the end of the run could not be written: {error}. Free some space, "
-            "or choose another --run-dir next time\n"
-        )
-
-
-def _opening(context: Any) -> list[str]:
-    config, size = context.config, context.link.size
-    learners = config.policy.learn.learner.learner_num
-    collectors = size - 1 - learners
-    title = (
-        f"{config.exp_name}, {size} ranks: 1 coordinator, "
-        f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
-        f"of {config.env.collector_env_num} environments"
-    )
-    return words.opening(title, context.layout)
-
-
-def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
-    lines = [words.verdict(outcome.state, outcome.reason), *summary]
-    lines += [words.folder_line(layout), words.tensorboard_line(layout)]
-    if layout.data_dir.exists():
-        inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
-        lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
-    return lines + words.policy_lines(layout)

@@ -16,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
-from hpcdi.launch import run_folder
-from hpcdi.launch.entry import TERMINAL_VARIABLE, TrainArguments
+from hpcdi.launch import resume, run_folder
+from hpcdi.launch.coordinate import TERMINAL_VARIABLE
+from hpcdi.launch.entry import TrainArguments, config_file
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import sweep_temporary
@@ -33,13 +34,22 @@ def train(arguments: TrainArguments) -> int:
     Raises:
         ConfigError: the experiment is wrong. LaunchError: it cannot be started.
     """
-    compiled, _ = load_experiment(arguments.config, arguments.overrides)
-    ranks = default_world_size(compiled.config) if arguments.ranks is None else arguments.ranks
+    experiment = config_file(arguments)
+    compiled, _ = load_experiment(experiment, arguments.overrides)
+    ranks = arguments.ranks
+    if arguments.resume is not None:
+        path, what = Path(arguments.resume).absolute(), ["--resume"]
+        ranks = ranks if ranks is not None else resume.ranks_of(arguments.resume)
+    else:
+        path, what = (
+            run_folder.choose(compiled.config.exp_name, arguments.run_dir),
+            [experiment, "--run-dir"],
+        )
+    ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
     command = [
-        *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", arguments.config,
-        *arguments.overrides, "--run-dir", str(path),
+        *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", *what, str(path),
+        *arguments.overrides,
     ]  # fmt: skip
     try:
         with Job(command, path) as job:

@@ -157,8 +157,12 @@ def read_state(path: Path) -> str:
     return str(read(path).get("state", "unknown"))
 
 
-def reopen(layout: RunLayout) -> int:
+def reopen(layout: RunLayout, placement: list[dict[str, Any]] | None = None) -> int:
     """Take a run up again; gives how often that has been done.
+
+    Args:
+        layout: the run folder.
+        placement: of each rank, as it is now; by default as it was.
 
     Raises:
         LaunchError: the process that it ran in is still there.
@@ -169,6 +173,9 @@ def reopen(layout: RunLayout) -> int:
         raise LaunchError(f"the run in {layout.root} is still running, as process {pid}")
     restarts = int(facts.get("restarts", 0)) + 1
     taken = {"state": "running", "pid": os.getpid(), "host": platform.node(), "restarts": restarts}
+    taken["launcher"] = os.environ.get(LAUNCHER_VARIABLE, "")
+    if placement is not None:
+        taken["placement"] = placement
     past = {*taken, "reason", "exit_code", "ended", "figures"}
     before = {name: facts[name] for name in past if name in facts}
     kept = {name: value for name, value in facts.items() if name not in before}

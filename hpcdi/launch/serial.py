@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError, LaunchError
-from hpcdi.launch import run_folder, words
+from hpcdi.launch import resume, run_folder, words
 from hpcdi.launch.signals import SignalFlag
 
 
@@ -39,7 +39,7 @@ def serial(arguments: SerialArguments) -> int:
 
     config_file = arguments.config
     if arguments.resume is not None:
-        config_file = str(_resumable(Path(arguments.resume)))
+        config_file = resume.config_of(arguments.resume, "serial")
     if config_file is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)
@@ -119,21 +119,6 @@ def set_threads(spaces: Any) -> None:
     torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
 
 
-def _resumable(path: Path) -> Path:
-    """The configuration of a run that can go on.
-
-    Raises:
-        LaunchError: the folder holds no serial run.
-    """
-    facts = run_folder.read(path)
-    placement = facts.get("placement") or [{}]
-    if placement[0].get("role") != "serial":
-        raise LaunchError(
-            f"{path} holds no serial run: --resume takes the run folder of an `hpcdi serial`"
-        )
-    return path / "config.yaml"
-
-
 def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
     again = f", restart {restarts}" if restarts else ""
     envs = config.env.collector_env_num
@@ -147,5 +132,5 @@ def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
         words.folder_line(layout), *words.policy_lines(layout),
     ]  # fmt: skip
     if state != "done" and run is not None and run.has_snapshot:
-        lines.append(f"  go on with   hpcdi serial --resume {run_folder.short(layout.root)}")
+        lines.append(resume.hint("hpcdi serial", layout))
     return lines

@@ -14,12 +14,11 @@ from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, CheckpointError, StoreError
 from hpcdi.launch.pipeline import SerialPipeline, Student
+from hpcdi.launch.resume import has_snapshot, newest_snapshot
 from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
 from hpcdi.store.atomic import write_json
 from hpcdi.store.checkpoints import (
     load_tensors,
-    names,
-    newest_checkpoint,
     save_checkpoint,
     save_tensors,
 )
@@ -119,12 +118,7 @@ class SerialRun(Closing):
         Raises:
             CheckpointError: there is none, or the configuration has changed too much.
         """
-        snapshot, torn = newest_checkpoint(self._layout.snapshots_dir)
-        for error in torn:
-            LOGGER.warning("%s; the one before it is taken", error)
-        if snapshot is None:
-            where = self._layout.snapshots_dir
-            raise CheckpointError(where, "there is no whole snapshot to go on from")
+        snapshot = newest_snapshot(self._layout)
         parts, facts = self.pipeline.parts, snapshot.facts
         for number, student in enumerate(parts.students):
             state = load_tensors(snapshot.file(_LEARNER.format(number)))
@@ -151,7 +145,7 @@ class SerialRun(Closing):
     @property
     def has_snapshot(self) -> bool:
         """Whether the run can be gone on with."""
-        return bool(names(self._layout.snapshots_dir))
+        return has_snapshot(self._layout)
 
     def summary(self) -> list[str]:
         """Closing lines for people."""

@@ -526,13 +526,13 @@ def test_an_inlet_without_a_pause_asks_again_with_the_next_look() -> None:
 def test_the_feed_asks_only_when_it_has_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, prefetch=1, batch_size=0)
     world.admit(0, 4)
-    assert world.feed.next(3, lambda: False) is None
-    assert world.feed.next(3, lambda: False) is None
+    assert world.take(lambda: False, 3) is None
+    assert world.take(lambda: False, 3) is None
     assert [(d.batches, d.batch_size, d.train_iter) for d in world.demands()] == [(1, 0, 3)]
     world.fill([[0, 1, 2]])
     assert len(world.next(train_iter=3).unique_ids) == 3
     assert len(world.demands()) == 1
-    assert world.feed.next(4, lambda: False) is None
+    assert world.take(lambda: False, 4) is None
     assert [d.train_iter for d in world.demands()] == [3, 4]
 
 

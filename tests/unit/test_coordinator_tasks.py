@@ -8,6 +8,7 @@ import pytest
 
 from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
 from hpcdi.errors import WorkerSilentError
+from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 from hpcdi.worker.coordinator.task import QUIET_S, RankQuiet, TaskBook, TaskLate
 
@@ -20,7 +21,7 @@ def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
 
 def book(collectors: int = 0, learners: int = 0) -> TaskBook:
     """Learners have the first ranks."""
-    made = TaskBook(COLLECT_S, LEARN_S)
+    made = TaskBook(COLLECT_S, LEARN_S, LearnerAggregator({"learner": range(max(learners, 1))}))
     for rank in range(1, learners + collectors + 1):
         role = "learner" if rank <= learners else "collector"
         made.add_worker(rank, WorkerReady(role, "host", rank))
@@ -138,9 +139,8 @@ def test_open_tasks_are_never_late() -> None:
 
 def test_a_learner_that_never_begins_is_named() -> None:
     tasks = book(learners=2)
-    tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
-    tasks.give("learner", LearnTask("m", "p", "b"), 5.0)
-    tasks.begun("l", 1, 0.0)
+    assert tasks.give("learner", LearnTask("l", "p", "b"), 5.0) == [1, 2]
+    tasks.begun("l", 1, 6.0)
     tasks.check_learners(5.0 + LEARN_S)
     with pytest.raises(WorkerSilentError) as caught:
         tasks.check_learners(6.0 + LEARN_S)

@@ -14,7 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, DataDemand, Message
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    DataDemand,
+    Message,
+    TakeSnapshot,
+)
 from hpcdi.errors import BufferContractError
 from hpcdi.store import shards
 from hpcdi.store.block import Block
@@ -33,6 +40,7 @@ class World:
         self.layout = RunLayout(root)
         self.sent: list[Message] = []
         self.blocks = 0
+        self.snapshots: list[TakeSnapshot] = []
         order = FeedOrder("task", "buffer", batch_size, prefetch)
         self.feed = DataFeed(self.layout, self.sent.append, order)
 
@@ -73,9 +81,18 @@ class World:
         return [message for message in self.sent if isinstance(message, DataDemand)]
 
     def next(self, idle: Callable[[], bool] = lambda: False, train_iter: int = 0) -> Batch:
-        batch = self.feed.next(train_iter, idle)
+        batch = self.take(idle, train_iter)
         assert batch is not None
         return batch
+
+    def take(self, idle: Callable[[], bool], train_iter: int = 0) -> Batch | None:
+        """As `next`; None when `idle` has said that this is the end."""
+
+        def waiting() -> None:
+            if not idle():
+                self.feed.end()
+
+        return self.feed.next(train_iter, waiting, self.snapshots.append)
 
 
 @pytest.fixture
@@ -247,7 +264,7 @@ def test_an_end_comes_after_the_batches_before_it(tmp_path: Path) -> None:
     world.feed.end()
     assert world.next().unique_ids.tolist() == [0, 1]
     assert world.next().unique_ids.tolist() == [2, 3]
-    assert world.feed.next(2, lambda: True) is None
+    assert world.take(lambda: True, 2) is None
 
 
 def test_feedback_goes_with_the_next_demand(tmp_path: Path) -> None:
@@ -271,12 +288,35 @@ def test_feedback_goes_with_the_next_demand(tmp_path: Path) -> None:
     assert [demand.unique_ids.tolist() for demand in others] == [[0, 1], [0, 1, 0, 1], []]
 
 
-def test_waiting_calls_idle_until_it_says_no(world: World) -> None:
+def test_waiting_calls_idle_until_the_end(world: World) -> None:
     answers: list[Any] = [True, True, False]
-    assert world.feed.next(0, lambda: answers.pop(0)) is None
+    assert world.take(lambda: answers.pop(0), 0) is None
     assert answers == []
     assert len(world.demands()) == 1
     world.admit(0, 4)
     world.fill([[0, 1]])
     assert world.next().columns["obs"].shape == (2, 2)
     assert len(world.demands()) == 1, "what was asked for before counts"
+
+
+def test_a_snapshot_is_taken_between_the_batches_around_its_order(world: World) -> None:
+    world.admit(0, 4)
+    world.fill([[0, 1]])
+    order = TakeSnapshot("snapshot_000001", "snapshots/x")
+    world.feed.mark(order)
+    world.fill([[2, 3]])
+    assert world.next().unique_ids.tolist() == [0, 1]
+    assert world.snapshots == []
+    assert world.next().unique_ids.tolist() == [2, 3]
+    assert world.snapshots == [order]
+
+
+def test_snapshots_are_taken_when_no_more_is_learnt_from(world: World) -> None:
+    world.admit(0, 4)
+    world.fill([[0, 1]])
+    order = TakeSnapshot("snapshot_000001", "snapshots/x")
+    world.feed.mark(order)
+    world.feed.end()
+    taken: list[TakeSnapshot] = []
+    world.feed.drain(taken.append)
+    assert taken == [order]

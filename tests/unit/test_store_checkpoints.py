@@ -305,7 +305,7 @@ def test_any_other_error_leaves_nothing_either(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file where a folder should be")
-    with pytest.raises(CheckpointError, match="cannot be written: File exists"):
+    with pytest.raises(CheckpointError, match="cannot be written: Not a directory"):
         save(tmp_path / "checkpoints", 1)
 
 

@@ -41,8 +41,12 @@ def layout(tmp_path: Path) -> RunLayout:
         write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
     publish_policy(layout.latest_policy, pack({"w": torch.ones(2)}, 9), fsync=False)
     state = {"counters": {"env_steps": 7}, "index": np.arange(3)}
-    save_state(layout.coordinator_snapshot, "coordinator", 1, state, fsync=False)
+    save_state(state_of(layout), "coordinator", 1, state, fsync=False)
     return layout
+
+
+def state_of(layout: RunLayout) -> Path:
+    return layout.snapshots_dir / "coordinator.h5"
 
 
 def shards_of(layout: RunLayout) -> list[Path]:
@@ -88,7 +92,7 @@ def test_a_policy(layout: RunLayout) -> None:
 
 
 def test_saved_state(layout: RunLayout) -> None:
-    report = inspect(layout.coordinator_snapshot)
+    report = inspect(state_of(layout))
     assert report.errors == []
     assert "state of 'coordinator', schema 1" in report.lines[0]
     told = {line.split()[0]: line.split()[1:] for line in report.lines[1:]}
@@ -127,7 +131,7 @@ def test_every_damaged_file_is_named(layout: RunLayout) -> None:
     tear(shards_of(layout)[0])
     shards_of(layout)[2].write_bytes(b"")
     tear(layout.latest_policy)
-    layout.coordinator_snapshot.write_bytes(b"text")
+    state_of(layout).write_bytes(b"text")
     report = inspect(layout.root)
     assert len(report.errors) == 4
     named = {error.partition(":")[0] for error in report.errors}
@@ -135,7 +139,7 @@ def test_every_damaged_file_is_named(layout: RunLayout) -> None:
         str(shards_of(layout)[0]),
         str(shards_of(layout)[2]),
         str(layout.latest_policy),
-        str(layout.coordinator_snapshot),
+        str(state_of(layout)),
     }
 
 

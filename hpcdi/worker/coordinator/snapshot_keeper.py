@@ -69,7 +69,7 @@ class SnapshotKeeper(Closing):
         self._ended: deque[Kept] = deque()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
-        self._thread = BackgroundThread(self._run, "snapshots")
+        self._thread: BackgroundThread | None = None
 
     def new(self) -> tuple[str, str]:
         """Name and folder of the next one; see `SnapshotClock`."""
@@ -87,6 +87,8 @@ class SnapshotKeeper(Closing):
             state: of the coordinator.
             facts: for the manifest.
         """
+        if self._thread is None:
+            self._thread = BackgroundThread(self._run, "snapshots")
         self._shards[order.name] = shards = tuple(shards_of(state))
         self._begun[order.name] = begun = _Begun(self._layout.inside(order.folder), dict(facts))
         self._jobs.put(partial(self._write, begun, state))
@@ -118,13 +120,15 @@ class SnapshotKeeper(Closing):
 
     def close(self) -> None:
         """Finish what can be finished, drop the rest; again: nothing."""
-        if self._thread.is_alive:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            for name, begun in self._begun.items():
+                lost = Snapshot(name, "", set(), error="a learner's part was missing at the end")
+                self._jobs.put(partial(self._commit, lost, begun))
+            self._begun.clear()
             self._jobs.put(None)
-            self._thread.join()
-        for begun in self._begun.values():
-            shutil.rmtree(begun.aside, ignore_errors=True)
-        self._begun.clear()
-        self._thread.check()
+            thread.join()
+            thread.check()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -149,6 +149,8 @@ class RunView:
 
     def close(self) -> None:
         """Write out the curves; again: nothing."""
+        if self._keeper is not None:
+            self._keeper.close()
         if self._writer is not None:
             self._record.write_learner()
             self._record.write_to(NoCurves())  # a late callback is still counted

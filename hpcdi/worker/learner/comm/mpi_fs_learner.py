@@ -139,7 +139,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             load_learner(self._learner, self._place.layout.inside(task_info.resume))
         self.meter.mark("start")
         self._learner.start()
-        self._the_feed().drain(self._snapshot)
+        self._drain()
 
     def deal_with_get_data(self) -> dict[str, Any]:
         """What the learner needs next."""
@@ -178,6 +178,8 @@ class MPIFileSystemLearner(BaseCommLearner):
     def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
         """The next batch; None when the run ends."""
         self.meter.mark("train")
+        if self._feed is None and self._is_stopping:
+            return None
         batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
         self.meter.mark("wait")
         return batch
@@ -264,15 +266,19 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _next_task(self) -> LearnTask | None:
         while not (self._is_stopping and self._tasks.empty()):
             self.pump.check()
-            if self._feed is not None and self._tasks.empty():
-                self._feed.drain(self._snapshot)
+            if self._tasks.empty():
+                self._drain()
             with contextlib.suppress(queue.Empty):
                 task = self._tasks.get(timeout=0.05)
                 self.meter.mark("wait")
                 return task
+        self._drain()
+        return None
+
+    def _drain(self) -> None:
+        """Nothing is learnt any more; take the snapshots that were ordered meanwhile."""
         if self._feed is not None:
             self._feed.drain(self._snapshot)
-        return None
 
     def _idle(self) -> None:
         """While no batch is ready: look for errors and requests."""

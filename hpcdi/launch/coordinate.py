@@ -1,0 +1,122 @@
+"""Rank 0's program, and what it says to people."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
+from hpcdi.launch import resume, run_folder, words
+
+TERMINAL_VARIABLE = "HPCDI_TERMINAL"
+"""Set to 1 where a person watches: ranks see a pipe, not the terminal."""
+
+
+def coordinate(context: Any) -> int:
+    """See a run through; gives the exit code."""
+    from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.utils.log import LOGGER, forget_events_after, say
+    from hpcdi.worker.coordinator import Coordinator
+
+    layout, config = context.layout, context.config
+    is_terminal = os.environ.get(TERMINAL_VARIABLE) == "1"
+    for line in _opening(context):
+        say(line)
+    if context.restarts:
+        forget_events_after(
+            layout.tensorboard_dir, resume.newest_snapshot(layout).facts["saved_at"]
+        )
+    try:
+        with Coordinator(
+            config, context.link, layout, stop_request=context.stop_request, is_terminal=is_terminal
+        ) as coordinator:
+            if context.restarts:
+                say(f"  resumed      {_resume(coordinator, layout)}")
+            outcome = coordinator.run()
+            if coordinator.silent and outcome.exit_code == EXIT_DONE:
+                reason = f"{outcome.reason}; but ranks {coordinator.silent} did not end in order"
+                outcome = dataclasses.replace(
+                    outcome, state="failed", reason=reason, exit_code=EXIT_FAILED
+                )
+            for line in _closing(outcome, coordinator.summary(), layout):
+                say(line)
+            _keep(layout, outcome, coordinator)
+            if coordinator.silent:
+                sys.stderr.write(
+                    f"hpcdi: ranks {coordinator.silent} did not end within "
+                    f"{config.system.coordinator.stop_timeout_s:g} s of being told "
+                    "(system.coordinator.stop_timeout_s); what they had not published is lost. "
+                    "Ending the job\n"
+                )
+                abort_job(outcome.exit_code)
+    except BaseException as error:  # without rank 0 there is no order to end in
+        failure = describe(error, "coordinator")
+        sys.stderr.write(headline(failure, context.link.rank) + "\n")
+        LOGGER.info("this rank failed", exc_info=True)
+        try:
+            run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
+        finally:  # also where that cannot be written
+            abort_job(failure.exit_code)
+    return outcome.exit_code
+
+
+def _resume(coordinator: Any, layout: Any) -> str:
+    """Let rank 0 go on from the newest whole snapshot; says which it is."""
+    from hpcdi.utils.metrics import human_count
+    from hpcdi.worker.coordinator.resume import resume_from
+
+    snapshot = resume.newest_snapshot(layout)
+    resumed = resume_from(layout, snapshot)
+    coordinator.resume(resumed)
+    facts = resumed.facts
+    said = (
+        f"{snapshot.folder.name}: env step {human_count(facts['env_steps'])}, train iteration "
+        f"{human_count(facts['train_iter'])}, {len(resumed.published)} shards"
+    )
+    if resumed.later:
+        said += f"; {human_count(resumed.later)} transitions published after it are taken, too"
+    if resumed.lost:
+        said += f"; {resumed.lost} shards are missing or damaged"
+    return said
+
+
+def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
+    """Write how the run ended; a disk that is full is said, and no new failure.
+
+    The run is over: what it has reached must not be lost to a file that cannot be written.
+    """
+    try:
+        run_folder.end(
+            layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
+        )
+    except (StoreError, OSError) as error:
+        sys.stderr.write(
+            f"hpcdi: warning: the end of the run could not be written: {error}. Free some space, "
+            "or choose another --run-dir next time\n"
+        )
+
+
+def _opening(context: Any) -> list[str]:
+    config, size = context.config, context.link.size
+    learners = config.policy.learn.learner.learner_num
+    collectors = size - 1 - learners
+    title = (
+        f"{config.exp_name}, {size} ranks: 1 coordinator, "
+        f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
+        f"of {config.env.collector_env_num} environments"
+        f"{f', restart {context.restarts}' if context.restarts else ''}"
+    )
+    return words.opening(title, context.layout)
+
+
+def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
+    lines = [words.verdict(outcome.state, outcome.reason), *summary]
+    lines += [words.folder_line(layout), words.tensorboard_line(layout)]
+    if outcome.state != "done" and resume.has_snapshot(layout):
+        lines.append(resume.hint("hpcdi train", layout))
+    if layout.data_dir.exists():
+        inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
+        lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
+    return lines + words.policy_lines(layout)
