@@ -52,8 +52,7 @@ class BlockReady(Message):
     items: Array
     """[items] of `ITEM_DTYPE`."""
     tail_rows: int
-    sealed_at: float
-    """Seconds since the epoch at which the block was sealed."""
+    sealed_at: float  # seconds since the epoch
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,8 @@ class DataDemand(Message):
     batches: int
     batch_size: int
     train_iter: int
-    unique_ids: Array
-    """Items whose priority is known anew, int64 [m]; -1 never occurs."""
-    priorities: Array
-    """Their priorities, float64 [m]."""
+    unique_ids: Array  # items whose priority is known anew, int64 [m]; -1 never occurs
+    priorities: Array  # their priorities, float64 [m]
 
 
 @dataclass(frozen=True)
@@ -227,8 +224,7 @@ class LearnTask(Message):
     task_id: str
     policy_id: str
     buffer_id: str
-    resume: str = ""
-    """Folder of the snapshot to go on from, relative to the run folder; empty: begin anew."""
+    resume: str = ""  # folder of the snapshot to go on from, relative to the run folder
 
 
 @dataclass(frozen=True)
@@ -246,13 +242,14 @@ class AdmitBlock(Message):
 
 @dataclass(frozen=True)
 class Batches(Message):
-    """Rows of one or more batches; everything is of shape [batches, batch_size]."""
+    """Rows of one or more batches; all arrays are of shape [batches, batch_size].
+
+    `rows` and `unique_ids` are int64: the ids name the items when their priorities come back.
+    """
 
     buffer_id: str
     rows: Array
-    """int64."""
     unique_ids: Array
-    """int64; names the items when their priorities come back."""
     weights: Array
     """Importance weights, float32, at most 1."""
     env_steps: int
@@ -264,8 +261,7 @@ class TakeSnapshot(Message):
     """Keep what you are, between the batches that came before this and those that come after."""
 
     name: str
-    folder: str
-    """Where to write the files, relative to the run folder."""
+    folder: str  # where to write the files, relative to the run folder
 
 
 @dataclass(frozen=True)

@@ -24,32 +24,21 @@ def coordinate(context: Any) -> int:
     is_terminal = os.environ.get(TERMINAL_VARIABLE) == "1"
     for line in _opening(context):
         say(line)
-    if context.restarts:
-        forget_events_after(
-            layout.tensorboard_dir, resume.newest_snapshot(layout).facts["saved_at"]
-        )
     try:
+        snapshot = resume.newest_snapshot(layout) if context.restarts else None
+        if snapshot is not None:  # before anybody writes curves anew
+            forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
         with Coordinator(
             config, context.link, layout, stop_request=context.stop_request, is_terminal=is_terminal
         ) as coordinator:
-            if context.restarts:
-                say(f"  resumed      {_resume(coordinator, layout)}")
-            outcome = coordinator.run()
-            if coordinator.silent and outcome.exit_code == EXIT_DONE:
-                reason = f"{outcome.reason}; but ranks {coordinator.silent} did not end in order"
-                outcome = dataclasses.replace(
-                    outcome, state="failed", reason=reason, exit_code=EXIT_FAILED
-                )
+            if snapshot is not None:
+                say(f"  resumed      {_resume(coordinator, layout, snapshot)}")
+            outcome = _ended(coordinator.run(), coordinator.silent)
             for line in _closing(outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator)
             if coordinator.silent:
-                sys.stderr.write(
-                    f"hpcdi: ranks {coordinator.silent} did not end within "
-                    f"{config.system.coordinator.stop_timeout_s:g} s of being told "
-                    "(system.coordinator.stop_timeout_s); what they had not published is lost. "
-                    "Ending the job\n"
-                )
+                _tell_silent(coordinator.silent, config.system.coordinator.stop_timeout_s)
                 abort_job(outcome.exit_code)
     except BaseException as error:  # without rank 0 there is no order to end in
         failure = describe(error, "coordinator")
@@ -59,15 +48,29 @@ def coordinate(context: Any) -> int:
             run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
         finally:  # also where that cannot be written
             abort_job(failure.exit_code)
-    return outcome.exit_code
+    return int(outcome.exit_code)
 
 
-def _resume(coordinator: Any, layout: Any) -> str:
-    """Let rank 0 go on from the newest whole snapshot; says which it is."""
+def _ended(outcome: Any, silent: list[int]) -> Any:
+    """How the run ended: it has failed where ranks are silent, whatever it has reached."""
+    if not silent or outcome.exit_code != EXIT_DONE:
+        return outcome
+    reason = f"{outcome.reason}; but ranks {silent} did not end in order"
+    return dataclasses.replace(outcome, state="failed", reason=reason, exit_code=EXIT_FAILED)
+
+
+def _tell_silent(silent: list[int], waited_s: float) -> None:
+    sys.stderr.write(
+        f"hpcdi: ranks {silent} did not end within {waited_s:g} s of being told "
+        "(system.coordinator.stop_timeout_s); what they had not published is lost. Ending the job\n"
+    )
+
+
+def _resume(coordinator: Any, layout: Any, snapshot: Any) -> str:
+    """Let rank 0 go on from a snapshot; says which it is."""
     from hpcdi.utils.metrics import human_count
     from hpcdi.worker.coordinator.resume import resume_from
 
-    snapshot = resume.newest_snapshot(layout)
     resumed = resume_from(layout, snapshot)
     coordinator.resume(resumed)
     facts = resumed.facts

@@ -37,16 +37,15 @@ def train(arguments: TrainArguments) -> int:
     experiment = config_file(arguments)
     compiled, _ = load_experiment(experiment, arguments.overrides)
     ranks = arguments.ranks
-    if arguments.resume is not None:
-        path, what = Path(arguments.resume).absolute(), ["--resume"]
-        ranks = ranks if ranks is not None else resume.ranks_of(arguments.resume)
-    else:
-        path, what = (
-            run_folder.choose(compiled.config.exp_name, arguments.run_dir),
-            [experiment, "--run-dir"],
-        )
+    if ranks is None and arguments.resume is not None:
+        ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
+    if arguments.resume is not None:
+        path, what = Path(arguments.resume).absolute(), ["--resume"]
+    else:
+        path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
+        what = [experiment, "--run-dir"]
     command = [
         *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", *what, str(path),
         *arguments.overrides,

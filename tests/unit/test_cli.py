@@ -127,7 +127,6 @@ def test_without_arguments_it_says_what_there_is(capsys: pytest.CaptureFixture[s
     ("arguments", "said"),
     [
         (["trian"], "'trian'"),
-        (["train"], "required: CONFIG\n"),
         (["plan"], "required: CONFIG\n"),
         (["inspect"], "required: FILE|RUN"),
         (["train", CONFIG, "-n", "many"], "'many'"),
@@ -274,3 +273,13 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("command", ["train", "serial"])
+def test_a_run_needs_an_experiment_or_a_run_to_go_on_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    assert cli.main([command]) == 2
+    assert "name an experiment's YAML file, or a run folder by --resume" in capsys.readouterr().err
+    assert cli.main([command, "--resume", str(tmp_path)]) == 2
+    assert "--resume takes the run folder of an `hpcdi" in capsys.readouterr().err

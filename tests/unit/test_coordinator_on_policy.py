@@ -544,7 +544,7 @@ def test_a_learner_asks_for_one_batch_of_everything(
     script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
     worker = MPIFileSystemLearner({}, script.context)
     worker._open_feed(LearnTask("task", "policy", "buffer"))
-    order = worker._the_feed()._order
+    order = worker._the_feed().order
     assert (order.batch_size, order.prefetch) == (size, ahead)
     worker.pump.close()
 

@@ -122,6 +122,7 @@ class DataFeed:
 
     Attributes:
         stage: where batches wait; set before the first one is asked for.
+        order: what it asks for.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class DataFeed:
         order: FeedOrder,
     ) -> None:
         self.stage = HostStage()
-        self._layout, self._send, self._order = layout, send, order
+        self._layout, self._send, self.order = layout, send, order
         self._ring: RowRing | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
@@ -217,7 +218,7 @@ class DataFeed:
 
     def _ask(self, train_iter: int) -> None:
         """Ask for more as soon as a quarter of what may be under way has been taken."""
-        order, missing = self._order, self._ahead.missing()
+        order, missing = self.order, self._ahead.missing()
         if not missing:
             return
         self._ahead.under_way += missing

@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, split_charts
 from hpcdi.worker.learner.builtin_hook import BuiltinHook, PeriodicHook, every
-from hpcdi.worker.learner.learner_hook import register_learner_hook, simplified_hook_mapping
+from hpcdi.worker.learner.learner_hook import (
+    LearnerHook,
+    register_learner_hook,
+    simplified_hook_mapping,
+)
 
 _LOG_EVERY_S = 1.0
+_TELL_EVERY = 100
+"""Iterations between two words to rank 0, where no log asks for another number."""
 
 
 class LogPolicyHook(BuiltinHook):
@@ -117,6 +123,21 @@ class SendLearnInfoHook(PeriodicHook):
     def act(self, engine: Any) -> None:
         """Tell."""
         engine.send_learn_info(engine.learn_info)
+
+
+def hooks_to_others(cfg: Any) -> list[LearnerHook]:
+    """Hooks of a learner in a parallel run: they offer the policy and tell the coordinator."""
+    freq = {"send_policy_freq": cfg.send_policy_freq}
+    shown = cfg.hook.get("log_show_after_iter", 0)
+    info = {"freq": shown if shown > 0 else _TELL_EVERY}
+    return [
+        SendPolicyHook(position="before_run", ext_args=freq),
+        SendPolicyHook(position="after_iter", ext_args=freq),
+        SendPolicyHook(position="after_run", ext_args=freq),
+        SendLearnInfoHook(position="after_iter", ext_args=info),
+        LogShowHook(position="after_run"),  # of a run shorter than its logging interval too
+        SendLearnInfoHook(position="after_run"),
+    ]
 
 
 def _draw(

@@ -33,12 +33,9 @@ from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
 from hpcdi.worker.learner.comm.snapshot_part import SnapshotPartWriter
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards
-from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.hooks import hooks_to_others
 from hpcdi.worker.learner.learner_hook import LearnerHook
 from hpcdi.worker.learner.staging import stage_for, takes_columns
-
-_TELL_EVERY = 100
-"""Iterations between two words to rank 0, where no log asks for another number."""
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
@@ -61,7 +58,6 @@ class MPIFileSystemLearner(BaseCommLearner):
         if context is None:
             raise CommError("a learner's message side needs its place in a run (context=)")
         self._place = context
-        self._task = LearnTask("", "", "")
         self._learner: BaseLearner | None = None
         self._feed: DataFeed | None = None
         self._is_stopping = False
@@ -120,7 +116,6 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def deal_with_learner_start(self, task_info: LearnTask) -> None:
         """Do a task; returns when it has ended."""
-        self._task = task_info
         config = self._place.config
         self._learner = self._create_learner(
             {
@@ -144,8 +139,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def deal_with_get_data(self) -> dict[str, Any]:
         """What the learner needs next."""
         return {
-            "task_id": self._task.task_id,
-            "buffer_id": self._task.buffer_id,
+            **self._ids(),
             "batch_size": self._place.config.policy.learn.batch_size,
             "cur_learner_iter": self._train_iter(),
         }
@@ -197,7 +191,9 @@ class MPIFileSystemLearner(BaseCommLearner):
         scalars = learn_info["scalars"]
         self.pump.send(
             COORDINATOR_RANK,
-            LearnInfo(self._task.task_id, learn_info["learner_step"], scalars, self.meter.shares()),
+            LearnInfo(
+                self._ids()["task_id"], learn_info["learner_step"], scalars, self.meter.shares()
+            ),
         )
 
     @staticmethod
@@ -227,20 +223,14 @@ class MPIFileSystemLearner(BaseCommLearner):
     @property
     def hooks4call(self) -> list[LearnerHook]:
         """Hooks that offer the policy and tell the coordinator."""
-        cfg = self._place.config.policy.learn.learner
-        freq = {"send_policy_freq": cfg.send_policy_freq}
-        shown = cfg.hook.get("log_show_after_iter", 0)
-        info = {"freq": shown if shown > 0 else _TELL_EVERY}
-        return [
-            SendPolicyHook(position="before_run", ext_args=freq),
-            SendPolicyHook(position="after_iter", ext_args=freq),
-            SendPolicyHook(position="after_run", ext_args=freq),
-            SendLearnInfoHook(position="after_iter", ext_args=info),
-            LogShowHook(position="after_run"),  # of a run shorter than its logging interval too
-            SendLearnInfoHook(position="after_run"),
-        ]
+        return hooks_to_others(self._place.config.policy.learn.learner)
 
     # ----------------------------------------------------------------------------------- internals
+
+    def _ids(self) -> dict[str, str]:
+        """Of the present task and its buffer; empty texts while there is none."""
+        order = self._feed.order if self._feed is not None else FeedOrder("", "", 0, 1)
+        return {"task_id": order.task_id, "buffer_id": order.buffer_id}
 
     def _train_iter(self) -> int:
         return self._learner.train_iter if self._learner is not None else 0

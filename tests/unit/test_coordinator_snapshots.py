@@ -1,0 +1,300 @@
+"""Snapshots of a run over ranks: when they are taken, what is in them, what is gone on with."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_coordinator_desk import make_desk
+from test_coordinator_partition import admitted, block, demand
+from test_coordinator_scheduler import TIMEOUTS, experiment
+
+from hpcdi.comm.messages import (
+    Batches,
+    LearnTask,
+    SnapshotPart,
+    Stop,
+    StopRequest,
+    TakeSnapshot,
+    WorkerFailed,
+    WorkerReady,
+)
+from hpcdi.errors import CheckpointError, SnapshotError
+from hpcdi.store.block import Block
+from hpcdi.store.checkpoints import names, open_checkpoint, write_files
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.store.snapshots import save_state
+from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
+from hpcdi.worker.adapter import LearnerAggregator
+from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.resume import resume_from
+from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
+
+EVERY_S = 60.0
+
+
+class Run:
+    """A scheduler with two learners and a collector, in which blocks have come."""
+
+    def __init__(self, every_s: float = EVERY_S, resume: str = "") -> None:
+        self.number = 0
+        self.clock = SnapshotClock(every_s, self.new)
+        self.clock.resume = resume
+        self.scheduler = Scheduler(
+            create_parallel_commander(experiment()), make_desk(),
+            LearnerAggregator({"learner": [1, 2]}), self.clock, [1, 2, 3], TIMEOUTS,
+        )  # fmt: skip
+        self.orders: list[Order] = []
+        for rank in (1, 2, 3):
+            role = "collector" if rank == 3 else "learner"
+            self.hear(rank, WorkerReady(role, "host", rank))
+
+    def new(self) -> tuple[str, str]:
+        self.number += 1
+        return f"snapshot_{self.number:06d}", f"snapshots/.aside-{self.number}"
+
+    def hear(self, rank: int, message: Any, now: float = 0.0) -> list[Order]:
+        orders = self.scheduler.handle(message, rank, now)
+        self.orders += orders
+        return orders
+
+    def collected(self) -> None:
+        self.scheduler.counters.env_steps = 500
+
+
+def snapshots(orders: list[Order]) -> list[tuple[int, str]]:
+    return [(o.rank, o.message.name) for o in orders if isinstance(o.message, TakeSnapshot)]
+
+
+# ---------------------------------------------------------------------------------------- the clock
+
+
+def test_snapshots_are_due_from_the_start_of_learning() -> None:
+    run = Run()
+    assert snapshots(run.scheduler.tick(EVERY_S)) == [], "nothing has been collected"
+    run.collected()
+    assert snapshots(run.scheduler.tick(EVERY_S - 0.1)) == []
+    first = run.scheduler.tick(EVERY_S)
+    assert snapshots(first) == [(1, "snapshot_000001"), (2, "snapshot_000001")]
+    assert snapshots(run.scheduler.tick(3 * EVERY_S)) == [], "one at a time"
+    for rank in (1, 2):
+        run.hear(rank, SnapshotPart("snapshot_000001", {}, 7, 0.0))
+    assert [s.name for s in run.clock.take_complete()] == ["snapshot_000001"]
+    assert run.clock.take_complete() == []
+    assert len(snapshots(run.scheduler.tick(3 * EVERY_S))) == 2
+
+
+def test_all_learners_are_told_between_the_same_batches() -> None:
+    run = Run()
+    run.collected()
+    desk = run.scheduler.desk
+    served = {1: 0, 2: 0}
+    at_snapshot = {}
+    for number in range(40):
+        for rank, order in desk.assign(block(number, [9])):
+            run.hear(rank, admitted(order.block_id))
+        for rank in (1, 2) if number % 3 else (2,):
+            run.hear(rank, demand(1 + number % 2, 4), float(number))
+        run.orders += run.scheduler.tick(2.5 * number)
+    for order in run.orders:
+        if isinstance(order.message, Batches):
+            served[order.rank] += len(order.message.rows)
+        if isinstance(order.message, TakeSnapshot):
+            at_snapshot[order.rank] = served[order.rank]
+    assert at_snapshot[1] == at_snapshot[2] > 0
+    assert served[1] > at_snapshot[1], "and it went on"
+
+
+def test_a_run_that_ends_in_order_takes_a_last_one() -> None:
+    run = Run()
+    run.collected()
+    orders = run.hear(0, StopRequest("received SIGTERM", 143), 5.0)
+    kinds = [type(order.message) for order in orders]
+    assert kinds[:2] == [TakeSnapshot, TakeSnapshot]
+    assert set(kinds[2:]) == {Stop}, "and nothing else comes before the end"
+    assert snapshots(run.scheduler.stop(Outcome("stopped", "again", 0), 6.0)) == []
+
+
+def test_a_run_that_fails_takes_none() -> None:
+    run = Run()
+    run.collected()
+    assert snapshots(run.hear(3, WorkerFailed("collector", "host", "E", "T"), 5.0)) == []
+
+
+def test_without_a_folder_there_are_none() -> None:
+    clock = SnapshotClock(0.0)
+    assert clock.take([1], 5.0) is None
+
+
+def test_learners_go_on_from_a_snapshot_once() -> None:
+    run = Run(math.inf, resume="snapshots/snapshot_000004")
+    tasks = [o.message for o in run.orders if isinstance(o.message, LearnTask)]
+    assert [task.resume for task in tasks] == ["snapshots/snapshot_000004"] * 2
+    assert run.clock.resume == ""
+
+
+# --------------------------------------------------------------------------------------- the keeper
+
+
+STATE = {"counters": {"env_steps": 3}, "replay": {"partitions": {}, "waiting": [], "newest": {}}}
+
+
+def state_with(*paths: str) -> dict[str, Any]:
+    return {**STATE, "replay": {"partitions": {}, "waiting": list(paths), "newest": {}}}
+
+
+def write_weights(path: Path) -> None:
+    path.write_bytes(b"weights")
+
+
+class Keeping:
+    """A keeper, and a learner that writes its part."""
+
+    def __init__(self, root: Path, keep: int = 2) -> None:
+        self.layout = RunLayout(root)
+        self.keeper = SnapshotKeeper(self.layout, keep)
+        self.clock = SnapshotClock(math.inf, self.keeper.new)
+
+    def take(self, *paths: str, train_iter: int = 5) -> str:
+        order = self.clock.take([1], 0.0)
+        assert order is not None
+        self.keeper.begin(order, state_with(*paths), {"env_steps": 3})
+        aside = self.layout.inside(order.folder)
+        files = write_files(aside, {"learner.pt": write_weights})
+        self.clock.part(1, SnapshotPart(order.name, files, train_iter, 0.25))
+        for snapshot in self.clock.take_complete():
+            self.keeper.commit(snapshot)
+        return order.name
+
+
+def test_a_whole_snapshot_gets_its_name_and_the_oldest_goes(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    assert [keeping.take(f"data/{n}.h5", train_iter=n) for n in (1, 2, 3)][-1] == "snapshot_000003"
+    keeping.keeper.close()
+    assert names(keeping.layout.snapshots_dir) == ["snapshot_000002", "snapshot_000003"]
+    newest = open_checkpoint(keeping.layout.snapshots_dir / "snapshot_000003")
+    assert newest.facts == {"env_steps": 3, "train_iter": 3}
+    assert newest.file("learner.pt").read_bytes() == b"weights"
+    ended = keeping.keeper.take_ended()
+    assert [kept.released for kept in ended] == [(), (), ("data/1.h5",)]
+    assert [kept.error for kept in ended] == ["", "", ""]
+    assert "the learner stood still for 250 ms" in ended[0].told
+    assert not list(tmp_path.rglob(".*")), "nothing is left aside"
+
+
+def test_numbers_go_on_and_shards_of_kept_snapshots_are_needed(tmp_path: Path) -> None:
+    first = Keeping(tmp_path)
+    first.take("data/1.h5")
+    first.take("data/2.h5")
+    first.keeper.close()
+    again = Keeping(tmp_path)
+    assert sorted(again.keeper.adopt_all()) == ["data/1.h5", "data/2.h5"]
+    assert again.take("data/3.h5") == "snapshot_000003"
+    again.keeper.close()
+    assert [kept.released for kept in again.keeper.take_ended()] == [("data/1.h5",)]
+
+
+def test_a_part_that_is_missing_leaves_the_one_before(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    keeping.take("data/1.h5")
+    order = keeping.clock.take([1, 2], 0.0)
+    assert order is not None
+    keeping.keeper.begin(order, state_with("data/2.h5"), {})
+    keeping.keeper.close()
+    assert names(keeping.layout.snapshots_dir) == ["snapshot_000001"]
+    lost = keeping.keeper.take_ended()[-1]
+    assert (lost.error, lost.released) == (
+        "a learner's part was missing at the end", ("data/2.h5",)
+    )  # fmt: skip
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_part_that_failed_is_told(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    order = keeping.clock.take([1], 0.0)
+    assert order is not None
+    keeping.keeper.begin(order, state_with(), {})
+    keeping.clock.part(1, SnapshotPart(order.name, {}, 5, 0.0, "No space left on device"))
+    for snapshot in keeping.clock.take_complete():
+        keeping.keeper.commit(snapshot)
+    keeping.keeper.close()
+    (kept,) = keeping.keeper.take_ended()
+    assert kept.error == "No space left on device"
+    assert names(keeping.layout.snapshots_dir) == []
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+
+def publish(layout: RunLayout, rank: int, number: int, rows: int = 4) -> str:
+    items = np.zeros(1, dtype=ITEM_DTYPE)
+    items["item_len"] = rows
+    block_id = (rank << BLOCK_ID_BITS) + number
+    facts = {
+        "task_id": "t", "buffer_id": "b", "block_id": block_id, "sealed_at": 1000.0 + number,
+    }  # fmt: skip
+    path = layout.shard_path(rank, number, 0.0)
+    columns = {"obs": np.arange(rows, dtype=np.float32)}
+    write_shard(layout, path, Block(columns, items, facts), fsync=False)
+    return path
+
+
+def snapshot_of(layout: RunLayout, waiting: list[str], newest: dict[str, int]) -> Any:
+    keeping = Keeping(layout.root)
+    order = keeping.clock.take([1], 0.0)
+    assert order is not None
+    state = {**STATE, "replay": {"partitions": {}, "waiting": waiting, "newest": newest}}
+    keeping.keeper.begin(order, state, {"env_steps": 3})
+    keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
+    for snapshot in keeping.clock.take_complete():
+        keeping.keeper.commit(snapshot)
+    keeping.keeper.close()
+    return open_checkpoint(layout.snapshots_dir / order.name)
+
+
+def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    known = publish(layout, 2, 7)
+    evicted = publish(layout, 2, 6)
+    later = [publish(layout, 2, 8), publish(layout, 3, 1), publish(layout, 2, RESTART_NUMBERS + 1)]
+    resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}))
+    assert list(resumed.published) == [later[1], known, later[0], later[2]], "the oldest first"
+    assert evicted not in resumed.published
+    assert (resumed.later, resumed.lost) == (12, 0)
+    ready = resumed.published[known]
+    assert (ready.block_id, ready.shard.rows) == ((2 << BLOCK_ID_BITS) + 7, 4)
+    assert resumed.folder == "snapshots/snapshot_000001"
+    assert resumed.facts["train_iter"] == 9
+
+
+def test_what_is_missing_or_damaged_is_told_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = RunLayout(tmp_path)
+    known = [publish(layout, 2, number) for number in (1, 2, 3)]
+    snapshot = snapshot_of(layout, known, {"2": 3})
+    (tmp_path / known[0]).unlink()
+    (tmp_path / known[1]).write_bytes(b"torn")
+    (tmp_path / "data" / "rank00002" / "x").mkdir()
+    (tmp_path / "data" / "rank00002" / "x" / "000009.h5").write_bytes(b"foreign")
+    resumed = resume_from(layout, snapshot)
+    assert list(resumed.published) == [known[2]]
+    assert (resumed.later, resumed.lost) == (0, 2)
+    assert sum("left out" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    snapshot = snapshot_of(layout, [], {})
+    save_state(snapshot.file("coordinator.h5"), "coordinator", 2, STATE)
+    with pytest.raises(CheckpointError, match=r"coordinator\.h5 is not what was written"):
+        open_checkpoint(snapshot.folder)
+    with pytest.raises(SnapshotError, match="schema 2"):
+        resume_from(layout, snapshot)
