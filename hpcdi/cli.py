@@ -48,9 +48,16 @@ def _train(arguments: Sequence[str]) -> int:
     parser = _parser("train", help_texts.TRAIN)
     _add_experiment(parser, nargs="?")
     _add_run_folder(parser, "a run")
+    parser.add_argument(
+        "--time-limit", metavar="TIME",
+        help="take a last snapshot and end (exit code 85) before 90 minutes, 1:30:00, 2-12:00:00 "
+        "are over (default: the queue's, from SLURM_JOB_END_TIME)",
+    )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
     config, overrides = _experiment_of(given)
-    train = TrainArguments(config, overrides, given.ranks, given.run_dir, given.resume)
+    train = TrainArguments(
+        config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
+    )
     launched = detect(os.environ)
     if launched.is_world:
         return run_rank(train, launched)

@@ -29,6 +29,8 @@ from pathlib import Path
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_REQUEUE = 85
+"""A snapshot is taken: whoever started the run may start it again, and it goes on."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

@@ -7,21 +7,28 @@ import os
 import sys
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
 from hpcdi.launch import resume, run_folder, words
 
 TERMINAL_VARIABLE = "HPCDI_TERMINAL"
 """Set to 1 where a person watches: ranks see a pipe, not the terminal."""
 
 
-def coordinate(context: Any) -> int:
-    """See a run through; gives the exit code."""
+def coordinate(context: Any, ends_at: float) -> int:
+    """See a run through; gives the exit code.
+
+    Args:
+        context: rank 0's place in the run.
+        ends_at: when the queue will end the job, in seconds since the epoch.
+    """
     from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.launch.time_limit import TimeLimit
     from hpcdi.utils.log import LOGGER, forget_events_after, say
     from hpcdi.worker.coordinator import Coordinator
 
     layout, config = context.layout, context.config
     is_terminal = os.environ.get(TERMINAL_VARIABLE) == "1"
+    limit = TimeLimit(ends_at, context.stop_request)
     for line in _opening(context):
         say(line)
     try:
@@ -29,8 +36,9 @@ def coordinate(context: Any) -> int:
         if snapshot is not None:  # before anybody writes curves anew
             forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
         with Coordinator(
-            config, context.link, layout, stop_request=context.stop_request, is_terminal=is_terminal
+            config, context.link, layout, stop_request=limit.take, is_terminal=is_terminal
         ) as coordinator:
+            limit.snapshot_s = coordinator.snapshot_s
             if snapshot is not None:
                 say(f"  resumed      {_resume(coordinator, layout, snapshot)}")
             outcome = _ended(coordinator.run(), coordinator.silent)
@@ -53,7 +61,7 @@ def coordinate(context: Any) -> int:
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
     """How the run ended: it has failed where ranks are silent, whatever it has reached."""
-    if not silent or outcome.exit_code != EXIT_DONE:
+    if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
         return outcome
     reason = f"{outcome.reason}; but ranks {silent} did not end in order"
     return dataclasses.replace(outcome, state="failed", reason=reason, exit_code=EXIT_FAILED)

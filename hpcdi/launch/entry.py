@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ class TrainArguments:
     run_dir: str | None = None
     resume: str | None = None
     """Run folder to go on with; its configuration is taken, `config` is not."""
+    time_limit: str | None = None
+    """How long the run may last, as Slurm spells it; by default what the queue says."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Agreement:
     run_dir: str
     placement: list[dict[str, Any]]
     restarts: int = 0
+    ends_at: float = float("inf")
     error: str = ""
     exit_code: int = EXIT_DONE
 
@@ -54,7 +58,11 @@ class Agreement:
 def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
     """Play this rank's role in an MPI world; gives the exit code."""
     flag = SignalFlag()
-    flag.install()
+    try:
+        flag.install()
+    except LaunchError as error:
+        sys.stderr.write(f"hpcdi: {error}\n")
+        return error.exit_code
     chosen_by_user = set(thread_variables(1)) & os.environ.keys()
     for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
         os.environ.setdefault(name, value)
@@ -99,8 +107,10 @@ def _agree(arguments: TrainArguments, world: Any) -> Agreement:
 def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agreement:
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
+    from hpcdi.launch.time_limit import end_of
 
     try:
+        ends_at = end_of(arguments.time_limit, os.environ, time.time())
         compiled, _ = load_experiment(config_file(arguments), arguments.overrides)
         config, mapping = compiled.config, compiled.to_mapping()
         check_world(len(placement), config)
@@ -120,7 +130,7 @@ def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agre
         return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    return Agreement(mapping, str(path), placement, restarts)
+    return Agreement(mapping, str(path), placement, restarts, ends_at)
 
 
 def config_file(arguments: TrainArguments) -> str:
@@ -173,7 +183,11 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
         learner_of(world.rank, config), group, flag.take, agreement.restarts,
     )  # fmt: skip
     try:
-        exit_code = coordinate(context) if role == "coordinator" else _work(role, context)
+        exit_code = (
+            coordinate(context, agreement.ends_at)
+            if role == "coordinator"
+            else _work(role, context)
+        )
     finally:
         close_log()
     return EXIT_DONE if run_folder.LAUNCHER_VARIABLE in os.environ else exit_code

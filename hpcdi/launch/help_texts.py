@@ -16,7 +16,8 @@ others collect.
 """
 
 EXIT_CODES = """\
-exit codes: 0 done, 1 a rank failed, 2 wrong configuration or command, 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 done, 1 a rank failed, 2 wrong configuration or command, 85 a snapshot is taken and
+the run can be gone on with (time limit, SIGUSR2), 130 Ctrl-C, 143 SIGTERM
 """
 
 TRAIN = """\
@@ -26,6 +27,12 @@ takes the role that its rank has:
   hpcdi train configs/cartpole_dqn.yaml                   here, with as many ranks as asked for
   hpcdi train configs/cartpole_dqn.yaml -n 6 seed=3       with 4 collectors, and another seed
   srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
+  hpcdi train --resume runs/cartpole_dqn/latest           go on from its newest snapshot
+  hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors
+
+A run takes a snapshot of itself every system.snapshot_s seconds, and one at its end: also by
+Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the settings are those of
+the run folder; others can be named.
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
 env.collector_env_num=16. Wrong keys and values are told before anything starts.

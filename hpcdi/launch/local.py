@@ -20,6 +20,7 @@ from hpcdi.launch import resume, run_folder
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
 from hpcdi.launch.entry import TrainArguments, config_file
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.signals import preempt_signals
 from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.layout import RunLayout
@@ -50,6 +51,8 @@ def train(arguments: TrainArguments) -> int:
         *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", *what, str(path),
         *arguments.overrides,
     ]  # fmt: skip
+    if arguments.time_limit is not None:
+        command += ["--time-limit", arguments.time_limit]
     try:
         with Job(command, path) as job:
             return job.wait()
@@ -117,9 +120,11 @@ class Job:
             preexec_fn=_die_with_parent,
         )
         self._asked: int | None = None
-        numbers = [signal.SIGINT, signal.SIGTERM]
+        self._preempt = preempt_signals()
+        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
             numbers.append(signal.SIGHUP)
+        numbers += [number for number in self._preempt if number not in numbers]
         self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
 
     def __enter__(self) -> Job:
@@ -170,9 +175,16 @@ class Job:
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal asks rank 0 for an orderly end; the second ends mpirun."""
+        """The first signal asks rank 0 for an orderly end; the second ends mpirun.
+
+        One by which the queue wants the nodes back is handed on, however often it comes.
+        """
         coordinator = self._facts()
         is_here = coordinator.get("host") == platform.node()
+        if number in self._preempt:
+            with contextlib.suppress(OSError):  # rank 0 may have gone already
+                os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
+            return
         if self._asked is None and is_here:
             asked = signal.SIGTERM if number == signal.SIGHUP else number
             self._asked = asked

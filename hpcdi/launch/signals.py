@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from hpcdi.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
 
 if TYPE_CHECKING:
     from hpcdi.comm.messages import StopRequest
 
-_EXIT_CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
+"""Names a signal by which the queue tells that it wants the nodes back, beside USR2."""
+
+_ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+
+
+def preempt_signals() -> list[signal.Signals]:
+    """Signals that ask for a last snapshot and the exit code "requeue me".
+
+    Raises:
+        LaunchError: the variable names no signal, or one that means something else.
+    """
+    given = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
+    if not given:
+        return [signal.SIGUSR2]
+    number = getattr(signal, f"SIG{given}", None)
+    if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
+        raise LaunchError(
+            f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} names no signal that can be used; "
+            "name one such as USR1 or HUP"
+        )
+    return sorted({signal.SIGUSR2, number})
 
 
 class SignalFlag:
-    """Remembers the first SIGINT or SIGTERM; a second one ends the process at once.
+    """Remembers the first signal; a second SIGINT or SIGTERM ends the process at once.
 
     Args:
         hint: what to tell the person who pressed Ctrl-C; empty: nothing.
@@ -26,11 +48,19 @@ class SignalFlag:
         self._hint = hint
         self._received: int | None = None
         self._taken = False
+        self._is_ending = False  # SIGINT or SIGTERM has come
 
     def install(self) -> None:
-        """Take over the two signals (main thread only)."""
-        for number in _EXIT_CODES:
+        """Take over SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 shows all stacks (main thread).
+
+        Raises:
+            LaunchError: see `preempt_signals`.
+        """
+        taken = [*_ENDING, *preempt_signals()]
+        for number in taken:
             signal.signal(number, self._handle)
+        if signal.SIGUSR1 not in taken:
+            faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
     def take(self) -> StopRequest | None:
         """What a signal asked for, once."""
@@ -40,11 +70,14 @@ class SignalFlag:
 
         self._taken = True
         number = signal.Signals(self._received)
-        return StopRequest(f"received {number.name}", _EXIT_CODES[number])
+        return StopRequest(f"received {number.name}", _ENDING.get(number, EXIT_REQUEUE))
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._received is not None:
-            os._exit(_EXIT_CODES[signal.Signals(number)])
-        self._received = number
-        if self._hint:  # printing is not for signal handlers
-            os.write(2, f"\nhpcdi: {self._hint}\n".encode())
+        ends = number in _ENDING
+        if ends and self._is_ending:
+            os._exit(_ENDING[signal.Signals(number)])
+        self._is_ending |= ends
+        if self._received is None:
+            self._received = number
+            if self._hint:  # printing is not for signal handlers
+                os.write(2, f"\nhpcdi: {self._hint}\n".encode())

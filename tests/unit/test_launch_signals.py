@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from signal import SIGINT, SIGTERM
+from signal import SIGINT, SIGTERM, SIGUSR1, SIGUSR2
 
 import pytest
 
 from hpcdi.comm.messages import StopRequest
-from hpcdi.launch.signals import SignalFlag
+from hpcdi.errors import LaunchError
+from hpcdi.launch.signals import SignalFlag, preempt_signals
 
 # It says what the flag holds whenever a line comes in; signals come while it waits for one.
 CHILD = """
@@ -29,7 +31,11 @@ for line in sys.stdin:
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     with process:
         assert process.stdout
@@ -54,12 +60,13 @@ def ask(process: subprocess.Popen[str]) -> str:
         (SIGTERM, SIGTERM, StopRequest("received SIGTERM", 143), 143),
         (SIGINT, SIGTERM, StopRequest("received SIGINT", 130), 143),
         (SIGTERM, SIGINT, StopRequest("received SIGTERM", 143), 130),
+        (SIGUSR2, None, StopRequest("received SIGUSR2", 85), 0),
     ],
 )
 def test_the_first_signal_asks_and_the_second_ends(
     child: subprocess.Popen[str],
     first: signal.Signals,
-    second: signal.Signals,
+    second: signal.Signals | None,
     request_: StopRequest,
     exit_code: int,
 ) -> None:
@@ -67,20 +74,58 @@ def test_the_first_signal_asks_and_the_second_ends(
     child.send_signal(first)
     assert ask(child) == str(request_)
     assert ask(child) == "None"  # it is said once
+    if second is None:
+        return
     child.send_signal(second)
     assert child.wait(timeout=30) == exit_code
+
+
+def test_a_preemption_is_not_the_first_of_two_that_end(child: subprocess.Popen[str]) -> None:
+    """The queue says USR2 first and TERM when time is up: the snapshot is being written then."""
+    child.send_signal(SIGUSR2)
+    assert ask(child) == str(StopRequest("received SIGUSR2", 85))
+    for _ in range(2):
+        child.send_signal(SIGUSR2)
+    child.send_signal(SIGTERM)
+    assert ask(child) == "None"
+    child.send_signal(SIGTERM)
+    assert child.wait(timeout=30) == 143
+
+
+def test_usr1_shows_what_all_threads_do(child: subprocess.Popen[str]) -> None:
+    child.send_signal(signal.SIGUSR1)
+    assert ask(child) == "None"
+    child.kill()
+    assert child.stderr
+    assert "most recent call first" in child.stderr.read()
+
+
+@pytest.mark.parametrize(("said", "number"), [("USR1", SIGUSR1), ("sigusr1", SIGUSR1)])
+def test_the_queue_may_have_a_signal_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, said: str, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", said)
+    assert preempt_signals() == sorted({SIGUSR2, number})
+
+
+@pytest.mark.parametrize("said", ["TERM", "KILL", "NOSUCH", "12", "DFL"])
+def test_a_signal_that_cannot_be_it_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", said)
+    with pytest.raises(LaunchError, match=f"HPCDI_PREEMPT_SIGNAL={said} names no signal"):
+        SignalFlag().install()
 
 
 def test_without_a_signal_nothing_is_asked() -> None:
     assert SignalFlag().take() is None
 
 
-def test_only_two_signals_are_taken_over() -> None:
+def test_only_these_signals_are_taken_over() -> None:
     old = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:
         SignalFlag().install()
         changed = {number for number in old if signal.getsignal(number) != old[number]}
     finally:
-        for number in (SIGINT, SIGTERM):
+        faulthandler.unregister(SIGUSR1)
+        for number in (SIGINT, SIGTERM, SIGUSR2):
             signal.signal(number, old[number])
-    assert changed == {SIGINT, SIGTERM}
+    assert changed == {SIGINT, SIGTERM, SIGUSR2}

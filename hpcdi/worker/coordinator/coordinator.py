@@ -172,6 +172,10 @@ class Coordinator(Closing, Configurable):
                 self._tasks[task_id] = TaskState(task_id)
                 self._tasks[task_id].start_time = start_time
 
+    def snapshot_s(self) -> float:
+        """Seconds that the last snapshot took until it was whole."""
+        return self._view.snapshot_s
+
     def resume(self, resumed: Resumed) -> None:
         """Go on from a snapshot of the run, before the loop begins."""
         self.load_state_dict(resumed.state)

@@ -57,6 +57,8 @@ class Traffic:
     """Seconds from a full block to its rows in a learner's memory."""
     blocks: int = 0
     data_bytes: int = 0
+    snapshot_s: float = 0.0
+    """What the last snapshot took until it was whole."""
     learning_since: tuple[float, int] | None = None
     """When the first train iteration was seen (seconds since the epoch), and the env steps then."""
 
@@ -165,6 +167,7 @@ class RunRecord:
 
     def snapshot(self, kept: Kept, env_steps: int) -> None:
         """A snapshot has its name, or could not be written."""
+        self.traffic.snapshot_s = kept.took_s
         if kept.error:
             name = kept.snapshot.name
             LOGGER.warning("%s could not be written: %s. Free some space", name, kept.error)

@@ -71,6 +71,11 @@ class RunView:
         self._tend_snapshots(scheduler)
         self._tell_failure(scheduler)
 
+    @property
+    def snapshot_s(self) -> float:
+        """Seconds that the last snapshot took until it was whole."""
+        return self._record.traffic.snapshot_s
+
     def snapshot_clock(self, every_s: float) -> SnapshotClock:
         """When to take snapshots; where nothing is written, there are none."""
         return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)

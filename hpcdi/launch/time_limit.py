@@ -1,0 +1,79 @@
+"""The end of the allocation: a run must have taken its last snapshot before it."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcdi.comm.messages import StopRequest
+from hpcdi.errors import EXIT_REQUEUE, LaunchError
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+_LEAST_S = 30.0
+"""Room before the limit, whatever a snapshot takes: ranks publish, say goodbye, processes end."""
+_TIMES = 3.0
+"""And so many times what the last snapshot took: disks are slowest when all jobs end."""
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a duration as Slurm spells it: ``90`` (minutes), ``1:30:00``, ``2-12:00:00``.
+
+    Raises:
+        LaunchError: it is none.
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        raise LaunchError(
+            f"--time-limit {text!r} is no duration: give minutes (90), hours:minutes:seconds "
+            "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
+        )
+    days, first, second, third = (int(part) if part else None for part in found.groups())
+    if days is not None:
+        hours, minutes, rest = first or 0, second or 0, third or 0
+    elif third is not None:
+        hours, minutes, rest = first or 0, second or 0, third
+    else:
+        hours, minutes, rest = 0, first or 0, second or 0
+    return float(((days or 0) * 24 + hours) * 3600 + minutes * 60 + rest)
+
+
+def end_of(given: str | None, variables: Mapping[str, str], now: float) -> float:
+    """When the run must be over, in seconds since the epoch; infinite: nobody says.
+
+    Args:
+        given: a duration from now on, see `seconds_of`; it comes before what the queue says.
+        variables: of the environment.
+        now: seconds since the epoch.
+    """
+    if given is not None:
+        return now + seconds_of(given)
+    said = variables.get(END_VARIABLE, "")
+    return float(said) if said.isdigit() and int(said) > 0 else math.inf
+
+
+class TimeLimit:
+    """Asks for the end of a run in time.
+
+    Args:
+        end: see `end_of`.
+        ask: what else may ask for it, e.g. a signal.
+
+    Attributes:
+        snapshot_s: gives what the last snapshot took, in seconds.
+    """
+
+    def __init__(self, end: float, ask: Callable[[], Any]) -> None:
+        self._end, self._ask = end, ask
+        self.snapshot_s: Callable[[], float] = lambda: 0.0
+
+    def take(self) -> Any:
+        """A request to end the run, once; None while there is none."""
+        request = self._ask()
+        left_s = self._end - time.time()
+        if request is None and left_s <= _LEAST_S + _TIMES * self.snapshot_s():
+            self._end = math.inf
+            return StopRequest(f"the time limit is near: {max(left_s, 0):.0f} s left", EXIT_REQUEUE)
+        return request
