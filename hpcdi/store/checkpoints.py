@@ -17,6 +17,7 @@ from it, is torn: it is passed over, and the one before it is taken.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -135,7 +136,10 @@ def remove_others(target: Path, keep: int, among: str = "") -> list[str]:
     kept = {target.name, *older[max(0, len(older) - keep + 1) :]}
     gone = [name for name in beside if name not in kept]
     for name in gone:
-        shutil.rmtree(target.parent / name, ignore_errors=True)
+        going = temporary_beside(target.parent / name)  # half of it must not be taken for torn
+        with contextlib.suppress(OSError):
+            (target.parent / name).replace(going)
+        shutil.rmtree(going, ignore_errors=True)
     return gone
 
 

@@ -45,3 +45,15 @@ def start(tmp_path: Path, started: list[Running]) -> Callable[..., Running]:
         return started[-1]
 
     return begin
+
+
+@pytest.fixture
+def resume(started: list[Running]) -> Callable[..., Running]:
+    """Goes on with the run of a folder by ``hpcdi train --resume``."""
+
+    def begin(run_dir: Path, *arguments: str) -> Running:
+        line = [sys.executable, "-m", "hpcdi", "train", "--resume", str(run_dir), *arguments]
+        started.append(Running(line, run_dir, {}, part=len(started)))
+        return started[-1]
+
+    return begin

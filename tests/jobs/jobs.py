@@ -38,9 +38,11 @@ class Ended:
 class Running:
     """A job that may still run; its output goes to files, so that it never blocks."""
 
-    def __init__(self, command: list[str], run_dir: Path, variables: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], run_dir: Path, variables: dict[str, str], part: int = 0
+    ) -> None:
         self.run_dir = run_dir
-        self._out, self._err = run_dir.with_suffix(".out"), run_dir.with_suffix(".err")
+        self._out, self._err = (run_dir.with_suffix(f".{part}.{end}") for end in ("out", "err"))
         environment = {**os.environ, "PYTHONPATH": str(HERE), **variables}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(

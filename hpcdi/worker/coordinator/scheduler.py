@@ -245,8 +245,8 @@ class Scheduler:
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
-        learners = self.desk.partitions
-        if not learners or not self.counters.env_steps:
+        learners, has_data = self.desk.partitions, self.desk.items_admitted
+        if not learners or not (has_data or self.counters.env_steps):
             return []
         order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []
