@@ -137,10 +137,10 @@ def _export(arguments: Sequence[str]) -> int:
     parser = _parser("export", help_texts.EXPORT)
     _add_policy(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="default: <exp_name>.pt2 or .onnx, here"
+        "-o", "--output", metavar="FILE", help="default: <exp_name>.pt2 or .onnx, in this folder"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="default: as FILE ends, else torch (torch.export)"
+        "--format", choices=FORMATS, help="default: by FILE's ending, else torch (torch.export)"
     )
     parser.add_argument(
         "--batch", type=_batch, default="dynamic", metavar="N",

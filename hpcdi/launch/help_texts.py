@@ -6,18 +6,18 @@ DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.
 
+  hpcdi doctor                                whether this machine and its MPI are fit for a run
   hpcdi plan configs/cartpole_dqn.yaml        what a run would do to this machine
   hpcdi train configs/cartpole_dqn.yaml       do it, with 4 ranks
   hpcdi serial configs/cartpole_dqn.yaml      do it in one process
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
-  hpcdi eval runs/cartpole_dqn/latest         what its policy is worth, and a film of it
+  hpcdi eval runs/cartpole_dqn/latest         what its policy is worth; --video films it
   hpcdi export runs/cartpole_dqn/latest       its policy as a file for PyTorch or ONNX
-  hpcdi doctor                                whether this machine and its MPI are fit for it
 """
 
 EXIT_CODES = """\
-exit codes: 0 done, 1 a rank failed, 2 wrong configuration or command, 85 a snapshot is taken and
-the run can be gone on with (time limit, SIGUSR2), 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 a snapshot is taken and the run
+can be gone on with (time limit, SIGUSR2), 130 Ctrl-C, 143 SIGTERM
 """
 
 TRAIN = """\
@@ -26,6 +26,7 @@ takes the role that its rank has:
 
   hpcdi train configs/cartpole_dqn.yaml                   here, with as many ranks as asked for
   hpcdi train configs/cartpole_dqn.yaml -n 6 seed=3       with 4 collectors, and another seed
+  hpcdi train configs/cartpole_dqn.yaml policy.learn.learner.learner_num=2      with 2 learners
   srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
   hpcdi train --resume runs/cartpole_dqn/latest           go on from its newest snapshot
   hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors
@@ -35,7 +36,8 @@ Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the sett
 the run folder; others can be named.
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
-env.collector_env_num=16. Wrong keys and values are told before anything starts.
+env.collector_env_num=16. Wrong keys and values are told before anything starts. A run folder's
+config.yaml has every setting there is, with its value.
 """
 
 SERIAL = """\
@@ -58,8 +60,8 @@ environments and memory, bytes and files a second.
 """
 
 INSPECT = """\
-Say what a shard, a policy, a snapshot or a whole run folder holds, and verify every checksum. The
-exit code is 1 if something is damaged.
+Say what a shard, a policy, a snapshot or a whole run folder holds, its checkpoints included, and
+verify every checksum. The exit code is 1 if something is damaged.
 
   hpcdi inspect runs/cartpole_dqn/latest
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
@@ -102,6 +104,6 @@ part and rank 0 prints:
   srun --mpi=pmix python -m hpcdi doctor --json       on the nodes of a Slurm job, for a program
 
 It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks
-and GPUs, in about a minute, and leaves nothing behind. Quotas are not asked for. The exit code is
-1 if a check fails; warnings do not count.
+and GPUs, in seconds on one host, and leaves nothing behind. Quotas are not asked for. The exit code
+is 1 if a check fails; warnings do not count.
 """

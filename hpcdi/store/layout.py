@@ -9,9 +9,12 @@
         run.json                    state, versions, host, placement, result
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
-        checkpoints/iteration_000010000/     of a learner, and ckpt_best, ckpt_final
+        policies/best.json                   what that is worth (of a serial run)
+        checkpoints/iteration_000010000/     of a learner, and ckpt_final; of a serial run ckpt_best
+        checkpoints1/                        of the second player's learner (serial battles)
         snapshots/snapshot_000007/           of the whole run: what it goes on from
         profile/rank0.json                   where a learner's time goes, where that was asked for
+        videos/iter_..._seed_0.mp4           films, where they were asked for
         log/rank00002.jsonl                  what each rank said
         tb/events.out.tfevents...            TensorBoard, written by rank 0
 """

@@ -15,6 +15,7 @@ import pytest
 import hpcdi
 from hpcdi import cli
 from hpcdi.config.load import load
+from hpcdi.launch import help_texts
 from hpcdi.policy.create import create_policy
 from hpcdi.worker import AdvancedReplayBuffer
 
@@ -71,8 +72,13 @@ def commands() -> list[str]:
     return [line for line in shell_lines() if line.startswith("hpcdi ") and " " in line[6:]]
 
 
+def commands_of(*names: str) -> list[str]:
+    """Command lines of some commands; the one that is there for its error is not among them."""
+    return sorted({c for c in commands() if c.split()[1] in names and "lern" not in c})
+
+
 @pytest.mark.parametrize(
-    "line", sorted({line for line in commands() if "inspect" not in line and "lern" not in line})
+    "line", [c for c in commands_of("train", "serial", "plan") if "--resume" not in c]
 )
 def test_commands_are_understood(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -83,8 +89,30 @@ def test_commands_are_understood(
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "line",
+    [c for c in commands_of("inspect", "eval", "export", "train") if " runs/" in c],
+)
+def test_commands_on_runs_are_understood(
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is wrong with them but that there is no such run: that is no matter of arguments."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(shlex.split(line)[1:]) == (1 if "inspect" in line else 2)
+    assert capsys.readouterr().err.startswith(f"hpcdi {line.split()[1]}: ")
+
+
+def test_readme_has_the_commands_that_help_has() -> None:
+    shown = {found[1] for line in shell_lines() if (found := re.search(r"\bhpcdi (\w+)", line))}
+    assert shown == set(re.findall(r"^  hpcdi (\w+)", help_texts.DESCRIPTION, flags=re.MULTILINE))
+
+
 def test_commands_are_found_at_all() -> None:
-    assert {line.split()[1] for line in commands()} == {"train", "serial", "plan", "inspect"}
+    found = {line.split()[1] for line in commands()}
+    assert found == {"train", "serial", "plan", "inspect", "eval", "export"}
 
 
 def test_the_error_it_shows_is_the_error(
@@ -104,35 +132,29 @@ def test_python_is_valid_and_bash_names_real_scripts() -> None:
         ast.parse(text)
 
 
-def test_the_buffer_that_it_shows_does_what_it_shows(
+def test_the_library_that_it_shows_does_what_it_shows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (shown,) = [text for kind, text in BLOCKS if kind == "python" and "ReplayBuffer" in text]
-    names: dict[str, Any] = {
-        "obs": np.zeros(4, np.float32), "observations": np.ones((300, 4), np.float32),
-        "actions": np.ones(300, np.int64), "rewards": np.ones(300), "dones": np.zeros(300, bool),
-        "td_errors": np.full(256, 2.0),
-    }  # fmt: skip
-    exec(compile(shown, "README.md", "exec"), names)
-    assert names["batch"].columns["obs"].shape == (256, 4)
-    assert set(names["batch"].drawn.use.tolist()) >= {1}
-    again = AdvancedReplayBuffer({"replay_buffer_size": 1_000_000})
-    again.load_data("buffer.h5")
-    assert again.count() == 301
-
-
-def test_the_collector_that_it_shows_does_what_it_shows() -> None:
-    (shown,) = [text for kind, text in BLOCKS if kind == "python" and "Collector" in text]
+    (shown,) = [text for kind, text in BLOCKS if kind == "python"]
     model = {"obs_shape": 4, "action_shape": 2}
     names: dict[str, Any] = {
         "make_one_environment": lambda: gymnasium.make("CartPole-v1"),
         "policy": create_policy({"type": "dqn", "model": model}, ["collect", "eval"]),
+        "td_errors": np.full(256, 2.0),
     }
     exec(compile(shown, "README.md", "exec"), names)
+    names["collector"].close()
     assert len(names["samples"]) == 256
     assert len(names["columns"]["reward"]) >= 4096
-    names["collector"].close()
+    assert names["batch"].columns["observation"].shape == (256, 4)
+    assert set(names["batch"].drawn.use.tolist()) >= {1}
+    again = AdvancedReplayBuffer({"replay_buffer_size": 1_000_000})
+    again.load_data("buffer.h5")
+    assert again.count() == len(names["columns"]["reward"])
+    again = AdvancedReplayBuffer({"replay_buffer_size": 1_000_000})
+    again.push(names["samples"])  # the other way, of which it speaks
+    assert again.count() == 256
 
 
 def test_the_changelog_knows_the_present() -> None:

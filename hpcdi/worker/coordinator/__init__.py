@@ -1,11 +1,11 @@
 """Rank 0: who does what, and when the run is over.
 
 Owns: tasks and who sets them (`task`, `*_parallel_commander`), who is free (`resource_manager`),
-what is learnt from (`replay_desk`, and `on_policy`), how a run begins and ends (`lifecycle`), the
-decisions about all that (`scheduler`: messages and time in, orders out, nothing else), the loop
-that carries them out (`coordinator`), what people see (`view`, `records`, `progress`); for a run in
-one process, its commander (`base_serial_commander`). May import: `worker.replay_buffer`, `policy`,
-`store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
+what is learnt from (`replay_desk`, each learner's `partition`, `on_policy`), how a run begins and
+ends (`lifecycle`), the decisions about all that (`scheduler`: messages and time in, orders out,
+nothing else), the loop that carries them out (`coordinator`), what people see (`view`, `records`,
+`progress`); for a run in one process, its commander (`base_serial_commander`). May import:
+`worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
 decision that needs no clock, no MPI and no file can be tested with ``==``.
 
 Life of a run::
