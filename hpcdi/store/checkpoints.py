@@ -31,6 +31,10 @@ from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside, write_json
 
 MANIFEST = "manifest.json"
+POLICY_FILE = "policy.safetensors"
+"""Of every checkpoint: the weights."""
+BEST_CHECKPOINT = "ckpt_best"
+"""The one with the best evaluation; of a run over ranks it holds weights alone."""
 _BEFORE = ".before"
 _CHUNK = 1 << 20
 

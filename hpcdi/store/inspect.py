@@ -15,7 +15,7 @@ import numpy as np
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK
 from hpcdi.store.block import FORMAT as BLOCK_FORMAT
-from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.checkpoints import MANIFEST, names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
@@ -35,11 +35,13 @@ class Report:
 
 
 def inspect(path: str | Path) -> Report:
-    """Look into a shard, a policy, saved state, or a whole run folder."""
+    """Look into a shard, a policy, saved state, a checkpoint, or a whole run folder."""
     path = Path(path)
     report = Report()
     try:
-        if path.is_dir():
+        if path.is_dir() and (path / MANIFEST).is_file():
+            report.lines.append(_checkpoint(path))
+        elif path.is_dir():
             _run_folder(path, report)
         elif not path.exists():
             report.errors.append(f"{path}: does not exist")
@@ -131,8 +133,7 @@ def _run_folder(path: Path, report: Report) -> None:
         f"  data: {shards} shards, {transitions} transitions, {human_bytes(size)}, "
         + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
     )
-    others = [*sorted(path.glob("policies/*.safetensors")), *sorted(path.glob("snapshots/*.h5"))]
-    for other in others:
+    for other in sorted(path.glob("policies/*.safetensors")):
         found = inspect(other)
         report.lines += [f"  {line}" for line in found.lines[:1]]
         report.errors += found.errors
@@ -145,13 +146,17 @@ def _checkpoints(layout: RunLayout, report: Report) -> None:
     folders = [layout.snapshots_dir, *sorted(layout.root.glob("checkpoints*"))]
     for path in [folder / name for folder in folders for name in names(folder)]:
         try:
-            facts = open_checkpoint(path).facts
+            report.lines.append(f"  {_checkpoint(path)}")
         except CheckpointError as error:
             report.errors.append(str(error))
-            continue
-        kind = "snapshot" if path.parent == layout.snapshots_dir else "checkpoint"
-        steps = facts.get("env_steps", facts.get("collector_envstep"))
-        report.lines.append(f"  {path}: {kind} at env step {steps}, all checksums right")
+
+
+def _checkpoint(path: Path) -> str:
+    facts = open_checkpoint(path).facts
+    kind = "snapshot" if path.parent.name == "snapshots" else "checkpoint"
+    steps = facts.get("env_steps", facts.get("collector_envstep"))
+    at = "" if steps is None else f", env step {steps}"
+    return f"{path}: {kind} at train iteration {facts['train_iter']}{at}, all checksums right"
 
 
 def _fact(name: str, value: Any) -> str:

@@ -10,7 +10,7 @@
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   what that is worth (of a serial run)
-        checkpoints/iteration_000010000/     of a learner, and ckpt_final; of a serial run ckpt_best
+        checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
         checkpoints1/                        of the second player's learner (serial battles)
         snapshots/snapshot_000007/           of the whole run: what it goes on from
         profile/rank0.json                   where a learner's time goes, where that was asked for

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from hpcdi import __version__
 from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
 from hpcdi.store.atomic import sweep_temporary
-from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint
-from hpcdi.store.policies import read_policy
+from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_checkpoint
+from hpcdi.store.policies import pack, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
-from hpcdi.worker.learner.checkpointing import checkpoint_name
+from hpcdi.worker.learner.checkpointing import checkpoint_name, learner_files, load_learner
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -385,3 +387,47 @@ def test_from_a_gpu_and_to_one(tmp_path: Path, kind: str, way: tuple[bool, bool]
     assert all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
     learn(learners[1], 1)
     assert learners[1].train_iter == 4
+
+
+def test_the_best_of_a_run_over_ranks_holds_weights_alone(tmp_path: Path) -> None:
+    """A collector judged them; what it writes can be begun with, evaluated and exported."""
+    writer, again = learner_of(tmp_path / "a"), learner_of(tmp_path / "b", policy_of(seed=1))
+    learn(writer, 3)
+    image = pack(writer.policy.state_dict()["model"], 3)
+    folder = save_checkpoint(
+        tmp_path / "checkpoints", "ckpt_best",
+        {"policy.safetensors": partial(publish_policy, image=image)}, {"train_iter": 3}, keep=None,
+    )  # fmt: skip
+    load_learner(again, folder)
+    assert same(again.policy.state_dict()["model"], writer.policy.state_dict()["model"])
+    assert again.train_iter == 0
+
+
+def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> None:
+    """In a snapshot of the run; one that was not there has those that it started with."""
+    writers: dict[str, Any] = {}
+    learners = [learner_of(tmp_path, policy_of("ppo", seed=rank), rank=rank) for rank in (0, 1)]
+    for learner in learners:
+        writers |= learner_files(learner)
+    assert set(writers) == {"policy.safetensors", "learner.pt", "learner_1.pt"}
+    folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
+    for rank in (0, 1, 2):
+        again = learner_of(tmp_path, policy_of("ppo", seed=7), rank=rank)
+        before = again.policy.state_dict()["rng"]
+        load_learner(again, folder)
+        expected = before if rank == 2 else learners[rank].policy.state_dict()["rng"]
+        assert again.policy.state_dict()["rng"] == expected
+
+
+def test_files_of_a_learner_hold_what_it_was_then(tmp_path: Path) -> None:
+    """They are written while it goes on."""
+    learner = learner_of(tmp_path)
+    learn(learner, 2)
+    then = copy.deepcopy(learner.policy.state_dict())
+    files = learner_files(learner)
+    learn(learner, 3)
+    folder = save_checkpoint(tmp_path, "later", files, {"train_iter": 2}, keep=None)
+    again = learner_of(tmp_path, policy_of(seed=3))
+    load_learner(again, folder)
+    assert same(again.policy.state_dict(), then)
+    assert again.train_iter == 2

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hpcdi.store.block import Block
+from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
@@ -41,12 +42,16 @@ def layout(tmp_path: Path) -> RunLayout:
         write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
     publish_policy(layout.latest_policy, pack({"w": torch.ones(2)}, 9), fsync=False)
     state = {"counters": {"env_steps": 7}, "index": np.arange(3)}
-    save_state(state_of(layout), "coordinator", 1, state, fsync=False)
+    save_checkpoint(
+        layout.snapshots_dir, "snapshot_000001",
+        {"coordinator.h5": lambda path: save_state(path, "coordinator", 1, state, fsync=False)},
+        {"train_iter": 5, "env_steps": 7}, keep=None,
+    )  # fmt: skip
     return layout
 
 
 def state_of(layout: RunLayout) -> Path:
-    return layout.snapshots_dir / "coordinator.h5"
+    return layout.snapshots_dir / "snapshot_000001" / "coordinator.h5"
 
 
 def shards_of(layout: RunLayout) -> list[Path]:
@@ -114,7 +119,17 @@ def test_a_run_folder(layout: RunLayout) -> None:
     assert "data: 3 shards, 12 transitions" in text
     assert "all checksums right" in text
     assert "policy of train iteration 9" in text
-    assert "state of 'coordinator'" in text
+    assert "snapshot at train iteration 5, env step 7, all checksums right" in text
+
+
+def test_a_checkpoint_by_its_folder(layout: RunLayout) -> None:
+    folder = state_of(layout).parent
+    assert inspect(folder).lines == [
+        f"{folder}: snapshot at train iteration 5, env step 7, all checksums right"
+    ]
+    state_of(layout).write_bytes(b"torn")
+    (error,) = inspect(folder).errors
+    assert error == f"{folder}: is torn: coordinator.h5 is not what was written"
 
 
 def test_one_damaged_shard_is_named_and_the_rest_is_counted(layout: RunLayout) -> None:
@@ -139,7 +154,7 @@ def test_every_damaged_file_is_named(layout: RunLayout) -> None:
         str(shards_of(layout)[0]),
         str(shards_of(layout)[2]),
         str(layout.latest_policy),
-        str(state_of(layout)),
+        str(state_of(layout).parent),
     }
 
 

@@ -2,7 +2,8 @@
 
 ::
 
-    <ckpt_dir>/iteration_000010000/     or ckpt_best, ckpt_final, or a name of the caller's
+    <ckpt_dir>/iteration_000010000/     or ckpt_best, ckpt_final, or a name of the caller's; the
+                                        ckpt_best of a run over ranks has no learner.pt
       policy.safetensors                the weights, as collectors and `hpcdi inspect` read them
       learner.pt                        optimizer, target network, counters, torch's random numbers
       manifest.json                     checksums; train iteration, environment steps, versions
@@ -25,7 +26,9 @@ from typing import Any
 from hpcdi import __version__
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.checkpoints import (
+    BEST_CHECKPOINT,
     MANIFEST,
+    POLICY_FILE,
     Checkpoint,
     load_tensors,
     open_checkpoint,
@@ -36,9 +39,9 @@ from hpcdi.store.policies import pack, publish_policy, read_policy
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.learner.learner_view import LearnerView
 
-BEST, FINAL = "ckpt_best", "ckpt_final"
+BEST, FINAL = BEST_CHECKPOINT, "ckpt_final"
 _BY_ITERATION = "iteration_"
-_POLICY, _LEARNER = "policy.safetensors", "learner.pt"
+_POLICY, _LEARNER = POLICY_FILE, "learner.pt"
 _OF_RANK = "learner_{}.pt"
 _OWN = ("rng",)
 """Keys of a policy's state that each learner of a group has for itself."""
@@ -164,6 +167,8 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
 
 def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
     """What a checkpoint holds beside the weights, for a learner of a group."""
+    if not checkpoint.file(_LEARNER).exists():  # weights that a collector has found to be the best
+        return {}
     rest: dict[str, Any] = load_tensors(checkpoint.file(_LEARNER))
     if rank > 0:  # random numbers must differ: its own if it was there, else those of its start
         rest["random"] = {}

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hpcdi.comm.messages import (
@@ -21,6 +22,7 @@ from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError
 from hpcdi.store.builder import Segment
+from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.policies import publish_policy
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
@@ -240,9 +242,15 @@ class MPIFileSystemCollector(BaseCommCollector):
         image = self._inlet.evaluated
         if image is None or not result.is_evaluation:
             return
-        if result.episode_returns.mean() > task.publish_above:
-            fsync = self._place.config.system.storage.fsync
-            publish_policy(self._place.layout.best_policy, image, fsync=fsync)
+        mean = float(result.episode_returns.mean())
+        if mean > task.publish_above:
+            layout, fsync = self._place.layout, self._place.config.system.storage.fsync
+            publish_policy(layout.best_policy, image, fsync=fsync)
+            save_checkpoint(
+                layout.checkpoints_dir, BEST_CHECKPOINT,
+                {POLICY_FILE: partial(publish_policy, image=image)},
+                {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
+            )  # fmt: skip
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)
