@@ -1,7 +1,7 @@
 """The learners' process group: torch.distributed beside MPI.
 
 Messages go by MPI, gradients by NCCL or gloo. The group is formed from MPI ranks, without a port
-for anybody to choose: its rank 0 binds a store to a free port first, and tells the others by MPI.
+for anybody to choose: its rank 0 makes a store first, and tells the others by MPI where it is.
 
 This is joining and leaving; what members do together is in `collectives`, and importable from here.
 """
@@ -38,6 +38,7 @@ from hpcdi.comm.collectives import (
     reduce_data,
     synchronize,
 )
+from hpcdi.comm.rendezvous import store_at, store_of_ranks
 from hpcdi.comm.shares import to_ddp_config
 from hpcdi.errors import CommError
 
@@ -112,7 +113,11 @@ def dist_init(
     if backend == "nccl":
         torch.cuda.set_device(local_device(hosts[:rank].count(platform.node()) if hosts else rank))
     try:
-        store = _open_store(group, hosts, (addr, port), rank, world_size, limit)
+        if group is None:
+            store = store_at(addr, port, rank, world_size, limit)
+        else:
+            _choose_interface(hosts)
+            store = store_of_ranks(group, hosts, limit)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
@@ -235,34 +240,11 @@ def local_device(local_learner: int) -> int:
     return local_learner % max(torch.cuda.device_count(), 1)
 
 
-def _open_store(
-    group: MPI.Comm | None,
-    hosts: list[str],
-    address: tuple[str | None, int | None],
-    rank: int,
-    world_size: int,
-    timeout: timedelta,
-) -> dist.Store:
-    if group is None:
-        addr, port = address
-        host = addr or os.environ.get("MASTER_ADDR", "127.0.0.1")
-        number = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
-        if world_size > 1 and number == 0:
-            raise CommError("a group of several processes needs MPI, or addr and port of rank 0")
-        return dist.TCPStore(host, number, world_size, rank == 0, timeout)
-    host = hosts[0]
-    if len(set(hosts)) == 1 and sys.platform == "linux":  # whatever names this host has
-        host = "127.0.0.1"
-        if _INTERFACE not in os.environ:
-            os.environ[_INTERFACE] = "lo"
-            _set_by_us.append(_INTERFACE)
-    host = os.environ.get("HPCDI_MASTER_ADDR", host)
-    if rank == 0:
-        store = dist.TCPStore(host, 0, world_size, True, timeout, wait_for_workers=False)
-        group.bcast((host, store.port), root=0)
-        return store
-    host, number = group.bcast(None, root=0)
-    return dist.TCPStore(host, number, world_size, False, timeout)
+def _choose_interface(hosts: list[str]) -> None:
+    """Have gloo speak over the loopback where all members are on one host."""
+    if len(set(hosts)) == 1 and sys.platform == "linux" and _INTERFACE not in os.environ:
+        os.environ[_INTERFACE] = "lo"
+        _set_by_us.append(_INTERFACE)
 
 
 def _from_environment(name: str, given: int | None) -> int:

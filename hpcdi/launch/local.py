@@ -15,7 +15,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    LaunchError,
+)
 from hpcdi.launch import resume, run_folder
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
 from hpcdi.launch.entry import TrainArguments, config_file
@@ -138,7 +145,7 @@ class Job:
             self._process.wait()
 
     def wait(self) -> int:
-        """Wait for the job; gives the run's exit code."""
+        """Wait for the job; gives the run's exit code, whatever number mpirun made of it."""
         returned = self._process.wait()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         facts = self._facts()
@@ -150,9 +157,10 @@ class Job:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
         elif not facts and returned != EXIT_DONE:
-            return returned  # it never started; the ranks have said why
+            # it never started; the ranks, or mpirun, have said why
+            return EXIT_USAGE if returned == EXIT_USAGE else EXIT_FAILED
         else:
-            state, exit_code = "failed", returned or EXIT_FAILED
+            state, exit_code = "failed", EXIT_FAILED
             reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
             log = self._path / "log"
             sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
@@ -164,9 +172,9 @@ class Job:
         """Exit code of a run that has said how it ended."""
         if exit_code == EXIT_DONE and returned != EXIT_DONE:
             sys.stderr.write(
-                f"hpcdi: the run was done, but a rank did not leave well ({returned})\n"
+                f"hpcdi: the run was done, but a rank did not leave well (mpirun: {returned})\n"
             )
-            return returned
+            return EXIT_FAILED
         return exit_code
 
     def _facts(self) -> dict[str, Any]:

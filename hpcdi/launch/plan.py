@@ -36,7 +36,9 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     for rank in range(ranks):
         role = role_of(rank, ranks, config)
         threads = threads_of(role, cores, ranks - learner_count(config), learner_count(config))
-        device = "cuda" if role == "learner" and config.policy.cuda else "cpu"
+        is_on_gpu = role == "learner" and config.policy.cuda
+        # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
+        device = f"cuda:{rank - 1}" if is_on_gpu else "cpu"
         envs = str(config.env.collector_env_num) if role == "collector" else "-"
         memory = human_bytes(memory_of(role, config, row_bytes))
         lines.append(f"{rank:>4}  {role:<12} {device:<7} {threads:>7}  {envs:>12}  {memory}")

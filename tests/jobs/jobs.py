@@ -77,6 +77,12 @@ class Running:
         return path.read_bytes().replace(b"\0", b"").decode(errors="replace")
 
 
+def is_learning(job: Running) -> bool:
+    """Whether batches are being learnt from, and some data are on disk."""
+    log = job.run_dir / "log" / "rank00001.jsonl"
+    return log.exists() and '"scalars"' in log.read_text()
+
+
 def processes_of(run_dir: Path) -> list[int]:
     """Processes whose command line names a run folder; the kernel may need a moment."""
     for _ in range(40):

@@ -1,14 +1,19 @@
-"""Components with a planted error, one for each role; they write down when they raised."""
+"""Components with a planted error, one for each role, which write down when they raised; and
+policies that write down what they do."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.ppo import PPOPolicy
+from hpcdi.policy.ppo_settings import PPOConfig
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY, POLICY_REGISTRY
 from hpcdi.worker.coordinator.solo_parallel_commander import SoloCommander
 
@@ -50,6 +55,23 @@ class PlantedLearner(DQNPolicy):
         if self._learner.updates == 20:
             raise_planted("learner")
         return super()._forward_learn(data, **kwargs)
+
+
+@POLICY_REGISTRY.register("planted_second_learner")
+class PlantedSecondLearner(PlantedLearner):
+    """Raises in the 20th update of the second learner; the first one waits for its gradients."""
+
+    @dataclass(frozen=True)
+    class Config(PlantedLearner.Config):
+        """No settings of its own."""
+
+        type: str = "planted_second_learner"
+
+    def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
+        from hpcdi.comm.dist import get_rank
+
+        learn = super() if get_rank() == 1 else super(PlantedLearner, self)
+        return learn._forward_learn(data, **kwargs)
 
 
 @POLICY_REGISTRY.register("planted_collector")
@@ -94,3 +116,61 @@ class PlantedHang(DQNPolicy):
     def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
         time.sleep(0.002)  # so that the run outlasts the first two seconds on any machine
         return super()._forward_learn(data, **kwargs)
+
+
+class Watched:
+    """Writes down, for each learner, what its steps lead to and which files it publishes.
+
+    In the folder that the variable WATCHED names: ``steps<n>``, a hash of the parameters before the
+    first step and after each, and ``files<n>``, the paths, a line each.
+    """
+
+    _learner: Any
+
+    def _init_learn(self) -> None:
+        from hpcdi.comm.dist import get_rank
+
+        super()._init_learn()  # type: ignore[misc]
+        folder = Path(os.environ["WATCHED"])
+        steps, files = folder / f"steps{get_rank()}", folder / f"files{get_rank()}"
+
+        def on_step(optimizer: Any, *_given: Any) -> None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            state = b"".join(p.detach().numpy().tobytes() for p in parameters)
+            write_line(steps, hashlib.blake2b(state, digest_size=8).hexdigest())
+
+        def on_event(event: str, given: tuple[Any, ...]) -> None:
+            if event == "os.rename":
+                write_line(files, os.fsdecode(given[1]))
+
+        on_step(self._learner.optimizer)
+        self._learner.optimizer.register_step_post_hook(on_step)
+        sys.addaudithook(on_event)
+
+
+def write_line(path: Path, line: str) -> None:
+    """Add a line to a file, now."""
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+@POLICY_REGISTRY.register("watched_dqn")
+class WatchedDQN(Watched, DQNPolicy):
+    """DQN that is watched."""
+
+    @dataclass(frozen=True)
+    class Config(DQNPolicy.Config):
+        """No settings of its own."""
+
+        type: str = "watched_dqn"
+
+
+@POLICY_REGISTRY.register("watched_ppo")
+class WatchedPPO(Watched, PPOPolicy):
+    """PPO that is watched."""
+
+    @dataclass(frozen=True)
+    class Config(PPOConfig):
+        """No settings of its own."""
+
+        type: str = "watched_ppo"

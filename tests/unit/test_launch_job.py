@@ -44,9 +44,10 @@ def write_run(path: Path, **facts: Any) -> None:
 @pytest.mark.parametrize(
     ("run", "returned", "exit_code"),
     [
-        (None, 3, 3),
+        (None, 3, 1),  # mpirun's numbers say little, and not the same in all libraries
+        (None, EXIT_USAGE, EXIT_USAGE),
         ({"state": "done", "exit_code": 0}, 0, 0),
-        ({"state": "done", "exit_code": 0}, 9, 9),  # a rank broke as it left
+        ({"state": "done", "exit_code": 0}, 9, 1),  # a rank broke as it left
         ({"state": "stopped", "exit_code": 143}, 9, 143),  # what the run says counts, not mpirun
         ({"state": "failed", "exit_code": 1}, 0, 1),
         ({"state": "stopped", "exit_code": 143}, 0, 143),
@@ -61,20 +62,20 @@ def test_the_exit_code_is_the_run_s(
         assert job.wait() == exit_code
 
 
-@pytest.mark.parametrize(("returned", "exit_code"), [(0, 1), (14, 14)])
+@pytest.mark.parametrize("returned", [0, 14, 137])
 def test_a_job_that_ends_without_a_word_has_failed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int, exit_code: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int
 ) -> None:
-    """mpirun exits with 0 when a node dies."""
+    """mpirun exits with 0 when a node dies, with 137 when a rank is killed."""
     path = tmp_path / "run"
     write_run(path, state="running", exp_name="x")
     with Job(["sh", "-c", f"exit {returned}"], path) as job:
-        assert job.wait() == exit_code
+        assert job.wait() == 1
     said = capfd.readouterr().err
     assert f"mpirun: {returned}" in said
     assert str(path / "log") in said
     facts = json.loads(RunLayout(path).run_file.read_text())
-    assert (facts["state"], facts["exit_code"], facts["exp_name"]) == ("failed", exit_code, "x")
+    assert (facts["state"], facts["exit_code"], facts["exp_name"]) == ("failed", 1, "x")
 
 
 def test_a_job_that_ends_well_before_it_began_has_failed(tmp_path: Path) -> None:
@@ -97,9 +98,9 @@ def test_a_run_that_was_faster_is_left_alone(tmp_path: Path) -> None:
 def test_the_ranks_get_their_variables_and_no_input(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["sh", "-c", "read line; echo $HPCDI_LAUNCHER $?; exit 5"]
+    command = ["sh", "-c", "read line; echo $HPCDI_LAUNCHER $?; exit 2"]
     with Job(command, tmp_path) as job:
-        assert job.wait() == 5
+        assert job.wait() == 2
     assert capfd.readouterr().out == f"{platform.node()}:{os.getpid()} 1\n"
 
 

@@ -16,6 +16,7 @@ from hpcdi.launch.plan import memory_of, plan, row_size
 from hpcdi.policy.create import create_policy
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.types import Spaces
+from hpcdi.utils.metrics import human_bytes
 from hpcdi.worker.collector.rollout import rollout_form
 
 CONFIG = "configs/cartpole_dqn.yaml"
@@ -97,7 +98,23 @@ def test_every_rank_has_its_line() -> None:
 
 def test_the_learner_of_a_cuda_policy_has_the_device() -> None:
     rows = table(plan(*experiment("policy.cuda=true"), 3))
-    assert [row[2] for row in rows] == ["cpu", "cuda", "cpu"]
+    assert [row[2] for row in rows] == ["cpu", "cuda:0", "cpu"]
+
+
+def test_several_learners_have_a_device_and_a_part_of_the_buffer_each() -> None:
+    overrides = ("policy.learn.learner.learner_num=3", "policy.cuda=true")
+    config, spaces = experiment(*overrides)
+    rows = table(plan(config, spaces, 6))
+    assert [row[1] for row in rows] == ["coordinator", *["learner"] * 3, *["collector"] * 2]
+    assert [row[2] for row in rows] == ["cpu", "cuda:0", "cuda:1", "cuda:2", "cpu", "cpu"]
+    row_bytes = row_size(config, spaces)
+    # 150,000 items in three parts; a ring has 1.25 rows an item and room for two blocks
+    block = 150_000 // 3 // 4
+    ring = (50_000 * 5 // 4 + 2 * block) * row_bytes
+    assert memory_of("learner", config, row_bytes) == ring
+    assert {row[5] for row in rows[1:4]} == {human_bytes(ring)}
+    alone, _ = experiment("policy.cuda=true")
+    assert memory_of("learner", alone, row_bytes) == 3 * ring
 
 
 def test_memory_follows_the_buffer_and_the_blocks() -> None:
