@@ -19,7 +19,7 @@ from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import read_policy
 from hpcdi.store.snapshots import load_state
-from hpcdi.worker.coordinator.coordinator import STATE_VERSION
+from hpcdi.worker.coordinator.snapshot_keeper import STATE_FILE, STATE_KIND, STATE_VERSION
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -105,7 +105,8 @@ def test_priorities_come_back_from_the_learner(start: Start) -> None:
         "policy.other.commander.max_train_iter=300", "policy.other.replay_buffer.min_fill=200",
     ).wait()  # fmt: skip
     assert ended.code == 0, ended.out + ended.err
-    state = load_state(ended.run_dir / "snapshots" / "coordinator.h5", "coordinator", STATE_VERSION)
+    newest = sorted((ended.run_dir / "snapshots").iterdir())[-1]
+    state = load_state(newest / STATE_FILE, STATE_KIND, STATE_VERSION)
     masses = state["replay"]["partitions"]["rank1"]["buffer"]["index"]["mass"]
     assert len(np.unique(masses[masses > 0])) > 1000, "each drawn item has a priority of its own"
     assert state["counters"]["train_iter"] >= 300
