@@ -129,7 +129,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     report = inspect(run_dir)
     assert not report.errors, report.errors
     told = "\n".join(report.lines)
-    for said in ("ckpt_final: checkpoint at train iteration", "snapshot at env step"):
+    for said in ("ckpt_final: checkpoint at train iteration", "snapshot at train iteration"):
         assert told.count(said) == 1
     assert not (run_dir / "data").exists()
 
