@@ -2,11 +2,12 @@
 
 Starts mpirun itself. Ways to average gradients are run in turns, block by block, within one job;
 figures are medians over the rounds, ratios are medians of ratios within a round. One thread each.
-The share of communication is what two learners lose to two that do not speak to each other.
+The share of communication is what two learners lose to two that do not speak to each other. Then
+real runs, see `learner_runs`: how fast one learner and two are, and how well they learn.
 
-    python tools/bench_learners.py              about three minutes
-    python tools/bench_learners.py --quick      less than one
-    python tools/bench_learners.py --buckets    bucket sizes against each other, nothing else
+    python tools/bench_learners.py              about twelve minutes
+    python tools/bench_learners.py --quick      less than two
+    python tools/bench_learners.py --only runs  one of: steps, buckets, runs, learning
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from figures import Row, at_most, parser, show
+from learner_runs import learning_rows, speed_rows
 
 if TYPE_CHECKING:
     import torch
@@ -49,14 +51,15 @@ class Figures:
 def main() -> None:
     """Measure, and print."""
     command_line = parser(__doc__ or "")
-    command_line.add_argument("--buckets", action="store_true", help="compare bucket sizes")
+    command_line.add_argument("--only", choices=(*SECTIONS, "buckets"), help="one section alone")
+    command_line.add_argument("--seeds", type=int, default=10, help="of the learning curves")
     command_line.add_argument("--rank", default="", help="(a rank of the job: what it measures)")
     given = command_line.parse_args()
     if given.rank:
         rank_main(given.rank, 8 if given.quick else 40)
         return
-    for section in [bucket_rows] if given.buckets else SECTIONS:
-        show(section(given), given.json)
+    for section in [given.only] if given.only else SECTIONS:
+        show({**SECTIONS, "buckets": bucket_rows}[section](given), given.json)
 
 
 def synchronisation_rows(given: argparse.Namespace) -> list[Row]:
@@ -289,7 +292,7 @@ def block(step: Step, count: int) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - busy
 
 
-SECTIONS = [synchronisation_rows]
+SECTIONS = {"steps": synchronisation_rows, "runs": speed_rows, "learning": learning_rows}
 
 if __name__ == "__main__":
     main()
