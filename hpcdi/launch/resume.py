@@ -19,10 +19,10 @@ def config_of(path: str, role: str, given: str | None = None) -> str:
     Args:
         path: the run folder.
         role: of its rank 0: "coordinator" of a run over ranks, "serial" of one in a process.
-        given: a configuration that was named, too; it must be the same but for nothing.
+        given: a configuration that was named, too: one too many.
 
     Raises:
-        LaunchError: the folder holds no such run.
+        LaunchError: the folder holds no such run, or another configuration was named.
     """
     facts = run_folder.read(Path(path))
     placement = facts.get("placement") or [{}]

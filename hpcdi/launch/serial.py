@@ -39,7 +39,7 @@ def serial(arguments: SerialArguments) -> int:
 
     config_file = arguments.config
     if arguments.resume is not None:
-        config_file = resume.config_of(arguments.resume, "serial")
+        config_file = resume.config_of(arguments.resume, "serial", arguments.config)
     if config_file is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)

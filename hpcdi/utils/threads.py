@@ -6,8 +6,11 @@ from ending after an error.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
+
+from hpcdi.utils.lifetime import Closing
 
 
 class BackgroundThread:
@@ -50,3 +53,35 @@ class BackgroundThread:
             self._failure = error
             if self._on_failure is not None:
                 self._on_failure()
+
+
+class JobThread(Closing):
+    """Does jobs, one after the other, on a thread of its own that starts with the first one.
+
+    Args:
+        name: of the thread, for stack dumps.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: BackgroundThread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Have a job done; raises what an earlier one raised, after which no more are done."""
+        if self._thread is None:
+            self._thread = BackgroundThread(self._run, self._name)
+        self._thread.check()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Do all jobs, then end; raises what one of them raised. Again: nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join()
+            thread.check()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

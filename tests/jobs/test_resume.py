@@ -162,6 +162,10 @@ def test_what_cannot_be_gone_on_with_is_left_alone(
     other = resume(job.run_dir, "policy.learn.batch_sise=8").wait()
     assert other.code == 2
     assert "did you mean 'batch_size'" in other.err
+    named = resume(job.run_dir, str(CARTPOLE)).wait()
+    assert named.code == 2
+    assert "leave" in named.err
+    assert "name the settings that are to differ as key=value" in named.err
     assert (job.run_dir / "run.json").read_bytes() == before
     nothing = resume(tmp_path / "nowhere").wait()
     assert nothing.code == 2

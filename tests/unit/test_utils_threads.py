@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcdi.utils import backoff
 from hpcdi.utils.backoff import Backoff, wait_s
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.threads import BackgroundThread
+from hpcdi.utils.threads import BackgroundThread, JobThread
 from hpcdi.utils.timer import EasyTimer, RoleMeter, TimeLedger, cpu_seconds
 from hpcdi.utils.uid import get_task_uid
 
@@ -260,3 +260,31 @@ def test_task_uids_are_unique() -> None:
     uids = [get_task_uid() for _ in range(100)]
     assert len(set(uids)) == 100
     assert all(uid.replace("_", "").isdigit() for uid in uids)
+
+
+def test_jobs_are_done_in_order_and_all_of_them() -> None:
+    done: list[int] = []
+    with JobThread("jobs") as jobs:
+        for number in range(50):
+            jobs.submit(lambda number=number: done.append(number))
+    assert done == list(range(50))
+    jobs.close()
+    jobs.submit(lambda: done.append(50))  # another thread
+    jobs.close()
+    assert done[-1] == 50
+
+
+def test_a_job_that_fails_is_told_to_whoever_comes_next() -> None:
+    def fail() -> None:
+        raise OSError("planted")
+
+    jobs = JobThread("jobs")
+    jobs.submit(fail)
+    with pytest.raises(OSError, match="planted"):
+        jobs.close()
+
+
+def test_without_jobs_there_is_no_thread() -> None:
+    before = threading.active_count()
+    with JobThread("jobs"):
+        assert threading.active_count() == before

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_bytes, human_count
-from hpcdi.utils.threads import BackgroundThread
+from hpcdi.utils.threads import JobThread
 from hpcdi.worker.coordinator.snapshots import Snapshot
 
 STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 3
@@ -67,9 +66,8 @@ class SnapshotKeeper(Closing):
         self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> what it needs
         self._begun: dict[str, _Begun] = {}
         self._ended: deque[Kept] = deque()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs = JobThread("snapshots")
         self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
-        self._thread: BackgroundThread | None = None
 
     def new(self) -> tuple[str, str]:
         """Name and folder of the next one; see `SnapshotClock`."""
@@ -87,11 +85,9 @@ class SnapshotKeeper(Closing):
             state: of the coordinator.
             facts: for the manifest.
         """
-        if self._thread is None:
-            self._thread = BackgroundThread(self._run, "snapshots")
         self._shards[order.name] = shards = tuple(shards_of(state))
         self._begun[order.name] = begun = _Begun(self._layout.inside(order.folder), dict(facts))
-        self._jobs.put(partial(self._write, begun, state))
+        self._jobs.submit(partial(self._write, begun, state))
         return shards
 
     def has_begun(self, name: str) -> bool:
@@ -100,7 +96,7 @@ class SnapshotKeeper(Closing):
 
     def commit(self, snapshot: Snapshot) -> None:
         """All parts of the learners are there: give it its name, or drop it where one failed."""
-        self._jobs.put(partial(self._commit, snapshot, self._begun.pop(snapshot.name)))
+        self._jobs.submit(partial(self._commit, snapshot, self._begun.pop(snapshot.name)))
 
     def take_ended(self) -> list[Kept]:
         """Those that have ended since the last call."""
@@ -120,19 +116,11 @@ class SnapshotKeeper(Closing):
 
     def close(self) -> None:
         """Finish what can be finished, drop the rest; again: nothing."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            for name, begun in self._begun.items():
-                lost = Snapshot(name, "", set(), error="a learner's part was missing at the end")
-                self._jobs.put(partial(self._commit, lost, begun))
-            self._begun.clear()
-            self._jobs.put(None)
-            thread.join()
-            thread.check()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        for name, begun in self._begun.items():
+            lost = Snapshot(name, "", set(), error="a learner's part was missing at the end")
+            self._jobs.submit(partial(self._commit, lost, begun))
+        self._begun.clear()
+        self._jobs.close()
 
     def _write(self, begun: _Begun, state: Mapping[str, Any]) -> None:
         def write(path: Path) -> None:

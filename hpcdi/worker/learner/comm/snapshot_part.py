@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from hpcdi.errors import StoreError
 from hpcdi.store.checkpoints import write_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.threads import BackgroundThread
+from hpcdi.utils.threads import JobThread
 from hpcdi.worker.learner.checkpointing import learner_files
 
 
@@ -28,30 +27,18 @@ class SnapshotPartWriter(Closing):
 
     def __init__(self, layout: RunLayout, tell: Callable[[SnapshotPart], None]) -> None:
         self._layout, self._tell = layout, tell
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: BackgroundThread | None = None
+        self._jobs = JobThread("snapshot-part")
 
     def keep(self, learner: Any, order: TakeSnapshot) -> None:
         """Copy what the learner is now; the files are written later."""
         began = time.perf_counter()
         files = learner_files(learner)
         stall_s = time.perf_counter() - began
-        if self._thread is None:
-            self._thread = BackgroundThread(self._run, "snapshot-part")
-        self._thread.check()
-        self._jobs.put(partial(self._write, order, files, learner.train_iter, stall_s))
+        self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 
     def close(self) -> None:
         """Write what is to be written still."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            self._jobs.put(None)
-            thread.join()
-            thread.check()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        self._jobs.close()
 
     def _write(
         self,
