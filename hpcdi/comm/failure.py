@@ -10,6 +10,10 @@ import traceback
 
 from hpcdi.comm.messages import WorkerFailed
 from hpcdi.errors import EXIT_FAILED, HpcdiError
+from hpcdi.utils.backoff import wait_s
+
+_LAST_WORDS_S = 0.2
+"""The launcher forwards what this rank said, and its own word of the abort must not come first."""
 
 
 def describe(error: BaseException, role: str) -> WorkerFailed:
@@ -38,5 +42,6 @@ def abort_job(exit_code: int = EXIT_FAILED) -> None:
         from mpi4py import MPI
 
         if MPI.Is_initialized() and not MPI.Is_finalized():
+            wait_s(_LAST_WORDS_S)
             MPI.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
