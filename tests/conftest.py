@@ -8,7 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("hpcdi", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("hpcdi")
 
 ROOT = Path(__file__).parent.parent
 

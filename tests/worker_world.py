@@ -60,7 +60,7 @@ class Script:
         self.rank = rank
         self.layout = RunLayout(root)
         self.context = WorkerContext(
-            config, self.layout, self.world.link(rank), np.random.SeedSequence(0), LEARNER
+            config, self.layout, self.world.link(rank), np.random.SeedSequence(0), (LEARNER,)
         )
         self.log: list[Message] = []  # all that came to rank 0, in order
         self._awaited = 0  # so many of them have been looked at by `hear`

@@ -6,13 +6,15 @@ All of it is collective: every member calls it, in the same order. Callers impor
 from __future__ import annotations
 
 import numbers
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from hpcdi.errors import CommError
+from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.utils.watchdog import WAITING
 
 Group = dist.ProcessGroup | None
 """Some of the members, see `dist.get_group`; None: all of them."""
@@ -28,10 +30,31 @@ def get_world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+@contextmanager
+def together(what: str) -> Iterator[None]:
+    """Around what all members do: torch's errors become ours.
+
+    Args:
+        what: for the error message: what is waited for.
+
+    Raises:
+        GroupBrokenError: a member has left or does not answer in time.
+    """
+    try:
+        with WAITING:
+            yield
+    except RuntimeError as error:  # torch's DistError is one
+        raise GroupBrokenError(
+            f"learner {get_rank()} of {get_world_size()} waits in vain for {what}: "
+            f"{str(error).rstrip('.')}. A learner has ended or hangs; its own log says more"
+        ) from error
+
+
 def allreduce(x: torch.Tensor, group: Group = None) -> None:
     """Replace `x` by its mean over the group, in place."""
     if get_world_size() > 1:
-        dist.all_reduce(x, group=group)
+        with together("the others' means"):
+            dist.all_reduce(x, group=group)
         x.div_(dist.get_world_size(group))
 
 
@@ -45,8 +68,9 @@ def allreduce_with_indicator(grad: torch.Tensor, indicator: torch.Tensor) -> Non
             broadcast to that of `grad`.
     """
     if get_world_size() > 1:
-        dist.all_reduce(grad)
-        dist.all_reduce(indicator)
+        with together("the others' means"):
+            dist.all_reduce(grad)
+            dist.all_reduce(indicator)
     grad.div_(torch.where(indicator > 0, indicator, torch.ones_like(indicator)))
 
 
@@ -79,16 +103,13 @@ class Reduction:
         work, self._work = self._work, None
         if work is not None:
             _under_way.remove(self)
+            self._is_lost = True
             try:
-                work.wait()
-            except RuntimeError as error:
-                self._is_lost = True
+                with together(f"the mean of {self.name!r}"):
+                    work.wait()
+            finally:
                 del work  # a traceback would keep its connections open
-                raise CommError(
-                    f"member {get_rank()} of {get_world_size()} waits in vain for the mean of "
-                    f"{self.name!r}: {str(error).rstrip('.')}. A member has ended or hangs; its "
-                    "own log says more"
-                ) from error
+            self._is_lost = False
         return self.tensor
 
     def lose(self) -> None:
@@ -108,7 +129,8 @@ def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
     if get_world_size() == 1:
         return Reduction(name, x, None)
     x.div_(get_world_size())  # before: then nothing is left to do after
-    begun = Reduction(name, x, dist.all_reduce(x, async_op=True))
+    with together(f"the mean of {name!r}"):
+        begun = Reduction(name, x, dist.all_reduce(x, async_op=True))
     _under_way.append(begun)
     return begun
 
@@ -144,7 +166,8 @@ def reduce_data(x: float | torch.Tensor, dst: int) -> float | torch.Tensor:
     if get_world_size() == 1:
         return x
     total = given if get_rank() == dst else given.clone()  # gloo uses it as scratch memory
-    dist.reduce(total, dst)
+    with together("the others' sums"):
+        dist.reduce(total, dst)
     return x if get_rank() != dst or isinstance(x, torch.Tensor) else total.item()
 
 
@@ -167,7 +190,8 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
         raise CommError(f"a tensor of {total.dtype} cannot hold an average; give its .float()")
     if get_world_size() == 1:
         return x
-    dist.all_reduce(total)
+    with together("the others' sums"):
+        dist.all_reduce(total)
     if is_tensor:
         return total.div_(get_world_size()) if op == "avg" else total
     return total.item() / get_world_size() if op == "avg" else total.item()
@@ -176,13 +200,15 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
 def broadcast(x: torch.Tensor, src: int = 0, group: Group = None) -> None:
     """Replace `x` by member `src`'s, in place; `src` counts in the whole group."""
     if get_world_size() > 1:
-        dist.broadcast(x, src, group=group)
+        with together(f"what learner {src} gives"):
+            dist.broadcast(x, src, group=group)
 
 
 def allgather(tensor_list: list[torch.Tensor], x: torch.Tensor, group: Group = None) -> None:
     """Fill `tensor_list`, one tensor like `x` a member, with every member's `x`."""
     if get_world_size() > 1:
-        dist.all_gather(tensor_list, x, group=group)
+        with together("what the others give"):
+            dist.all_gather(tensor_list, x, group=group)
     elif len(tensor_list) != 1:
         raise CommError(f"allgather got room for {len(tensor_list)} members, and there is 1")
     else:
@@ -194,7 +220,8 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
     if get_world_size() == 1:
         return value
     box = [value if get_rank() == src else None]
-    dist.broadcast_object_list(box, src)
+    with together(f"what learner {src} gives"):
+        dist.broadcast_object_list(box, src)
     return box[0]
 
 
@@ -203,7 +230,8 @@ def gather_objects(value: Any) -> list[Any]:
     if get_world_size() == 1:
         return [value]
     gathered: list[Any] = [None] * get_world_size()
-    dist.all_gather_object(gathered, value)
+    with together("what the others give"):
+        dist.all_gather_object(gathered, value)
     return gathered
 
 

@@ -38,7 +38,7 @@ from hpcdi.comm.collectives import (
     reduce_data,
     synchronize,
 )
-from hpcdi.comm.rendezvous import store_at, store_of_ranks
+from hpcdi.comm.rendezvous import Meeting, MpiMeeting, store_at, store_of
 from hpcdi.comm.shares import to_ddp_config
 from hpcdi.errors import CommError
 
@@ -80,7 +80,7 @@ def dist_init(
     world_size: int | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
     *,
-    group: MPI.Comm | None = None,
+    group: MPI.Comm | Meeting | None = None,
 ) -> tuple[int, int]:
     """Join the process group; collective over its members.
 
@@ -91,7 +91,7 @@ def dist_init(
         rank: this process's rank in the group; from `group`, else the environment's RANK.
         world_size: size of the group; from `group`, else the environment's WORLD_SIZE.
         timeout: seconds after which a collective that misses a member raises.
-        group: MPI communicator of exactly the members, in rank order.
+        group: MPI communicator of exactly the members, in rank order; or who else they are.
 
     Returns:
         This process's rank in the group, and the group's size.
@@ -101,23 +101,25 @@ def dist_init(
     """
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    if group is not None:
-        rank, world_size = group.Get_rank(), group.Get_size()
+    meeting = _meeting_of(group)
+    if meeting is not None:
+        rank, world_size = meeting.rank, len(meeting.hosts)
     rank = _from_environment("RANK", rank)
     world_size = _from_environment("WORLD_SIZE", world_size)
     if backend == "nccl" and not torch.cuda.is_available():
         backend = "gloo"
     global _limit
     limit = _limit = timedelta(seconds=timeout)
-    hosts = group.allgather(platform.node()) if group is not None else []
+    hosts = meeting.hosts if meeting is not None else []
     if backend == "nccl":
-        torch.cuda.set_device(local_device(hosts[:rank].count(platform.node()) if hosts else rank))
+        before = list(hosts[:rank]).count(platform.node()) if hosts else rank
+        torch.cuda.set_device(local_device(before))
     try:
-        if group is None:
+        if meeting is None:
             store = store_at(addr, port, rank, world_size, limit)
         else:
             _choose_interface(hosts)
-            store = store_of_ranks(group, hosts, limit)
+            store = store_of(meeting, limit)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
@@ -240,7 +242,13 @@ def local_device(local_learner: int) -> int:
     return local_learner % max(torch.cuda.device_count(), 1)
 
 
-def _choose_interface(hosts: list[str]) -> None:
+def _meeting_of(group: Any) -> Meeting | None:
+    is_communicator = group is not None and hasattr(group, "Get_rank")
+    meeting: Meeting | None = MpiMeeting(group) if is_communicator else group
+    return meeting
+
+
+def _choose_interface(hosts: Sequence[str]) -> None:
     """Have gloo speak over the loopback where all members are on one host."""
     if len(set(hosts)) == 1 and sys.platform == "linux" and _INTERFACE not in os.environ:
         os.environ[_INTERFACE] = "lo"

@@ -5,15 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
 import sys
 import traceback
+from pathlib import Path
 
 from hpcdi.comm.messages import WorkerFailed
 from hpcdi.errors import EXIT_FAILED, HpcdiError
 from hpcdi.utils.backoff import wait_s
 
+_ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
+_LAUNCHERS = ("prterun", "mpirun")
+_SEGMENTS = "/dev/shm/sm_segment."  # noqa: S108 (Open MPI's)
 _LAST_WORDS_S = 0.2
 """The launcher forwards what this rank said, and its own word of the abort must not come first."""
+
+
+def ranks_may_die() -> bool:
+    """Whether the launcher lets the others go on when a rank is killed."""
+    return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 
 def describe(error: BaseException, role: str) -> WorkerFailed:
@@ -33,15 +43,70 @@ def headline(failure: WorkerFailed, rank: int) -> str:
 def abort_job(exit_code: int = EXIT_FAILED) -> None:
     """End every process of the MPI job at once; does not return.
 
-    Open MPI exits with `exit_code` and kills the other ranks within a second.
+    Open MPI exits with `exit_code` and kills the other ranks within a second. Where ranks may die
+    its MPI_Abort may end the caller alone; then mpirun is asked, and the others see that it died.
     """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone already
-            stream.flush()
+    _flush()
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 
         if MPI.Is_initialized() and not MPI.Is_finalized():
             wait_s(_LAST_WORDS_S)
+            if ranks_may_die():
+                _end_launcher()
+                _die()
             MPI.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
+
+
+def die_alone() -> None:
+    """End this process while the other ranks go on; does not return.
+
+    By a signal: of a rank that leaves by itself without MPI_Finalize nobody is told.
+    """
+    _flush()
+    wait_s(_LAST_WORDS_S)
+    _die()
+
+
+def leave_job(exit_code: int) -> int:
+    """The end of a rank's program, in order; gives `exit_code`, or ends the process with it.
+
+    Where ranks may die nobody calls MPI_Finalize: with a dead rank it hangs now and then (seen in
+    one of three, Open MPI 5.0.11).
+    """
+    if not ranks_may_die():
+        return exit_code
+    _flush()
+    _remove_shared_memory()
+    os._exit(exit_code)
+
+
+def _die() -> None:
+    _remove_shared_memory()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_launcher() -> None:
+    """Ask mpirun, where it is on this host, to end the job; it takes what is left of it along."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{parent}/comm").read_text().strip() in _LAUNCHERS:
+            os.kill(parent, signal.SIGTERM)
+
+
+def _remove_shared_memory() -> None:
+    """Of the ranks on this host, the dead ones too: nobody else does it without MPI_Finalize."""
+    with contextlib.suppress(OSError):
+        mapped = {
+            line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
+        }
+        for path in mapped:
+            if path.startswith(_SEGMENTS):
+                Path(path.rstrip()).unlink(missing_ok=True)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone already
+            stream.flush()

@@ -36,6 +36,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hpcdi.comm.buckets import Flat, layout, pack
+from hpcdi.comm.collectives import together
 from hpcdi.comm.dist import (
     Group,
     broadcast,
@@ -44,10 +45,11 @@ from hpcdi.comm.dist import (
     get_world_size,
     new_group,
 )
-from hpcdi.errors import CommError
+from hpcdi.errors import CommError, GroupBrokenError
 
 DEFAULT_BUCKET_BYTES = 4 * 2**20  # as measured above
 _STATE_BUCKET_BYTES = 64 * 2**20
+_GRADIENTS = "the others' gradients"
 
 
 @dataclass
@@ -133,7 +135,7 @@ class GradientSync:
             self._launched = None
             raise CommError("the learners' group was left between zero() and finish()")
         if self._complete(gave_up=False):
-            raise CommError(
+            raise GroupBrokenError(
                 "another learner gave this step up, its own error says why. Begin the step anew, "
                 "with zero()"
             )
@@ -213,7 +215,8 @@ class GradientSync:
         if made:
             with torch.no_grad():
                 torch._foreach_copy_(places, made)
-        bucket.work = dist.all_reduce(flat.memory, group=self._group, async_op=True)
+        with together(_GRADIENTS):
+            bucket.work = dist.all_reduce(flat.memory, group=self._group, async_op=True)
         self._launched = (self._launched or 0) + 1
 
     def _complete(self, *, gave_up: bool) -> bool:
@@ -228,15 +231,12 @@ class GradientSync:
                 self._launch()
             for bucket in self._buckets:
                 if bucket.work is not None:
-                    bucket.work.wait()
+                    with together(_GRADIENTS):
+                        bucket.work.wait()
                 bucket.work = None
-        except RuntimeError as error:
+        except GroupBrokenError:
             self.group_left()  # it is of no more use
-            raise CommError(
-                f"learner {get_rank()} of {get_world_size()} waits in vain for the others' "
-                f"gradients: {str(error).rstrip('.')}. A learner has ended or hangs; its own log "
-                "says more"
-            ) from error
+            raise
         finally:
             self._launched = None
         return bool(mark.item() != 0)

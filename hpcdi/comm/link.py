@@ -12,12 +12,18 @@ class Link(Protocol):
     """Carries messages between the ranks of one world.
 
     Messages from one rank arrive in the order in which it sent them. All calls are made by one
-    thread; only `wake.set()` may be called by others.
+    thread; only `wake.set()` may be called by others. Where ranks may die and the others go on, the
+    last that comes from a dead one is `RankLost`; what is sent to it is dropped.
     """
 
     rank: int
     size: int
     wake: threading.Event
+
+    @property
+    def ranks_may_die(self) -> bool:
+        """Whether the others go on when a rank is killed."""
+        ...
 
     def send(self, rank: int, message: Message) -> None:
         """Post a message; never waits for the receiver.

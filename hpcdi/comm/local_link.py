@@ -8,6 +8,7 @@ from collections import deque
 
 import numpy as np
 
+from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.messages import Message
 from hpcdi.comm.wire import decode, encode
 from hpcdi.utils.backoff import Backoff
@@ -24,13 +25,22 @@ class LocalWorld:
         self.size = size
         self._inboxes: list[deque[tuple[int, Message]]] = [deque() for _ in range(size)]
         self._links = [LocalLink(self, rank) for rank in range(size)]
+        self._lost: set[int] = set()
 
     def link(self, rank: int) -> LocalLink:
         """Link of one rank."""
         return self._links[rank]
 
+    def kill(self, rank: int) -> None:
+        """Let a rank be dead: the others hear of it, and nothing comes from or to it any more."""
+        for other in set(range(self.size)) - {rank}:
+            self.deliver(rank, other, RankLost())
+        self._lost.add(rank)
+
     def deliver(self, sender: int, receiver: int, message: Message) -> None:
         """Put a copy of a message into a rank's inbox."""
+        if sender in self._lost or receiver in self._lost:
+            return
         encoded = encode(message)
         frames = [np.frombuffer(frame, dtype=np.uint8).copy() for frame in encoded.frames]
         self._inboxes[receiver].append((sender, decode(encoded.head.copy(), frames)))
@@ -47,6 +57,8 @@ class LocalWorld:
 
 class LocalLink:
     """One rank's end in a `LocalWorld`; see `Link`."""
+
+    ranks_may_die = False
 
     def __init__(self, world: LocalWorld, rank: int) -> None:
         self.rank = rank

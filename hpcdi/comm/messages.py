@@ -3,6 +3,7 @@
 Who says what::
 
     collector ──► coordinator   WorkerReady BlockReady ItemReady CollectProgress CollectResult
+                                TaskReturned
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart
     any       ──► coordinator   StopRequest WorkerFailed Goodbye
@@ -11,7 +12,7 @@ Who says what::
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
 
-Anything that exists per item travels as an array.
+Anything that exists per item travels as an array. About ranks that die: `fault_messages`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdi.types import Array, ShardRef
+from hpcdi.types import Array, Lockstep, ShardRef
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class BlockReady(Message):
     buffer_id: str
     block_id: int
     shard: ShardRef
-    items: Array
-    """[items] of `ITEM_DTYPE`."""
+    items: Array  # [items] of `ITEM_DTYPE`
     tail_rows: int
     sealed_at: float  # seconds since the epoch
 
@@ -71,13 +71,10 @@ class CollectProgress(Message):
 
     task_id: str
     env_steps: int
-    episode_returns: Array
-    """Of the episodes that ended, float64 [episodes]."""
-    episode_lengths: Array
-    """Their lengths in steps, int64 [episodes]."""
+    episode_returns: Array  # of the episodes that ended, float64 [episodes]
+    episode_lengths: Array  # in steps, int64 [episodes]
     policy_version: int
-    shares: dict[str, float]
-    """Activity -> share of the time, as `TimeLedger.shares` gives it."""
+    shares: dict[str, float]  # activity -> share of the time, see `TimeLedger.shares`
 
 
 @dataclass(frozen=True)
@@ -104,13 +101,20 @@ class CollectResult(Message):
 
 
 @dataclass(frozen=True)
+class TaskReturned(Message):
+    """A collector has no environments left (`reason`): it takes no more tasks."""
+
+    task_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class BlockAdmitted(Message):
     """A learner holds a block's rows, or could not read them (`error` says why)."""
 
     buffer_id: str
     block_id: int
-    latency_s: float
-    """From sealed to held."""
+    latency_s: float  # from sealed to held
     error: str = ""
 
 
@@ -142,11 +146,9 @@ class SnapshotPart(Message):
     """A learner's part of a snapshot is on disk, or could not be written (`error` says why)."""
 
     name: str
-    files: dict[str, dict[str, int]]
-    """File -> ``bytes, crc32``."""
+    files: dict[str, dict[str, int]]  # file -> ``bytes, crc32``
     train_iter: int
-    stall_s: float
-    """Seconds that the learner stood still for it."""
+    stall_s: float  # seconds that the learner stood still for it
     error: str = ""
 
 
@@ -196,10 +198,10 @@ class CollectTask(Message):
     buffer_id: str
     policy_id: str
     eval_flag: bool
-    setting: dict[str, Any]
-    """Keyword arguments of the policy's collect forward, e.g. ``{"eps": 0.5}``."""
+    setting: dict[str, Any]  # keyword arguments of the policy's forward, e.g. ``{"eps": 0.5}``
     publish_above: float = float("inf")
     """An evaluation better than this publishes its policy as the best one."""
+    lockstep: Lockstep | None = None  # of a deterministic run
 
 
 @dataclass(frozen=True)
@@ -234,8 +236,7 @@ class AdmitBlock(Message):
     buffer_id: str
     block_id: int
     first_row: int
-    ring_rows: int
-    """Rows of the whole ring; the same in every order."""
+    ring_rows: int  # rows of the whole ring; the same in every order
     shard: ShardRef
     sealed_at: float
 
@@ -250,10 +251,8 @@ class Batches(Message):
     buffer_id: str
     rows: Array
     unique_ids: Array
-    weights: Array
-    """Importance weights, float32, at most 1."""
-    env_steps: int
-    """Environment steps of the whole run so far."""
+    weights: Array  # importance weights, float32, at most 1
+    env_steps: int  # environment steps of the whole run so far
 
 
 @dataclass(frozen=True)
@@ -273,9 +272,10 @@ class Stop(Message):
 
 @dataclass(frozen=True)
 class Leave(Message):
-    """Everybody has said goodbye: nothing more will come. All ranks exit with the same code."""
+    """Nothing more will come: exit with this code; `alone`: die, the others go on without you."""
 
     exit_code: int = 0
+    alone: bool = False
 
 
 # ---------------------------------------------------------------------------- collector <-> learner

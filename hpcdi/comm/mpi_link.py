@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.failure import ranks_may_die
+from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.messages import Message
+from hpcdi.comm.ulfm import FailureWatch
 from hpcdi.comm.wire import decode, encode, frame_sizes
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES, Backoff
@@ -49,17 +52,29 @@ class MpiLink:
         self._backoff = Backoff(shortest_nap_s, longest_nap_s, self.wake)
         self._outgoing: dict[int, deque[tuple[list[MPI.Request], Any]]] = {}
         self._incoming: dict[int, deque[_Incoming]] = {}
+        self._failures = FailureWatch(comm)
+
+    @property
+    def ranks_may_die(self) -> bool:
+        """See `Link`."""
+        return ranks_may_die()
 
     def send(self, rank: int, message: Message) -> None:
         """See `Link.send`."""
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} in a world of {self.size}")
         encoded = encode(message)
-        requests = [self._comm.Isend([encoded.head, MPI.BYTE], rank, _TAG_HEAD)]
-        requests += [
-            self._comm.Isend([frame, MPI.BYTE], rank, _TAG_FRAME) for frame in encoded.frames
-        ]
-        self._outgoing.setdefault(rank, deque()).append((requests, encoded))
+        if rank in self._failures.lost:
+            return
+        try:
+            requests = [self._comm.Isend([encoded.head, MPI.BYTE], rank, _TAG_HEAD)]
+            requests += [
+                self._comm.Isend([frame, MPI.BYTE], rank, _TAG_FRAME) for frame in encoded.frames
+            ]
+        except MPI.Exception as error:
+            self._failures.learn_from(error)
+        else:
+            self._outgoing.setdefault(rank, deque()).append((requests, encoded))
 
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """See `Link.receive`."""
@@ -86,7 +101,11 @@ class MpiLink:
         status = MPI.Status()
         misses = 0
         while misses < PROBES:
-            matched = self._comm.Improbe(MPI.ANY_SOURCE, _TAG_HEAD, status)
+            try:
+                matched = self._comm.Improbe(MPI.ANY_SOURCE, _TAG_HEAD, status)
+            except MPI.Exception as error:
+                self._failures.learn_from(error)
+                matched = None
             if matched is None:
                 misses += 1
                 if arrived:
@@ -99,15 +118,19 @@ class MpiLink:
             arrived += self._complete(source)
         for source in [source for source, waiting in self._incoming.items() if waiting]:
             arrived += self._complete(source)
-        return arrived
+        return arrived + self._take_lost()
 
     def _complete(self, source: int) -> list[tuple[int, Message]]:
         """Messages from `source` that are whole, in order."""
         waiting = self._incoming[source]
         done: list[tuple[int, Message]] = []
-        while waiting and (message := self._advance(waiting[0], source)) is not None:
-            waiting.popleft()
-            done.append((source, message))
+        try:
+            while waiting and (message := self._advance(waiting[0], source)) is not None:
+                waiting.popleft()
+                done.append((source, message))
+        except MPI.Exception as error:  # it died within a message
+            self._failures.learn_from(error)
+            self._failures.bury(waiting)
         return done
 
     def _advance(self, incoming: _Incoming, source: int) -> Message | None:
@@ -126,5 +149,17 @@ class MpiLink:
 
     def _forget_sent(self) -> None:
         for waiting in self._outgoing.values():
-            while waiting and MPI.Request.Testall(waiting[0][0]):
-                waiting.popleft()
+            try:
+                while waiting and MPI.Request.Testall(waiting[0][0]):
+                    waiting.popleft()
+            except MPI.Exception as error:
+                self._failures.learn_from(error)
+                self._failures.bury(waiting)
+
+    def _take_lost(self) -> list[tuple[int, Message]]:
+        """Word of ranks that have died, after all that they had sent; each once."""
+        lost = self._failures.take_new()
+        for rank in lost:
+            self._failures.bury(self._outgoing.get(rank, deque()))
+            self._failures.bury(self._incoming.get(rank, deque()))
+        return [(rank, RankLost()) for rank in lost]

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import Leave, Message, WorkerFailed
-from hpcdi.errors import CommError
+from hpcdi.errors import EXIT_FAILED, CommError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
@@ -161,4 +162,6 @@ class LinkPump(Closing):
                 handler(rank, message)
             else:
                 self._inbox.put((rank, message))
+            if rank == 0 and isinstance(message, RankLost):
+                self._inbox.put((rank, Leave(EXIT_FAILED)))  # who waits for that waits no more
         self._unsent = self._link.unsent()

@@ -10,9 +10,11 @@ which may be at the end of the interpreter, and reads for ever what lies there t
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
@@ -25,26 +27,65 @@ ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
 """Address of the first member, where the user knows better."""
 
 
-def store_of_ranks(group: MPI.Comm, hosts: list[str], timeout: timedelta) -> dist.Store:
+class Meeting(Protocol):
+    """Members who know of each other, and can tell one thing to all."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number among them."""
+        ...
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Of each member, in order."""
+        ...
+
+    def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
+        """Tell all members an address, or learn it from the first one.
+
+        Raises:
+            CommError: the first one does not say it.
+        """
+        ...
+
+
+class MpiMeeting:
+    """The members are the ranks of a communicator.
+
+    Args:
+        comm: of exactly the members, in order.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self.rank: int = comm.Get_rank()
+        self.hosts: Sequence[str] = comm.allgather(platform.node())
+        self._comm = comm
+
+    def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
+        """See `Meeting.share`; collective."""
+        shared: tuple[str, int] = self._comm.bcast(address, root=0)
+        return shared
+
+
+def store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
     """The members' store; collective over them.
 
     Args:
-        group: communicator of the members.
-        hosts: of each member, its name.
+        meeting: the members.
         timeout: for the members to meet, and for what they wait for in the store.
 
     Raises:
         RuntimeError: they do not meet.
     """
+    hosts, size = meeting.hosts, len(meeting.hosts)
     is_one_host = len(set(hosts)) == 1 and sys.platform == "linux"
     host = "127.0.0.1" if is_one_host else hosts[0]  # whatever names this host has
     host = os.environ.get(ADDRESS_VARIABLE, host)
-    rank, size = group.Get_rank(), group.Get_size()
-    if rank == 0:
+    if meeting.rank == 0:
         made = dist.TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
-        group.bcast((host, made.port), root=0)
+        meeting.share((host, made.port))
         return made
-    host, port = group.bcast(None, root=0)
+    host, port = meeting.share(None)
     return dist.TCPStore(host, port, size, False, timeout)
 
 

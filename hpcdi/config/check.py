@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from hpcdi.errors import Problem
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+
+ALLOW_FAULTS = "HPCDI_ALLOW_FAULTS"
+"""Set to anything: faults on purpose are allowed."""
 
 
 def check(config: Any) -> list[Problem]:
@@ -23,9 +29,31 @@ def check(config: Any) -> list[Problem]:
     return problems
 
 
+def check_faults(config: Any, variables: Mapping[str, str]) -> list[Problem]:
+    """Faults are made on purpose only where that is allowed.
+
+    Args:
+        config: an `ExperimentConfig`.
+        variables: of the environment.
+    """
+    if not config.fault or variables.get("CI") or variables.get(ALLOW_FAULTS):
+        return []
+    return [
+        Problem(
+            "fault",
+            "kills or disturbs ranks on purpose, for tests of your own; set the environment "
+            f"variable {ALLOW_FAULTS}=1 to allow it, or remove the section",
+        )
+    ]
+
+
 def check_over_ranks(config: Any) -> list[Problem]:
     """What a run over several ranks cannot do, though one in a single process can."""
-    problems = []
+    problems = [
+        Problem("fault.role", "a run over several ranks has no rank 'serial'")
+        for fault in config.fault
+        if fault.role == "serial"
+    ]
     buffer = config.policy.other.replay_buffer
     if getattr(buffer, "frames", ()):
         problems.append(
@@ -35,12 +63,49 @@ def check_over_ranks(config: Any) -> list[Problem]:
                 "shards, and rank 0 their index",
             )
         )
+    if config.system.deterministic:
+        problems += _deterministic_problems(config)
+    return problems
+
+
+def _deterministic_problems(config: Any) -> list[Problem]:
+    """What goes by the clock, and so cannot be the same each time."""
+    policy, problems = config.policy, []
+    commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
+    buffer, evaluator = policy.other.replay_buffer, policy.eval.evaluator
+    limit = buffer.thruput_controller.push_sample_rate_limit
+    for is_wrong, path, said in (
+        (policy.on_policy, "policy.on_policy", "learning on-policy cannot be deterministic yet"),
+        (
+            not hasattr(commander, "make_task"),
+            "policy.other.commander.type",
+            "a deterministic run needs one with a method make_task, as 'solo' has it",
+        ),
+        (
+            limit.max < math.inf or limit.min > 0,
+            "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit",
+            "goes by the clock; a deterministic run has policy.learn.update_per_collect",
+        ),
+        (
+            not hasattr(evaluator, "eval_freq"),
+            "policy.eval.evaluator.type",
+            "a deterministic run evaluates every policy.eval.evaluator.eval_freq iterations",
+        ),
+    ):
+        if is_wrong:
+            problems.append(Problem(path, f"{said} (system.deterministic)"))
     return problems
 
 
 def check_serial(config: Any) -> list[Problem]:
     """What a run in one process cannot do."""
-    problems = []
+    problems = [
+        Problem("fault", f"a run in one process is rank 0, role 'serial', without {fault.kind!r}")
+        for fault in config.fault
+        if fault.role not in (None, "serial")
+        or fault.rank not in (None, 0)
+        or fault.kind in ("env_hang", "torn_shard")
+    ]
     collector, evaluator = config.policy.collect.serial_collector, config.policy.eval.evaluator
     for path, part, known in (
         ("collect.serial_collector", collector, ("sample", "sample_1v1")),

@@ -70,6 +70,11 @@ def section(cls: type, about: str) -> Any:
     return field(default_factory=cls, metadata={"about": about, "section": cls})
 
 
+def sections(cls: type, about: str) -> Any:
+    """Groups of settings: a list of mappings, one mapping, or by default nothing."""
+    return field(default=(), metadata={"about": about, "sections": cls})
+
+
 def component(registry: Registry, default_type: str, about: str) -> Any:
     """A part whose class, and so whose settings, follow from its `type` in a registry."""
     metadata = {"about": about, "registry": registry, "default_type": default_type}
@@ -91,7 +96,13 @@ class ComponentConfig:
 def to_mapping(config: Any) -> Any:
     """Plain nested dict (lists, scalars) of a frozen configuration: what YAML and JSON can hold."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {f.name: to_mapping(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        return {
+            # an override may put a mapping in place of nothing, but not in place of a list
+            f.name: to_mapping(getattr(config, f.name) or None)
+            if "sections" in f.metadata
+            else to_mapping(getattr(config, f.name))
+            for f in dataclasses.fields(config)
+        }
     if isinstance(config, dict):
         return {str(key): to_mapping(value) for key, value in config.items()}
     if isinstance(config, list | tuple):

@@ -57,7 +57,7 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
         tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(_checked(overrides)))
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, TypeError) as error:
         raise ConfigError([Problem("", " ".join(str(error).split()))], source) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error

@@ -65,7 +65,7 @@ class Parser:
         if values.keys() != known.keys():
             return None
         config = cls(**values)
-        if isinstance(config, ComponentConfig):
+        if hasattr(config, "problems"):
             self._add_rules(config, path)
         return config
 
@@ -99,6 +99,13 @@ class Parser:
         if "section" in spec.metadata:
             parsed = self.parse(spec.metadata["section"], value, path)
             return parsed is not None, parsed
+        if "sections" in spec.metadata:
+            given = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            several = [
+                self.parse(spec.metadata["sections"], one, f"{path}[{number}]" if number else path)
+                for number, one in enumerate(given)
+            ]
+            return None not in several, tuple(several)
         try:
             parsed = convert(value, hint)
         except (TypeError, ValueError, OverflowError) as error:

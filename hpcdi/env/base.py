@@ -68,7 +68,13 @@ class ManagerConfig(ComponentConfig):
         None, "episodes of each environment; empty or .inf: for ever", minimum=1
     )
     max_retry: int = setting(
-        1, "failures in a row of making or resetting an environment that are borne", minimum=0
+        5,
+        "failures of an environment that are borne within retry_window_s, and in a row; with one "
+        "more it is retired, and the last one's end ends the collecting",
+        minimum=0,
+    )
+    retry_window_s: float = setting(
+        300.0, "seconds after which a failure does not count any more", above=0
     )
     retry_type: str = setting(
         "reset",

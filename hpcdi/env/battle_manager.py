@@ -70,7 +70,7 @@ class BattleManager(PooledManager):
         outcomes, failed = pool.collect(ready)
         steps = {env: self._timestep(env, outcome) for env, outcome in outcomes.items()}
         steps |= self._replaced(pool, failed, outcomes)
-        return {env: steps[env] for env in ready}
+        return {env: steps[env] for env in ready if env in steps}
 
     def random_action(self) -> dict[int, Any]:
         """Random legal actions of each environment that waits; the manager's seed decides them."""
@@ -101,6 +101,7 @@ class BattleManager(PooledManager):
     ) -> dict[int, BaseEnvTimestep]:
         """Timesteps of environments that failed: they stand at the start of a new episode."""
         firsts = pool.recover(failed, good)
+        self._note_retired()
         self._stand(firsts)
         steps = {}
         for env, first in firsts.items():

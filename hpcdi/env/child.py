@@ -178,6 +178,10 @@ class ChildSeat:
                 self._connection.send(("attach", memory.layout, row))
                 reduction.send_handle(self._connection, memory.fd, self._process.pid)
 
+    def retire(self) -> None:
+        """See `Seat.retire`."""
+        self._kill()
+
     def begin_close(self) -> None:
         """See `Seat.begin_close`."""
         self.ask(("shut",))

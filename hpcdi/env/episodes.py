@@ -19,6 +19,7 @@ class Episodes:
     def __init__(self, env_num: int, quota: int | None, players: int | None = None) -> None:
         self.quota = quota
         self.counts = np.zeros(env_num, dtype=np.int64)
+        self.retired = np.zeros(env_num, dtype=bool)
         self.returns = np.zeros(env_num if players is None else (env_num, players))
         self._lengths = np.zeros(env_num, dtype=np.int64)
         self._ended: list[tuple[Array, Array]] = []
@@ -27,8 +28,8 @@ class Episodes:
     def open(self) -> Array:
         """Which environments have episodes to do, bool [envs]."""
         if self.quota is None:
-            return np.ones(len(self.counts), dtype=bool)
-        return self.counts < self.quota
+            return ~self.retired
+        return (self.counts < self.quota) & ~self.retired
 
     def add(self, reward: Array, ended: Array, live: Array) -> None:
         """Add a step: rewards [envs] or [envs, players]; `live` says where there was one."""

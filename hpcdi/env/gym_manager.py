@@ -12,7 +12,8 @@ All three become one `VectorStep`: `successor` is always the last observation of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,20 @@ from hpcdi.env.base import ManagerConfig, VectorStep
 from hpcdi.env.board import stored_dtype
 from hpcdi.env.episodes import Episodes
 from hpcdi.env.manager import ResetParam, VectorManager, as_picture
+from hpcdi.env.record import FailureRecord
 from hpcdi.env.runner import call_method
+from hpcdi.env.seat import EnvFailure
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.log import LOGGER
 
 
 class GymManager(VectorManager):
     """One of gymnasium's vector environments, in this process.
 
-    What one of its environments raises is raised: single ones cannot be replaced in it.
+    Single environments cannot be replaced in it: when one raises, all are made anew, and what they
+    had of an episode is dropped.
 
     Args:
         make: makes the vector environment.
@@ -56,6 +62,17 @@ class GymManager(VectorManager):
         self._make = make
         self._env: VectorEnv[Any, Any, Any] | None = None
         self._resetting = np.zeros(env_num, dtype=bool)
+        self._record = FailureRecord(
+            1, self._settings.max_retry, self._settings.retry_window_s
+        )  # they fail together
+
+    @property
+    def health(self) -> dict[str, int]:
+        """See `EnvManager.health`."""
+        record = self._record
+        return {
+            "env_failures": record.failures, "episodes_dropped": record.dropped, "envs_retired": 0,
+        }  # fmt: skip
 
     @property
     def closed(self) -> bool:
@@ -94,13 +111,7 @@ class GymManager(VectorManager):
         if reset_param is not None:
             self._reset_some(env, reset_param)
             return
-        seeds = self._streams.all()
-        # an environment that is vectorised itself has one generator for all its copies
-        if isinstance(env, SyncVectorEnv):
-            observation, _ = env.reset(seed=list(seeds))
-        else:
-            observation, _ = env.reset(seed=seeds[0])
-        self.observation = self._stored(observation)
+        self.observation = self._stored(_begin(env, self._streams.all()))
         self._episodes = Episodes(self.env_num, self._episodes.quota)
         self._resetting[:] = False
 
@@ -140,7 +151,11 @@ class GymManager(VectorManager):
         self, actions: Array, *, wants_info: bool
     ) -> tuple[VectorStep, Mapping[int, dict[str, Any]]]:
         env = self._running()
-        observation, reward, terminated, truncated, info = env.step(actions)
+        try:
+            observation, reward, terminated, truncated, info = env.step(actions)
+        except Exception as error:  # whatever an environment raises is its failure
+            return self._renew(error), {}
+        self._record.good((0,))
         observation = self._stored(observation)
         ended = terminated | truncated
         live = ~self._resetting & self._episodes.open
@@ -162,6 +177,40 @@ class GymManager(VectorManager):
         elif wants_info:
             told = _infos(info, live)
         return VectorStep(successor, reward, terminated, truncated, live), told
+
+    def _renew(self, error: Exception) -> VectorStep:
+        """Make all environments anew after one has raised; gives the step that there was not.
+
+        Raises:
+            EnvError: that has happened too often.
+        """
+        self._record.dropped += int(np.count_nonzero(self._waiting()))
+        while True:
+            failure = EnvFailure.of(error)
+            told = {"detail": failure.detail}
+            too_often = self._record.add(0, time.monotonic())
+            if too_often:
+                raise EnvError(
+                    f"an environment failed, {too_often}: {failure.cause}\n{failure.detail}\nmend "
+                    "it, or raise env.manager.max_retry"
+                ) from error
+            LOGGER.warning(
+                "an environment failed (%s); all %d are made anew, what they had of an episode is "
+                "dropped", failure.cause, self.env_num, extra=told,
+            )  # fmt: skip
+            try:
+                self._env = self._make()
+                self.observation = self._stored(_begin(self._env, self._streams.all()))
+            except Exception as again:  # it does not begin either
+                error = again
+                wait_s(self._settings.retry_waiting_time)
+                continue
+            everyone = np.ones(self.env_num, dtype=bool)
+            self._resetting[:] = False
+            self._episodes.drop(everyone)
+            nothing = np.zeros(self.env_num, dtype=bool)
+            reward = np.zeros(self.env_num, dtype=np.float32)
+            return VectorStep(self.observation, reward, nothing, nothing, nothing, everyone)
 
     def _waiting(self) -> Array:
         self._running()
@@ -197,6 +246,13 @@ class GymManager(VectorManager):
     def _stored(self, observation: Any) -> Array:
         """A copy: some environments write each observation over the one before."""
         return np.array(observation, dtype=self._dtype)
+
+
+def _begin(env: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Any:
+    """First observations of all environments."""
+    # an environment that is vectorised itself has one generator for all its copies
+    seed: Any = list(seeds) if isinstance(env, SyncVectorEnv) else seeds[0]
+    return env.reset(seed=seed)[0]
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

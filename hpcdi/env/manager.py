@@ -33,6 +33,9 @@ class EnvManager(Closing, Configurable, abc.ABC):
     Config = ManagerConfig
     resets_abnormal = True
     """An environment whose step was abnormal has begun a new episode by itself."""
+    retires = False
+    """Go on without a single environment that fails too often; set before `launch`. Who steps them
+    must bear that one never waits for an action again. False: that is an error."""
 
     def __init__(
         self,
@@ -56,7 +59,17 @@ class EnvManager(Closing, Configurable, abc.ABC):
     @property
     def failures(self) -> int:
         """How often environments have failed and were reset or made anew, since `launch`."""
-        return 0
+        return self.health["env_failures"]
+
+    @property
+    def health(self) -> dict[str, int]:
+        """Failures since `launch`, unfinished episodes that were dropped, environments retired."""
+        return {"env_failures": 0, "episodes_dropped": 0, "envs_retired": 0}
+
+    @property
+    def child_pids(self) -> list[int]:
+        """Child processes that hold environments; empty where these are in this process."""
+        return []
 
     @property
     @abc.abstractmethod
@@ -120,7 +133,7 @@ class EnvManager(Closing, Configurable, abc.ABC):
         Where some environments had done their number, all begin anew: these stand in the middle of
         an episode that nobody saw.
         """
-        if not self._episodes.open.all():
+        if not (self._episodes.open | self._episodes.retired).all():
             self.reset()
         self._episodes.counts[:] = 0
 

@@ -4,7 +4,7 @@ The life of one of them::
 
     make ──► (attach) ──► reset ──► step ──► step ...
       ▲                     ▲         │
-      └── hung, dead, renew └─ raised ┘      more than `max_retry` failures in a row: EnvError
+      └── hung, dead, renew └─ raised ┘──► retired: too many failures (`FailureRecord`)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from hpcdi.env.base import ManagerConfig
 from hpcdi.env.board import Board, Layout
+from hpcdi.env.record import FailureRecord
 from hpcdi.env.runner import Facts
 from hpcdi.env.seat import EnvFailure, Memory, Seat
 from hpcdi.env.seeds import SeedStreams
@@ -26,8 +27,6 @@ from hpcdi.utils.log import LOGGER
 
 CLOSE_S = 1.0
 """How long environments may take to close, all together, before their processes are killed."""
-MAX_FAILED_STEPS = 10
-"""An environment whose steps fail as often, with no good one in between, gives no data."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Pool(Closing):
         settings: of failures.
         streams: of seeds.
         memory: makes the board for a layout; None: environments give and take objects.
+        retires: go on without one that fails too often; else that is an error.
     """
 
     def __init__(
@@ -55,13 +55,15 @@ class Pool(Closing):
         settings: ManagerConfig,
         streams: SeedStreams,
         memory: Callable[[Layout], Memory] | None,
+        *,
+        retires: bool = False,
     ) -> None:
         self.seats, self.settings, self.streams = seats, settings, streams
+        self.retires = retires
         self.facts: Facts | None = None
-        self.failures = 0
+        self.record = FailureRecord(len(seats), settings.max_retry, settings.retry_window_s)
         self._make_memory = memory
         self._memory: Memory | None = None
-        self._failed_steps = [0] * len(seats)
 
     @property
     def board(self) -> Board:
@@ -77,20 +79,19 @@ class Pool(Closing):
             What their resets gave: the first observations where these are objects, else None.
 
         Raises:
-            EnvError: one failed more often than `max_retry` in a row.
+            EnvError: one failed too often, and may not be retired, or is the last one.
         """
         firsts: dict[int, Any] = {}
-        for attempt in range(self.settings.max_retry + 1):
+        while starts:
             failed = self._attempt(starts, firsts)
-            if not failed:
-                break
-            if attempt == self.settings.max_retry:
-                env, failure = next(iter(failed.items()))
-                raise self._give_up(env, failure, "beginning an episode", attempt + 1)
+            again = {}
             for env, failure in failed.items():
-                self._note(env, failure, "tried again")
-            wait_s(self.settings.retry_waiting_time)
-            starts = {env: self._restart(starts[env], env, failed[env]) for env in failed}
+                if self._bears(env, failure, "beginning an episode"):
+                    self._note(env, failure, "tried again")
+                    again[env] = self._restart(starts[env], env, failure)
+            if again:
+                wait_s(self.settings.retry_waiting_time)
+            starts = again
         return firsts
 
     def collect(self, envs: Iterable[int]) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
@@ -111,19 +112,15 @@ class Pool(Closing):
             stepped: environments whose step was good.
 
         Raises:
-            EnvError: one does not begin, or has failed too many steps in a row.
+            EnvError: one failed too often, and may not be retired, or is the last one.
         """
-        for env in stepped:
-            self._failed_steps[env] = 0
-        if not failed:
-            return {}
+        self.record.good(stepped)
         starts = {}
         for env, failure in failed.items():
-            self._failed_steps[env] += 1
-            if self._failed_steps[env] == MAX_FAILED_STEPS:
-                raise self._give_up(env, failure, "stepping", MAX_FAILED_STEPS)
-            starts[env] = self._restart(Start(is_made=True), env, failure)
-            self._note(env, failure, "reset" if starts[env].is_made else "made anew")
+            self.record.dropped += 1
+            if self._bears(env, failure, "stepping"):
+                starts[env] = self._restart(Start(is_made=True), env, failure)
+                self._note(env, failure, "reset" if starts[env].is_made else "made anew")
         return self.start(starts)
 
     def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
@@ -196,22 +193,34 @@ class Pool(Closing):
         return replace(start, is_made=False, seed=self.streams.one(env))
 
     def _note(self, env: int, failure: EnvFailure, done: str) -> None:
-        self.failures += 1
         LOGGER.warning(
             "environment %d failed (%s) and is %s; what it had of an episode is dropped",
             env, failure.cause, done, extra={"env_id": env, "detail": failure.detail},
         )  # fmt: skip
 
-    def _give_up(self, env: int, failure: EnvFailure, activity: str, times: int) -> EnvError:
-        self.failures += 1
-        advice = "the environment itself must be mended, or a time-out of env.manager raised"
-        if activity != "stepping":
-            advice = "look at what it says, or raise env.manager.max_retry"
+    def _bears(self, env: int, failure: EnvFailure, activity: str) -> bool:
+        """Whether an environment that has failed is to be tried again; if not, it is retired."""
+        too_often = self.record.add(env, time.monotonic())
+        if not too_often:
+            return True
         error = EnvError(
-            _story(env, failure, f"{activity}, {times} times in a row") + f"\n{advice}"
+            _story(env, failure, f"{activity}, {too_often}")
+            + "\nmend it, or raise env.manager.max_retry or the time-outs of env.manager"
         )
         error.__cause__ = failure
-        return error
+        if not self.retires or self.facts is None:
+            raise error
+        self.record.retired.add(env)
+        self.seats[env].retire()
+        left = len(self.seats) - len(self.record.retired)
+        if not left:
+            raise EnvError(f"all {len(self.seats)} environments are retired; the last {error}")
+        LOGGER.warning(
+            "environment %d failed %s (%s, %s) and is retired; %d of %d environments go on",
+            env, activity, failure.cause, too_often, left, len(self.seats),
+            extra={"env_id": env, "detail": failure.detail},
+        )  # fmt: skip
+        return False
 
 
 def _story(env: int, failure: EnvFailure, when: str) -> str:

@@ -51,6 +51,8 @@ class PoolManager(PooledManager, VectorManager):
             live &= ~abnormal
             episodes.drop(abnormal)
         pool.recover(failed, told)
+        if failed:
+            self._note_retired()
         resting = ~live
         if resting.any():
             reward[resting], terminated[resting], truncated[resting] = 0.0, False, False

@@ -73,9 +73,22 @@ class PooledManager(EnvManager):
         return self._pool is None
 
     @property
-    def failures(self) -> int:
-        """See `EnvManager.failures`."""
-        return 0 if self._pool is None else self._pool.failures
+    def health(self) -> dict[str, int]:
+        """See `EnvManager.health`."""
+        if self._pool is None:
+            return super().health
+        record = self._pool.record
+        return {
+            "env_failures": record.failures,
+            "episodes_dropped": record.dropped,
+            "envs_retired": len(record.retired),
+        }
+
+    @property
+    def child_pids(self) -> list[int]:
+        """See `EnvManager.child_pids`."""
+        seats = [] if self._pool is None else self._pool.seats
+        return [s.pid for s in seats if isinstance(s, ChildSeat) and s.pid is not None]
 
     def launch(self, reset_param: ResetParam | None = None) -> None:
         """Make the environments and reset them.
@@ -87,8 +100,9 @@ class PooledManager(EnvManager):
             raise EnvError("the environments are running; close() them before launch()")
         params = self._selected(reset_param)
         pool = _open_pool(
-            self._env_fns, self._settings, self._streams, takes_objects=self.takes_objects
-        )
+            self._env_fns, self._settings, self._streams,
+            takes_objects=self.takes_objects, retires=self.retires,
+        )  # fmt: skip
         try:
             firsts = pool.start(_starts_of(self.env_num, self._streams, params, is_made=False))
         except BaseException:
@@ -103,13 +117,18 @@ class PooledManager(EnvManager):
         pool = self._running()
         params = self._selected(reset_param)
         if reset_param is None:
-            firsts = pool.start(_starts_of(self.env_num, self._streams, params, is_made=True))
+            starts = _starts_of(self.env_num, self._streams, params, is_made=True)
+            firsts = pool.start(
+                {e: start for e, start in starts.items() if e not in pool.record.retired}
+            )
             self._count_anew()
         else:
-            starts = {env: _start_of(self._streams, env, param) for env, param in params.items()}
+            used = {env: param for env, param in params.items() if env not in pool.record.retired}
+            starts = {env: _start_of(self._streams, env, param) for env, param in used.items()}
             firsts = pool.start(starts)
             for env in params:
                 self._episodes.drop(env)
+            self._note_retired()
         self._stand(firsts)
 
     @property
@@ -146,6 +165,11 @@ class PooledManager(EnvManager):
         facts = self._running().facts
         players = facts.players if self.takes_objects and facts is not None else None
         self._episodes = Episodes(self.env_num, self._episodes.quota, players)
+        self._note_retired()
+
+    def _note_retired(self) -> None:
+        """Environments that are retired have no episodes to do; call it when some may be."""
+        self._episodes.retired[list(self._running().record.retired)] = True
 
     def _running(self) -> Pool:
         if self._pool is None:
@@ -159,6 +183,7 @@ def _open_pool(
     streams: SeedStreams,
     *,
     takes_objects: bool = False,
+    retires: bool = False,
 ) -> Pool:
     """Seats for environments that are yet to be made; where they are follows from the settings.
 
@@ -176,7 +201,10 @@ def _open_pool(
             raise ConfigError(problems, "the manager's configuration")
         make_seat = partial(LocalSeat, takes_objects=takes_objects)
     memory = SharedMemory if isinstance(settings, ChildConfig) else LocalMemory
-    return Pool(list(map(make_seat, env_fns)), settings, streams, None if takes_objects else memory)
+    return Pool(
+        list(map(make_seat, env_fns)), settings, streams, None if takes_objects else memory,
+        retires=retires,
+    )  # fmt: skip
 
 
 def _starts_of(

@@ -88,6 +88,10 @@ class Seat(Protocol):
         """Use a row of a board."""
         ...
 
+    def retire(self) -> None:
+        """The environment is not used any more; it has failed too often to be waited for."""
+        ...
+
     def begin_close(self) -> None:
         """Ask the environment to close."""
         ...
@@ -131,6 +135,11 @@ class LocalSeat:
     def attach(self, memory: LocalMemory, row: int) -> None:
         """See `Seat.attach`."""
         self._runner.attach(memory.board(), row)
+
+    def retire(self) -> None:
+        """See `Seat.retire`; what it raises as it closes is one more failure of it."""
+        self.ask(("shut",))
+        self._failure = None
 
     def begin_close(self) -> None:
         """Nothing happens before `close`."""

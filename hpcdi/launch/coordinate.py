@@ -5,10 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
-from hpcdi.launch import resume, run_folder, words
+from hpcdi.launch import resume, run_folder, run_lock, words
+from hpcdi.launch.allocation import allocation
+from hpcdi.launch.placement import table
+from hpcdi.store.atomic import sweep_temporary
+from hpcdi.utils.watchdog import Watchdog
 
 TERMINAL_VARIABLE = "HPCDI_TERMINAL"
 """Set to 1 where a person watches: ranks see a pipe, not the terminal."""
@@ -27,26 +33,29 @@ def coordinate(context: Any, ends_at: float) -> int:
     from hpcdi.worker.coordinator import Coordinator
 
     layout, config = context.layout, context.config
-    is_terminal = os.environ.get(TERMINAL_VARIABLE) == "1"
     limit = TimeLimit(ends_at, context.stop_request)
+    watchdog = Watchdog(config.system.survival.worker_timeout_s)
     for line in _opening(context):
         say(line)
     try:
-        snapshot = resume.newest_snapshot(layout) if context.restarts else None
+        snapshot = resume.newest_snapshot(layout) if resume.has_snapshot(layout) else None
         if snapshot is not None:  # before anybody writes curves anew
             forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
         with Coordinator(
-            config, context.link, layout, stop_request=limit.take, is_terminal=is_terminal
-        ) as coordinator:
+            config, context.link, layout, stop_request=_turn(watchdog, limit.take),
+            is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
+        ) as coordinator:  # fmt: skip
             limit.snapshot_s = coordinator.snapshot_s
             if snapshot is not None:
-                say(f"  resumed      {_resume(coordinator, layout, snapshot)}")
+                say(f"  resumed      {_resume(coordinator, context, snapshot)}")
             outcome = _ended(coordinator.run(), coordinator.silent)
+            watchdog.close()
             for line in _closing(outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator)
             if coordinator.silent:
                 _tell_silent(coordinator.silent, config.system.coordinator.stop_timeout_s)
+                run_lock.remove(layout)
                 abort_job(outcome.exit_code)
     except BaseException as error:  # without rank 0 there is no order to end in
         failure = describe(error, "coordinator")
@@ -55,8 +64,24 @@ def coordinate(context: Any, ends_at: float) -> int:
         try:
             run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
         finally:  # also where that cannot be written
+            run_lock.remove(layout)
             abort_job(failure.exit_code)
     return int(outcome.exit_code)
+
+
+def _turn(watchdog: Watchdog, take: Callable[[], Any]) -> Callable[[], Any]:
+    """What rank 0 asks in each turn of its loop; where there are no turns any more, it is ended."""
+    from hpcdi.worker.fault import FAULTS
+
+    began = time.monotonic()
+
+    def ask() -> Any:
+        now = time.monotonic()
+        watchdog.look(now)
+        FAULTS.reach(int(now - began))
+        return take()
+
+    return ask
 
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
@@ -74,12 +99,13 @@ def _tell_silent(silent: list[int], waited_s: float) -> None:
     )
 
 
-def _resume(coordinator: Any, layout: Any, snapshot: Any) -> str:
+def _resume(coordinator: Any, context: Any, snapshot: Any) -> str:
     """Let rank 0 go on from a snapshot; says which it is."""
     from hpcdi.utils.metrics import human_count
     from hpcdi.worker.coordinator.resume import resume_from
 
-    resumed = resume_from(layout, snapshot)
+    repeats = context.config.system.deterministic
+    resumed = resume_from(context.layout, snapshot, repeats=repeats)
     coordinator.resume(resumed)
     facts = resumed.facts
     said = (
@@ -98,6 +124,8 @@ def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
 
     The run is over: what it has reached must not be lost to a file that cannot be written.
     """
+    if coordinator.lost:
+        sweep_temporary(layout.root)  # they may have been in the middle of it
     try:
         run_folder.end(
             layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
@@ -119,7 +147,21 @@ def _opening(context: Any) -> list[str]:
         f"of {config.env.collector_env_num} environments"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return words.opening(title, context.layout)
+    return [*words.opening(title, context.layout), *_where(context.layout)]
+
+
+def _where(layout: Any) -> list[str]:
+    """The batch system's job, and which rank is where: said where that is not obvious."""
+    from hpcdi.utils.log import LOGGER
+
+    job = allocation(os.environ)
+    lines = [f"  job          {job}"] if job is not None else []
+    placement = run_folder.read(layout.root).get("placement", [])
+    rows = table(placement)
+    LOGGER.info("which rank is where", extra={"table": rows})
+    if len({place["host"] for place in placement}) > 1 or any(place["gpu"] for place in placement):
+        lines += rows
+    return lines
 
 
 def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:

@@ -19,6 +19,7 @@ from hpcdi.launch.doctor_report import (
     ranks_text,
     together,
 )
+from hpcdi.launch.placement import Place, learner_ranks
 from hpcdi.utils.metrics import human_bytes
 
 _LEAST_MEMORY_BYTES = 1 << 30
@@ -175,9 +176,11 @@ def judge_clocks(offsets: Sequence[float | None], hosts: Sequence[str]) -> Findi
 
 
 def judge_gpus(gpus: Sequence[Gpus], hosts: Sequence[str], learners: int, must_be: bool) -> Finding:
-    """Devices of the ranks that will learn: 1 to `learners`."""
+    """Devices of the ranks that will learn, where a run would place them."""
     seen = {rank: len(own.names) for rank, own in enumerate(gpus)}
-    learning = [rank for rank in range(1, learners + 1) if rank < len(gpus)] or [0]
+    shown = [tuple(f"{own.variable} {n}" for n in range(len(own.names))) for own in gpus]
+    places = [Place(host, devices) for host, devices in zip(hosts, shown, strict=False)]
+    learning = learner_ranks(places, min(learners, len(gpus) - 1), cuda=True) or [0]
     if not any(seen.values()):
         advice = "ask for GPUs (--gpus-per-node), and install a torch that was built for CUDA"
         bare = Finding(FAIL, "no rank sees a CUDA device", advice)
@@ -196,8 +199,8 @@ def judge_gpus(gpus: Sequence[Gpus], hosts: Sequence[str], learners: int, must_b
         )
     for host, ranks in ranks_of(hosts).items():
         here = [rank for rank in ranks if rank in learning and seen[rank]]
-        shown = {gpus[rank].variable for rank in here}
-        devices = max((seen[rank] for rank in here), default=0) if len(shown) < 2 else len(here)
+        alone = len({gpus[rank].variable for rank in here}) > 1
+        devices = len(here) if alone else max((seen[rank] for rank in here), default=0)
         if here and len(here) > devices:
             found = f"{len(here)} learners share {devices} GPU{'s' * (devices > 1)} of {host}"
             advice = "policy.learn.learner.learner_num: one learner to a GPU"

@@ -7,19 +7,20 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
-from hpcdi.launch import resume, run_folder
-from hpcdi.launch.environment import LaunchEnvironment, check_world_size
+from hpcdi.launch import resume
+from hpcdi.launch.allocation import component, visible_gpus
+from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment, check_world_size
+from hpcdi.launch.placement import Place, gpu_names, learner_of, roles_of
+from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
-    check_world,
-    learner_of,
     niceness_of,
-    role_of,
     thread_variables,
     threads_of,
 )
@@ -37,7 +38,7 @@ class TrainArguments:
     ranks: int | None = None
     run_dir: str | None = None
     resume: str | None = None
-    """Run folder to go on with; its configuration is taken, `config` is not."""
+    """Run folder to go on with, by its own configuration unless `config` names another."""
     time_limit: str | None = None
     """How long the run may last, as Slurm spells it; by default what the queue says."""
 
@@ -67,7 +68,7 @@ def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
     for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
         os.environ.setdefault(name, value)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
     try:
@@ -78,54 +79,62 @@ def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
             sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
     try:
-        agreement = _agree(arguments, world)
-        if agreement.error:
-            if world.rank == 0:
-                sys.stderr.write(f"hpcdi: {agreement.error}\n")
-            return agreement.exit_code
-        return _play(agreement, world, flag, chosen_by_user)
+        with ExitStack() as held:
+            agreement = _agree(arguments, world, held)
+            if agreement.error:
+                if world.rank == 0:
+                    sys.stderr.write(f"hpcdi: {agreement.error}\n")
+                exit_code = agreement.exit_code
+            else:
+                exit_code = _play(agreement, world, flag, chosen_by_user)
+        return leave_job(exit_code)
     except BaseException as error:  # whatever it is, it must end the whole job, with its traceback
         sys.stderr.write(headline(describe(error, "starting"), world.rank) + "\n")
         abort_job(EXIT_FAILED)
     return EXIT_FAILED
 
 
-def _agree(arguments: TrainArguments, world: Any) -> Agreement:
+def _agree(arguments: TrainArguments, world: Any, held: ExitStack) -> Agreement:
     """Rank 0 reads the experiment and takes the run folder; everybody learns what came of it."""
     facts = {
         "host": platform.node(),
         "local_rank": world.local_rank,
         "pid": os.getpid(),
         "cores": sorted(os.sched_getaffinity(0)),
+        "gpus": visible_gpus(os.environ),
+        "component": component(os.environ),
     }
     placement = world.collect(facts)
-    agreement = _prepare(arguments, placement) if world.rank == 0 else None
+    agreement = _prepare(arguments, placement, held) if world.rank == 0 else None
     shared: Agreement = world.share(agreement)
     return shared
 
 
-def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agreement:
+def _prepare(
+    arguments: TrainArguments, placement: list[dict[str, Any]], held: ExitStack
+) -> Agreement:
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
     from hpcdi.launch.time_limit import end_of
+    from hpcdi.store.layout import RunLayout
 
     try:
         ends_at = end_of(arguments.time_limit, os.environ, time.time())
-        compiled, _ = load_experiment(config_file(arguments), arguments.overrides)
+        source = resume.config_of(arguments, "coordinator")
+        compiled, _ = load_experiment(source, arguments.overrides)
         config, mapping = compiled.config, compiled.to_mapping()
-        check_world(len(placement), config)
+        _assign(placement, config)
         if arguments.ranks not in (None, len(placement)):
             raise LaunchError(
                 f"-n {arguments.ranks} was asked for, but the launcher has started "
                 f"{len(placement)} ranks; the number of ranks is the launcher's to say"
             )
-        for rank, place in enumerate(placement):
-            place["rank"], place["role"] = rank, role_of(rank, len(placement), config)
-        if arguments.resume is not None:
-            path, restarts = _take_up(Path(arguments.resume).absolute(), placement)
-        else:
-            path, restarts = run_folder.choose(config.exp_name, arguments.run_dir), 0
-            run_folder.claim(path, mapping, placement, mpi=library_version())
+        way = resume.way_of(arguments, compiled, "coordinator", os.environ)
+        path = resume.folder_of(arguments, way, config.exp_name)
+        if way is resume.Way.DONE:
+            return Agreement({}, "", placement, error=resume.done_line(path))
+        held.enter_context(RunLock(RunLayout(path)))
+        restarts = resume.take(RunLayout(path), way, mapping, placement, mpi=library_version())
     except HpcdiError as error:
         return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
     for note in compiled.notes:
@@ -133,29 +142,17 @@ def _prepare(arguments: TrainArguments, placement: list[dict[str, Any]]) -> Agre
     return Agreement(mapping, str(path), placement, restarts, ends_at)
 
 
-def config_file(arguments: TrainArguments) -> str:
-    """The experiment that is asked for.
+def _assign(placement: list[dict[str, Any]], config: Any) -> None:
+    """Add to each rank's place its number, its role, and the GPU that it computes on.
 
     Raises:
-        LaunchError: none is, or the run to go on with has none.
+        LaunchError: the world is too small for the experiment.
     """
-    if arguments.resume is not None:
-        return resume.config_of(arguments.resume, "coordinator", arguments.config)
-    if arguments.config is None:
-        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    return arguments.config
-
-
-def _take_up(path: Path, placement: list[dict[str, Any]]) -> tuple[Path, int]:
-    """Make a run folder this run's own again; gives it, and how often that has been done."""
-    from hpcdi.store.atomic import sweep_temporary
-    from hpcdi.store.layout import RunLayout
-
-    layout = RunLayout(path)
-    resume.newest_snapshot(layout)
-    restarts = run_folder.reopen(layout, placement)
-    sweep_temporary(path)  # whoever wrote them is gone
-    return path, restarts
+    places = [Place(place["host"], tuple(place["gpus"]), place["component"]) for place in placement]
+    roles = roles_of(places, config)
+    names = gpu_names(places, roles, cuda=config.policy.cuda)
+    for rank, (place, role, name) in enumerate(zip(placement, roles, names, strict=True)):
+        place.update(rank=rank, role=role, gpu=name)
 
 
 def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: set[str]) -> int:
@@ -165,6 +162,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
     from hpcdi.worker.context import WorkerContext, role_seed
+    from hpcdi.worker.fault import FAULTS
 
     place = agreement.placement[world.rank]
     role = place["role"]
@@ -174,13 +172,18 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     config = from_mapping(agreement.experiment)
     layout = RunLayout(Path(agreement.run_dir))
-    open_log(layout.log_file(world.rank), world.rank, role)
-    learners = [p["rank"] for p in agreement.placement if p["role"] == "learner"]
+    open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
+    FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
+    roles = [p["role"] for p in agreement.placement]
+    learners = [rank for rank, each in enumerate(roles) if each == "learner"]
     group = world.subgroup(role == "learner") if len(learners) > 1 else None
     context = WorkerContext(
         config, layout, world.open_link(),
-        role_seed(config.seed, role, world.rank, agreement.restarts),
-        learner_of(world.rank, config), group, flag.take, agreement.restarts,
+        role_seed(
+            config.seed, role, world.rank,
+            0 if config.system.deterministic else agreement.restarts,
+        ),
+        _own_first(learner_of(world.rank, roles), learners), group, flag.take, agreement.restarts,
     )  # fmt: skip
     try:
         exit_code = (
@@ -190,7 +193,11 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
         )
     finally:
         close_log()
-    return EXIT_DONE if run_folder.LAUNCHER_VARIABLE in os.environ else exit_code
+    return EXIT_DONE if LAUNCHER_VARIABLE in os.environ else exit_code
+
+
+def _own_first(own: int, learners: list[int]) -> tuple[int, ...]:
+    return (own, *(rank for rank in learners if rank != own))
 
 
 def _share_of_host(place: Mapping[str, Any], placement: list[dict[str, Any]]) -> dict[str, Any]:
@@ -208,7 +215,7 @@ def _share_of_host(place: Mapping[str, Any], placement: list[dict[str, Any]]) ->
 
 def _work(role: str, context: Any) -> int:
     """A learner's or a collector's program."""
-    from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.comm.failure import abort_job, describe, die_alone, headline
     from hpcdi.comm.pump import LinkPump
     from hpcdi.utils.log import LOGGER
     from hpcdi.worker.collector.comm import create_comm_collector
@@ -231,6 +238,8 @@ def _work(role: str, context: Any) -> int:
         if leave is None:  # rank 0 does not answer: say it here, and end the job
             sys.stderr.write(headline(failure, context.link.rank) + "\n")
             abort_job(failure.exit_code)
+        if leave is not None and leave.alone:
+            die_alone()
         return leave.exit_code if leave is not None else failure.exit_code
     return worker.exit_code
 

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 
 from hpcdi.errors import LaunchError
 
+LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
+"""Set by `hpcdi train` for the ranks that it starts: which `hpcdi train` that was. It gives the
+exit code itself."""
+
 _RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
     "PMI_RANK",
     "PALS_RANKID",
     "MV2_COMM_WORLD_RANK",
+    "JSM_NAMESPACE_RANK",  # of jsrun, on LSF
 )
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE",
+)  # fmt: skip
 _MPIRUN_ONLY = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # of Open MPI and hydra, never of srun
 _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other special steps above
 

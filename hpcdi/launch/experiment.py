@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdi.config.check import check_over_ranks, check_serial
+from hpcdi.config.check import check_faults, check_over_ranks, check_serial
 from hpcdi.config.load import Compiled, compile_config, load
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
@@ -45,6 +46,7 @@ def load_experiment(
 
 def _see_that_it_can(config: Any, path: str, *, over_ranks: bool) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
+    problems += check_faults(config, os.environ)
     players = battle_players(config.env)
     if over_ranks and players > 1:
         said = f"has {players} players: battles run in one process, by `hpcdi serial {path}`"

@@ -10,6 +10,10 @@ others collect.
   hpcdi plan configs/cartpole_dqn.yaml        what a run would do to this machine
   hpcdi train configs/cartpole_dqn.yaml       do it, with 4 ranks
   hpcdi serial configs/cartpole_dqn.yaml      do it in one process
+  hpcdi submit configs/cartpole_dqn.yaml      do it as a job of a Slurm cluster
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local      several settings, a run each
+  hpcdi status runs/cartpole_dqn/latest       how it stands: from any host, without a port
+  hpcdi tail runs/cartpole_dqn/latest -f      what its ranks say
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
   hpcdi eval runs/cartpole_dqn/latest         what its policy is worth; --video films it
   hpcdi export runs/cartpole_dqn/latest       its policy as a file for PyTorch or ONNX
@@ -17,7 +21,7 @@ others collect.
 
 EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 a snapshot is taken and the run
-can be gone on with (time limit, SIGUSR2), 130 Ctrl-C, 143 SIGTERM
+can be gone on with (time limit, SIGTERM, SIGUSR2), 130 Ctrl-C, 143 a second SIGTERM
 """
 
 TRAIN = """\
@@ -33,7 +37,8 @@ takes the role that its rank has:
 
 A run takes a snapshot of itself every system.snapshot_s seconds, and one at its end: also by
 Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the settings are those of
-the run folder; others can be named.
+the run folder; others can be named, or a file, whose settings must fit the snapshots. Inside Slurm
+(system.auto_resume) --run-dir goes on with the run that the folder holds, if it is the same one.
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
 env.collector_env_num=16. Wrong keys and values are told before anything starts. A run folder's

@@ -6,26 +6,31 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcdi.config.schema import SystemConfig
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
     EXIT_TERMINATED,
     EXIT_USAGE,
     LaunchError,
 )
-from hpcdi.launch import resume, run_folder
+from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.entry import TrainArguments, config_file
+from hpcdi.launch.entry import TrainArguments
+from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.signals import preempt_signals
 from hpcdi.launch.topology import check_world, default_world_size
@@ -33,6 +38,7 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.layout import RunLayout
 
 _PR_SET_PDEATHSIG = 1
+_ULFM_SINCE = 5
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -42,21 +48,23 @@ def train(arguments: TrainArguments) -> int:
     Raises:
         ConfigError: the experiment is wrong. LaunchError: it cannot be started.
     """
-    experiment = config_file(arguments)
+    experiment = resume.config_of(arguments, "coordinator")
     compiled, _ = load_experiment(experiment, arguments.overrides)
     ranks = arguments.ranks
     if ranks is None and arguments.resume is not None:
         ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    if arguments.resume is not None:
-        path, what = Path(arguments.resume).absolute(), ["--resume"]
-    else:
-        path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
-        what = [experiment, "--run-dir"]
+    way = resume.way_of(arguments, compiled, "coordinator", os.environ)
+    path = resume.folder_of(arguments, way, compiled.config.exp_name)
+    if way is resume.Way.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
+        return EXIT_DONE
+    where = "--run-dir" if arguments.resume is None else "--resume"
+    what = [*filter(None, [arguments.config]), where]
+    mpirun = mpirun_command(ranks, may_die=_may_die(compiled.config.system))
     command = [
-        *mpirun_command(ranks), sys.executable, "-m", "hpcdi", "train", *what, str(path),
-        *arguments.overrides,
+        *mpirun, sys.executable, "-m", "hpcdi", "train", *what, str(path), *arguments.overrides,
     ]  # fmt: skip
     if arguments.time_limit is not None:
         command += ["--time-limit", arguments.time_limit]
@@ -68,8 +76,21 @@ def train(arguments: TrainArguments) -> int:
             path.rmdir()
 
 
-def mpirun_command(ranks: int) -> list[str]:
+def _may_die(system: SystemConfig) -> bool:
+    """Whether the run wants to go on without a rank that dies."""
+    rules = system.survival
+    return not system.deterministic and "continue" in (
+        rules.on_collector_death,
+        rules.on_learner_death,
+    )
+
+
+def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
     """How to start `ranks` processes here with the MPI library that mpi4py uses.
+
+    Args:
+        ranks: how many.
+        may_die: let the others go on when one is killed, where this library can.
 
     Raises:
         LaunchError: there is no mpirun.
@@ -84,7 +105,18 @@ def mpirun_command(ranks: int) -> list[str]:
     command = [found, "-n", str(ranks)]
     if not _is_mpich(Path(found).resolve()):
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        if may_die and _has_ulfm(found):
+            command += ["--with-ft", "ulfm"]
     return command
+
+
+def _has_ulfm(program: str) -> bool:
+    """Whether this is the mpirun of an Open MPI that has ULFM: one of version 5 or newer."""
+    told = subprocess.run(  # noqa: S603 (our own command line)
+        [program, "--version"], capture_output=True, text=True, check=False
+    )
+    version = re.search(r"\(Open MPI\) (\d+)\.", told.stdout)
+    return version is not None and int(version[1]) >= _ULFM_SINCE
 
 
 def _is_mpich(program: Path) -> bool:
@@ -96,7 +128,7 @@ def _is_mpich(program: Path) -> bool:
 def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment of the ranks."""
     environment = dict(variables)
-    environment[run_folder.LAUNCHER_VARIABLE] = _this_launcher()
+    environment[LAUNCHER_VARIABLE] = _this_launcher()
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
     if not any(name in environment for name in _ALLOCATION_VARIABLES):
@@ -148,6 +180,7 @@ class Job:
         """Wait for the job; gives the run's exit code, whatever number mpirun made of it."""
         returned = self._process.wait()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
+        run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
         if facts and returned != EXIT_DONE:
             sweep_temporary(self._path)  # whoever wrote them is gone
@@ -164,8 +197,14 @@ class Job:
             reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
             log = self._path / "log"
             sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
+            if resume.has_snapshot(RunLayout(self._path)):
+                sys.stderr.write(resume.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
-            run_folder.end(RunLayout(self._path), state, reason, exit_code, {})
+            from hpcdi.store.room import or_warn  # late: it loads what a launcher does not need
+
+            layout = RunLayout(self._path)
+            end = partial(run_folder.end, layout, state, reason, exit_code, {})
+            or_warn("end of the run", end)
         return exit_code
 
     def _ended(self, exit_code: int, returned: int) -> int:
@@ -175,6 +214,8 @@ class Job:
                 f"hpcdi: the run was done, but a rank did not leave well (mpirun: {returned})\n"
             )
             return EXIT_FAILED
+        if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
+            return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun hands a TERM on
         return exit_code
 
     def _facts(self) -> dict[str, Any]:
@@ -193,8 +234,11 @@ class Job:
             with contextlib.suppress(OSError):  # rank 0 may have gone already
                 os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
             return
-        if self._asked is None and is_here:
-            asked = signal.SIGTERM if number == signal.SIGHUP else number
+        asked = signal.SIGTERM if number == signal.SIGHUP else number
+        if self._asked is None and asked == signal.SIGTERM and coordinator and not is_here:
+            self._asked = asked
+            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun hands it on
+        elif self._asked is None and is_here:
             self._asked = asked
             with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone already
                 os.kill(int(coordinator["pid"]), asked)

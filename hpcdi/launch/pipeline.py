@@ -17,9 +17,6 @@ from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import BaseLearner
 
-TRANSITIONS_PER_UPDATE = 64
-"""Where the experiment does not say: about what a run of four ranks does on two cores."""
-
 
 @dataclass(frozen=True)
 class Student:
@@ -77,7 +74,8 @@ class SerialPipeline:
         while (reason := reason or self._evaluate() or self._limit() or stop()) is None:
             settings = [student.commander.step() for student in students]
             count = data.collect(self.train_iter, settings)
-            for student, batches in zip(students, data.batches(self._updates(count)), strict=True):
+            updates = self._config.policy.updates_after(count)
+            for student, batches in zip(students, data.batches(updates), strict=True):
                 for batch in batches:
                     student.learner.train(batch, collector.envstep)
         return reason
@@ -140,9 +138,3 @@ class SerialPipeline:
         if self.train_iter >= limits.max_train_iter:
             return f"max_train_iter reached: {self.train_iter} of {limits.max_train_iter:.0f}"
         return None
-
-    def _updates(self, transitions: int) -> int:
-        policy = self._config.policy
-        if policy.learn.update_per_collect is not None:
-            return int(policy.learn.update_per_collect)
-        return 1 if policy.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)

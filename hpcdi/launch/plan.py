@@ -6,7 +6,8 @@ import math
 import os
 from typing import Any
 
-from hpcdi.launch.topology import check_world, learner_count, role_of, threads_of
+from hpcdi.launch.placement import Place, roles_of
+from hpcdi.launch.topology import check_world, learner_count, threads_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
 
@@ -33,8 +34,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
         "rank  role         device  threads  environments  memory of data",
     ]
     row_bytes = row_size(config, spaces)
-    for rank in range(ranks):
-        role = role_of(rank, ranks, config)
+    for rank, role in enumerate(roles_of([Place("")] * ranks, config)):
         threads = threads_of(role, cores, ranks - learner_count(config), learner_count(config))
         is_on_gpu = role == "learner" and config.policy.cuda
         # by the learner's number; with fewer devices than learners, those in turn (`local_device`)

@@ -2,47 +2,203 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from hpcdi.config.fit import BINDING, SAME, differences, is_below, named
+from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch import run_folder
+from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.layout import RunLayout
 
 if TYPE_CHECKING:
     from hpcdi.store.checkpoints import Checkpoint
 
 
-def config_of(path: str, role: str, given: str | None = None) -> str:
-    """The configuration to go on with: that of the run folder.
+class Way(Enum):
+    """How a run begins."""
+
+    NEW = "in a folder of its own"
+    GO_ON = "from the newest snapshot of its folder"
+    ANEW = "in the folder of a run that came to no snapshot"
+    DONE = "not at all: it is done already"
+
+
+class Asked(Protocol):
+    """What the command line says of a run's configuration and folder."""
+
+    @property
+    def config(self) -> str | None:
+        """The experiment's file."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """``key=value``."""
+
+    @property
+    def run_dir(self) -> str | None:
+        """The folder that it is to have."""
+
+    @property
+    def resume(self) -> str | None:
+        """The folder of a run to go on with."""
+
+
+def config_of(asked: Asked, role: str) -> str:
+    """The configuration to begin with: the one that is named, or that of the run folder.
 
     Args:
-        path: the run folder.
-        role: of its rank 0: "coordinator" of a run over ranks, "serial" of one in a process.
-        given: a configuration that was named, too: one too many.
+        asked: the command line.
+        role: of the run's rank 0: "coordinator" of one over ranks, "serial" of one in a process.
 
     Raises:
-        LaunchError: the folder holds no such run, or another configuration was named.
+        LaunchError: none is named, or the run folder holds no such run.
     """
-    facts = run_folder.read(Path(path))
-    placement = facts.get("placement") or [{}]
+    if asked.resume is not None:
+        _check_role(Path(asked.resume), role)
+        return asked.config or str(RunLayout(Path(asked.resume)).config_file)
+    if asked.config is None:
+        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
+    return asked.config
+
+
+def way_of(asked: Asked, compiled: Compiled, role: str, variables: Mapping[str, str]) -> Way:
+    """How a run is to begin.
+
+    Args:
+        asked: the command line.
+        compiled: the experiment.
+        role: see `config_of`.
+        variables: of the environment.
+
+    Raises:
+        LaunchError: the folder's run is to be gone on with, but the configuration is another.
+    """
+    if asked.resume is not None:
+        if asked.config is not None:
+            _check_fits(asked.resume, asked.config, compiled, asked.overrides)
+        return Way.GO_ON
+    auto = compiled.config.system.auto_resume
+    is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
+    if asked.run_dir is None or not is_wanted:
+        return Way.NEW
+    layout = RunLayout(Path(asked.run_dir))
+    if not layout.run_file.exists():
+        return Way.NEW
+    facts = run_folder.read(layout.root)
+    if not facts:  # it was killed while it took the folder
+        return Way.ANEW
+    _check_role(layout.root, role)
+    _check_same(layout, compiled)
+    if facts.get("state") == "done":
+        return Way.DONE
+    return Way.GO_ON if has_snapshot(layout) else Way.ANEW
+
+
+def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
+    """The run folder.
+
+    Raises:
+        LaunchError: a new run is to have one that cannot be its.
+    """
+    if way is Way.NEW:
+        return run_folder.choose(exp_name, asked.run_dir)
+    return Path(asked.resume or asked.run_dir or "").absolute()
+
+
+def _check_role(path: Path, role: str) -> None:
+    placement = run_folder.read(path).get("placement") or [{}]
     if placement[0].get("role") != role:
         command, what = _SAID[role]
         raise LaunchError(
             f"{path} holds no {what}: --resume takes the run folder of an `{command}`"
         )
-    if given is not None:
-        raise LaunchError(
-            f"--resume goes on with {path}/config.yaml; leave {given} out, and name the settings "
-            "that are to differ as key=value"
-        )
-    return str(RunLayout(Path(path)).config_file)
 
 
 _SAID = {
     "serial": ("hpcdi serial", "serial run"),
     "coordinator": ("hpcdi train", "run over ranks"),
 }
+
+
+def _check_fits(path: str, given: str, compiled: Compiled, overrides: Sequence[str]) -> None:
+    """See that a run can go on with another configuration; who names a key knows what he does."""
+    known = named(overrides)
+    differ = differences(_kept(path), compiled.to_mapping())
+    differ = [each for each in differ if not is_below(each.key, known)]
+    if differ:
+        raise LaunchError(
+            "\n  - ".join([f"{given} does not fit the snapshots of {path}:", *map(str, differ)])
+            + "\n  Leave the file out to go on by the run's own configuration, or name what is to "
+            "differ all the same on the command line, as key=value"
+        )
+
+
+def _check_same(layout: RunLayout, compiled: Compiled) -> None:
+    """See that the run of a folder is the experiment that is asked for."""
+    path = run_folder.short(layout.root)
+    differ = differences(_kept(path), compiled.to_mapping(), (*SAME, *BINDING))
+    if differ:
+        raise LaunchError(
+            "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
+            + "\n  Choose another --run-dir; or go on with that run all the same by --resume "
+            f"{path}, and what is to differ as key=value"
+        )
+
+
+def done_line(path: Path) -> str:
+    """What to say instead of starting a run that is done."""
+    reason = run_folder.read(path).get("reason", "")
+    return (
+        f"the run in {run_folder.short(path)} is done already ({reason}); nothing is started. To "
+        f"go on with it, name it by --resume, with another limit"
+    )
+
+
+def take(
+    layout: RunLayout,
+    way: Way,
+    mapping: Mapping[str, Any],
+    placement: list[dict[str, Any]],
+    *,
+    mpi: str,
+) -> int:
+    """Make a run folder this run's own, whose lock one has; gives how often it was taken up again.
+
+    Where an earlier run came to no snapshot, what it has left is removed but for its logs.
+
+    Args:
+        layout: the run folder.
+        way: any but `Way.DONE`.
+        mapping: the experiment.
+        placement: of each rank.
+        mpi: version of the MPI library.
+
+    Raises:
+        LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
+        NoProgressError: the run has come to nothing too often.
+    """
+    if way is Way.NEW:
+        run_folder.claim(layout.root, mapping, placement, mpi=mpi)
+        return 0
+    reached = {"train_iter": 0, "env_steps": 0}
+    if way is Way.GO_ON:
+        facts = newest_snapshot(layout).facts
+        reached = {name: int(facts[name]) for name in reached}
+    limit = mapping["system"]["max_restarts_without_progress"]
+    restarts = run_folder.count_restart(layout, reached, limit)
+    if way is Way.GO_ON:
+        run_folder.reopen(layout, restarts, placement)
+    else:
+        for folder in layout.results:
+            shutil.rmtree(folder, ignore_errors=True)
+        run_folder.claim(layout.root, mapping, placement, mpi=mpi, past=restarts)
+    sweep_temporary(layout.root)  # whoever wrote them is gone
+    return int(restarts["restarts"])
 
 
 def ranks_of(path: str) -> int:
@@ -77,3 +233,8 @@ def has_snapshot(layout: RunLayout) -> bool:
 def hint(command: str, layout: Any) -> str:
     """How to go on, for people."""
     return f"  go on with   {command} --resume {run_folder.short(layout.root)}"
+
+
+def _kept(path: str) -> dict[str, Any]:
+    """The configuration of a run, whole."""
+    return load(RunLayout(Path(path)).config_file).to_mapping()

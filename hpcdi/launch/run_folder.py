@@ -16,14 +16,13 @@ from typing import Any
 
 import hpcdi
 from hpcdi.config.load import dump
-from hpcdi.errors import LaunchError
-from hpcdi.store.atomic import write_json, write_text
+from hpcdi.errors import LaunchError, NoProgressError
+from hpcdi.launch import run_lock
+from hpcdi.launch.environment import LAUNCHER_VARIABLE
+from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.layout import RunLayout
 
-LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
-"""Set by `hpcdi train` for the ranks that it starts: which `hpcdi train` that was. It gives the
-exit code itself."""
-
+_RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
 
@@ -54,7 +53,7 @@ def check_free(path: Path) -> None:
     """See that nothing would be overwritten.
 
     Raises:
-        LaunchError: the folder holds a run, or other files, or is none.
+        LaunchError: the folder is in use, holds a run, or other files, or is none.
     """
     try:
         held = {entry.name for entry in path.iterdir()}
@@ -70,12 +69,16 @@ def check_free(path: Path) -> None:
         raise LaunchError(
             f"{path} cannot be the run folder: {error.strerror}. Choose another --run-dir"
         ) from error
-    if RunLayout(path).run_file.name in held:
+    layout = RunLayout(path)
+    if layout.lock_file.name in held:
+        run_lock.check(layout)
+        held.remove(layout.lock_file.name)  # a run that never began has left it
+    if layout.run_file.name in held:
         raise LaunchError(
             f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
             "changed. Choose another --run-dir, or leave it out to get a new one"
         )
-    if held:
+    if held - {layout.submit_dir.name}:  # of a job that is to fill it
         raise LaunchError(
             f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
             "another --run-dir"
@@ -83,7 +86,12 @@ def check_free(path: Path) -> None:
 
 
 def claim(
-    path: Path, config: Mapping[str, Any], placement: list[dict[str, Any]], *, mpi: str
+    path: Path,
+    config: Mapping[str, Any],
+    placement: list[dict[str, Any]],
+    *,
+    mpi: str,
+    past: Mapping[str, Any] | None = None,
 ) -> RunLayout:
     """Make the folder a run's own; writes ``config.yaml`` and ``run.json``.
 
@@ -92,6 +100,7 @@ def claim(
         config: the compiled experiment.
         placement: of each rank: role, host, cores, process id.
         mpi: version of the MPI library.
+        past: of a run that came to nothing here, see `count_restart`; None: the folder is free.
 
     Raises:
         LaunchError: another run was faster, or the folder cannot be written.
@@ -100,7 +109,7 @@ def claim(
     facts = {
         "exp_name": config["exp_name"],
         "state": "running",
-        "started": time.strftime(_TIME_FORMAT),
+        "started": now_text(),
         "command": sys.argv,
         "host": platform.node(),
         "pid": os.getpid(),
@@ -110,10 +119,11 @@ def claim(
         "git_commit": git_commit(Path(hpcdi.__file__).parent.parent),
         "slurm": {k: v for k, v in os.environ.items() if k.startswith("SLURM_JOB")},
         "placement": placement,
+        **(past or {}),
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
-        layout.run_file.touch(exist_ok=False)  # of two runs that want it, one gets it
+        layout.run_file.touch(exist_ok=past is not None)  # of two that want it, one gets it
         write_text(layout.config_file, dump(config))
         write_json(layout.run_file, facts)
     except FileExistsError:
@@ -137,7 +147,7 @@ def end(
         "state": state,
         "reason": reason,
         "exit_code": exit_code,
-        "ended": time.strftime(_TIME_FORMAT),
+        "ended": now_text(),
         "figures": figures,
     }
     write_json(layout.run_file, {**known, **ended})
@@ -145,11 +155,7 @@ def end(
 
 def read(path: Path) -> dict[str, Any]:
     """What ``run.json`` says; empty where there is none."""
-    try:
-        facts: dict[str, Any] = json.loads(RunLayout(path).run_file.read_text())
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return facts
+    return read_json(RunLayout(path).run_file)
 
 
 def read_state(path: Path) -> str:
@@ -157,38 +163,67 @@ def read_state(path: Path) -> str:
     return str(read(path).get("state", "unknown"))
 
 
-def reopen(layout: RunLayout, placement: list[dict[str, Any]] | None = None) -> int:
-    """Take a run up again; gives how often that has been done.
+def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> dict[str, Any]:
+    """What is to be written of a restart: how many there were, and how many of them in vain.
 
     Args:
         layout: the run folder.
-        placement: of each rank, as it is now; by default as it was.
+        reached: ``train_iter`` and ``env_steps`` of the newest snapshot.
+        limit: how often in a row that may be what it was at the restart before.
 
     Raises:
-        LaunchError: the process that it ran in is still there.
+        NoProgressError: it was that more often.
     """
     facts = read(layout.root)
-    pid = int(facts.get("pid", 0))
-    if facts.get("state") == "running" and facts.get("host") == platform.node() and _is_alive(pid):
-        raise LaunchError(f"the run in {layout.root} is still running, as process {pid}")
+    before = facts.get("restarted_at", {})
+    has_advanced = any(reached[name] > before.get(name, 0) for name in reached)
+    in_vain = 0 if has_advanced else int(facts.get("restarts_without_progress", 0)) + 1
+    if in_vain > limit:
+        raise NoProgressError(
+            f"the run in {layout.root} was restarted {in_vain - 1} times in a row without coming "
+            f"to a newer snapshot than that of train iteration {reached['train_iter']}. See "
+            f"{layout.root / 'log'} for what ends it; to try again, raise "
+            "system.max_restarts_without_progress"
+        )
     restarts = int(facts.get("restarts", 0)) + 1
-    taken = {"state": "running", "pid": os.getpid(), "host": platform.node(), "restarts": restarts}
-    taken["launcher"] = os.environ.get(LAUNCHER_VARIABLE, "")
-    if placement is not None:
-        taken["placement"] = placement
+    return dict(zip(_RESTARTS, (restarts, in_vain, dict(reached)), strict=True))
+
+
+def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[str, Any]]) -> None:
+    """Take a run up again, whose lock one has.
+
+    Args:
+        layout: the run folder.
+        restarts: see `count_restart`.
+        placement: of each rank, as it is now.
+    """
+    facts = read(layout.root)
+    taken = {
+        "state": "running",
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
+        "placement": placement,
+        **restarts,
+    }
     past = {*taken, "reason", "exit_code", "ended", "figures"}
     before = {name: facts[name] for name in past if name in facts}
     kept = {name: value for name, value in facts.items() if name not in before}
     write_json(layout.run_file, {**kept, **taken, "before": before})
-    return restarts
 
 
 def leave(layout: RunLayout) -> None:
     """Undo `reopen`: the run could not be gone on with."""
     facts = read(layout.root)
     before = facts.pop("before", {})
-    facts.pop("restarts", None)  # of the first time, there is none before
+    for name in _RESTARTS:  # of the first time, there are none before
+        facts.pop(name, None)
     write_json(layout.run_file, {**facts, **before})
+
+
+def now_text() -> str:
+    """The time, as run folders say it."""
+    return time.strftime(_TIME_FORMAT)
 
 
 def short(path: Path) -> str:
@@ -229,18 +264,6 @@ def git_commit(folder: Path) -> str | None:
     except OSError:
         return None
     return None
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether that process is there and is hpcdi's: numbers of processes come again."""
-    try:
-        os.kill(pid, 0)
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    except PermissionError:
-        return True
-    return pid > 0 and b"hpcdi" in command
 
 
 def _point_latest(path: Path) -> None:

@@ -6,12 +6,14 @@ import os
 import platform
 import sys
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError
 from hpcdi.launch import resume, run_folder, words
+from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 
 
@@ -33,42 +35,36 @@ def serial(arguments: SerialArguments) -> int:
     """
     chosen_by_user = "OMP_NUM_THREADS" in os.environ
     from hpcdi.launch.experiment import load_experiment
-    from hpcdi.store.atomic import sweep_temporary
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
 
-    config_file = arguments.config
-    if arguments.resume is not None:
-        config_file = resume.config_of(arguments.resume, "serial", arguments.config)
-    if config_file is None:
-        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    compiled, spaces = load_experiment(config_file, arguments.overrides, over_ranks=False)
+    source = resume.config_of(arguments, "serial")
+    compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
     if not chosen_by_user:
         set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    restarts = 0
-    if arguments.resume is not None:
-        layout = RunLayout(Path(arguments.resume).absolute())
-        restarts = run_folder.reopen(layout)
-        sweep_temporary(layout.root)  # whoever wrote them is gone
-    else:
-        path = run_folder.choose(compiled.config.exp_name, arguments.run_dir)
+    way = resume.way_of(arguments, compiled, "serial", os.environ)
+    layout = RunLayout(resume.folder_of(arguments, way, compiled.config.exp_name))
+    if way is resume.Way.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
+        return EXIT_DONE
+    with RunLock(layout), ExitStack() as log:
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
-        layout = run_folder.claim(path, compiled.to_mapping(), placement, mpi="none")
-    flag = SignalFlag("ending in order; press Ctrl-C again to end at once")
-    flag.install()
-    open_log(layout.log_file(0), 0, "serial")
-    try:
+        restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
+        flag = SignalFlag("ending in order; press Ctrl-C again to end at once")
+        flag.install()
+        open_log(layout.log_file(0), 0, "serial", restarts)
+        log.callback(close_log)
         return _run(compiled.config, spaces, layout, flag, restarts)
-    finally:
-        close_log()
 
 
 def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int) -> int:
     """Build the run, see it through, say how it ended."""
     from hpcdi.launch.serial_run import SerialRun
+    from hpcdi.store.room import or_warn
     from hpcdi.utils.log import LOGGER, say
+    from hpcdi.worker.fault import FAULTS
 
     for line in _opening(config, layout, restarts):
         say(line)
@@ -76,9 +72,10 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
     has_begun = False
     state, reason, exit_code = "failed", "", EXIT_FAILED
     try:
+        FAULTS.arm(config.fault, 0, "serial", restarts)
         run = SerialRun(config, spaces, layout, restarts)
         with run:
-            if restarts:
+            if resume.has_snapshot(layout):
                 say(f"  resumed      {_resume(run, layout)}")
             has_begun = True
             state, reason, exit_code = run.train(flag.take)
@@ -91,7 +88,7 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
             traceback.print_exc()
         exit_code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
     figures = run.figures() if run is not None else {}
-    run_folder.end(layout, state, reason, exit_code, figures)
+    or_warn("end of the run", partial(run_folder.end, layout, state, reason, exit_code, figures))
     stream = sys.stdout if exit_code == EXIT_DONE else sys.stderr
     for line in _closing(state, reason, layout, run):
         stream.write(line + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, CheckpointError, StoreError
+from hpcdi.errors import EXIT_DONE, CheckpointError
 from hpcdi.launch.pipeline import SerialPipeline, Student
 from hpcdi.launch.resume import has_snapshot, newest_snapshot
 from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
@@ -24,11 +24,14 @@ from hpcdi.store.checkpoints import (
 )
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.store.room import or_warn
+from hpcdi.store.status import StatusFile
 from hpcdi.types import Spaces
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.log import LOGGER, TensorBoardWriter, forget_events_after
+from hpcdi.utils.log import TensorBoardWriter, forget_events_after
 from hpcdi.utils.metrics import Rate, human_count, human_time
 from hpcdi.utils.progress import Status, StatusLine
+from hpcdi.worker.fault import FAULTS
 
 _BUFFER, _LEARNER, _POLICY = "buffer{}.h5", "learner{}.pt", "policy{}.safetensors"
 
@@ -52,7 +55,7 @@ class SerialRun(Closing):
         self._curves = TensorBoardWriter(layout.tensorboard_dir)
         parts = PartsMaker(config, spaces, self._curves, layout, restarts).make()
         self.pipeline = SerialPipeline(config, parts, self._keep_best)
-        self._watch = _Watch(config, self.pipeline)
+        self._watch = _Watch(config, self.pipeline, layout)
         self._snapshot_due = time.monotonic() + config.system.snapshot_s
 
     def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
@@ -66,8 +69,9 @@ class SerialRun(Closing):
         def stop() -> str | None:
             now = time.monotonic()
             self._watch.look(now)
+            FAULTS.reach(self.pipeline.env_steps)
             if now >= self._snapshot_due:
-                _or_warn("snapshot", self.save)
+                or_warn("snapshot", self.save)
                 self._snapshot_due = time.monotonic() + self._config.system.snapshot_s
             request = take_stop()
             if request is not None:
@@ -79,10 +83,10 @@ class SerialRun(Closing):
         reason = self.pipeline.run(stop)
         if not stopped:
             self.pipeline.evaluate_at_end()
-        self._watch.look(time.monotonic())
+        self._watch.look(time.monotonic(), at_once=True)
         for student in self.pipeline.parts.students:
             student.learner.call_hook("after_run")
-        _or_warn("snapshot", self.save)
+        or_warn("snapshot", self.save)
         if stopped:
             return "stopped", reason, stopped[0].exit_code
         return "done", reason, EXIT_DONE
@@ -174,7 +178,7 @@ class SerialRun(Closing):
             publish_policy(self._layout.best_policy, _image(student))
             write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
 
-        _or_warn("file of the best policy", publish)
+        or_warn("file of the best policy", publish)
 
     def _best_of(self, best: float | None) -> float | None:
         """The best result: of a checkpoint, or of the best policy, which may be a newer one."""
@@ -184,14 +188,6 @@ class SerialRun(Closing):
     @property
     def _best_file(self) -> Path:
         return self._layout.best_policy.with_suffix(".json")
-
-
-def _or_warn(what: str, write: Callable[[], None]) -> None:
-    """Write something; a disk that is full must not end a run that can go on."""
-    try:
-        write()
-    except (StoreError, OSError) as error:
-        LOGGER.warning("no %s could be written: %s. Free some space", what, error)
 
 
 def _read_best(path: Path) -> float | None:
@@ -217,24 +213,28 @@ def _write_state(student: Student, path: Path) -> None:
 class _Watch:
     """What is shown of a run, and counted for its end."""
 
-    def __init__(self, config: ExperimentConfig, pipeline: SerialPipeline) -> None:
+    def __init__(
+        self, config: ExperimentConfig, pipeline: SerialPipeline, layout: RunLayout
+    ) -> None:
         self._pipeline = pipeline
         self._started = time.monotonic()
         self._rates = (Rate(), Rate())
-        limits = config.policy.other.commander
-        is_terminal = os.isatty(1)
+        commander = config.policy.other.commander
+        limits = (commander.max_env_step, commander.max_train_iter)
         self._line = StatusLine(
-            is_terminal=is_terminal,
+            is_terminal=os.isatty(1),
             interval_s=config.system.coordinator.progress_interval,
-            limits=(limits.max_env_step, limits.max_train_iter),
+            limits=limits,
             started=self._started,
         )
+        self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, *, at_once: bool = False) -> None:
         pipeline = self._pipeline
         self._rates[0].add(now, pipeline.env_steps)
         self._rates[1].add(now, pipeline.train_iter)
         self._line.refresh(self._status, pipeline.evaluations, now)
+        self._file.refresh(self._status, pipeline.evaluations, now, at_once=at_once)
 
     def summary(self) -> list[str]:
         pipeline, elapsed_s = self._pipeline, time.monotonic() - self._started
@@ -262,14 +262,16 @@ class _Watch:
     def _status(self) -> Status:
         pipeline, buffer = self._pipeline, self._pipeline.parts.students[0].buffer
         evaluations = pipeline.evaluations
-        before = []
+        before, blocked, facts = list[str](), "", dict[str, Any](phase="running")
         if not pipeline.is_on_policy:
-            held, size = buffer.count(), buffer.replay_buffer_size
+            held, size, blocked = buffer.count(), buffer.replay_buffer_size, buffer.blocked
+            facts["buffer"] = {"held": held, "capacity": size, "blocked": blocked}
             before.append(f"buffer {human_count(held)}/{human_count(size)}")
         return Status(
             (pipeline.env_steps, self._rates[0].per_second()),
             (pipeline.train_iter, self._rates[1].per_second()),
             pipeline.parts.collector.recent_returns,
             evaluations[-1].mean if evaluations else None,
-            (before, [buffer.blocked] if buffer.blocked and not pipeline.is_on_policy else []),
+            (before, [blocked] if blocked else []),
+            facts,
         )

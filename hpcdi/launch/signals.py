@@ -17,16 +17,17 @@ PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Names a signal by which the queue tells that it wants the nodes back, beside USR2."""
 
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+"""Signals of which a second one ends the process at once, with this exit code."""
 
 
 def preempt_signals() -> list[signal.Signals]:
-    """Signals that ask for a last snapshot and the exit code "requeue me".
+    """Signals that ask, beside SIGTERM, for a last snapshot and the exit code "requeue me".
 
     Raises:
         LaunchError: the variable names no signal, or one that means something else.
     """
     given = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
-    if not given:
+    if given in ("", "TERM"):  # TERM asks for the same, but a second one ends at once
         return [signal.SIGUSR2]
     number = getattr(signal, f"SIG{given}", None)
     if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
@@ -70,7 +71,8 @@ class SignalFlag:
 
         self._taken = True
         number = signal.Signals(self._received)
-        return StopRequest(f"received {number.name}", _ENDING.get(number, EXIT_REQUEUE))
+        exit_code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_REQUEUE
+        return StopRequest(f"received {number.name}", exit_code)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         ends = number in _ENDING

@@ -1,4 +1,4 @@
-"""Who plays which role: pure functions of rank, world size and configuration."""
+"""How many ranks an experiment needs, and how a host is shared: pure functions."""
 
 from __future__ import annotations
 
@@ -40,27 +40,6 @@ def check_world(world: int, config: Any) -> None:
             f"{', one to each learner on-policy' * (collectors > 1)}; start it with -n {needed} "
             f"or more (it asks for {default_world_size(config)})"
         )
-
-
-def role_of(rank: int, world: int, config: Any) -> str:
-    """Role of a rank: 0 is the coordinator, then the learners, all others are collectors.
-
-    Raises:
-        LaunchError: the world is too small for the experiment.
-        ValueError: there is no such rank.
-    """
-    if not 0 <= rank < world:
-        raise ValueError(f"there is no rank {rank} in a world of {world}")
-    check_world(world, config)
-    if rank == 0:
-        return "coordinator"
-    return "learner" if rank <= learner_count(config) else "collector"
-
-
-def learner_of(rank: int, config: Any) -> int:
-    """Learner rank that a worker belongs to: a learner's own, a collector's in turn."""
-    count = learner_count(config)
-    return rank if 1 <= rank <= count else 1 + (rank - 1 - count) % count
 
 
 def threads_of(

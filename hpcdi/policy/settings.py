@@ -17,6 +17,9 @@ from hpcdi.utils.registry import (
     SERIAL_EVALUATOR_REGISTRY,
 )
 
+TRANSITIONS_PER_UPDATE = 64
+"""Where the experiment does not say: about what a run of four ranks does on two cores."""
+
 
 @dataclass(frozen=True)
 class EpsConfig:
@@ -84,8 +87,8 @@ class LearnConfig(StepConfig):
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
     update_per_collect: int | None = setting(
-        None, "updates after each collecting of a serial run; empty: one for 64 transitions, or "
-        "one on-policy", minimum=1,
+        None, "updates after each collecting of a serial or deterministic run; empty: one for 64 "
+        "transitions, or one on-policy", minimum=1,
     )  # fmt: skip
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
@@ -120,6 +123,12 @@ class PolicyConfig(ComponentConfig):
     eval: EvalConfig = section(EvalConfig, "evaluating")
     learn: LearnConfig = section(LearnConfig, "learning")
     other: OtherConfig = section(OtherConfig, "exploration, replay, command")
+
+    def updates_after(self, transitions: int) -> int:
+        """Updates after so many transitions, where collecting and learning take turns."""
+        if self.learn.update_per_collect is not None:
+            return self.learn.update_per_collect
+        return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""

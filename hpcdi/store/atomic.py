@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +16,7 @@ from typing import IO, Any
 from hpcdi.utils.jsonable import jsonable
 
 TEMPORARY_MARK = ".tmp-"
+_PRETENCE = {"full_until": float("-inf")}
 
 
 @contextlib.contextmanager
@@ -29,6 +32,8 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
             that points to nothing.
     """
     path = Path(path)
+    if time.monotonic() < _PRETENCE["full_until"]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = temporary_beside(path)
     try:
@@ -41,6 +46,11 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def pretend_full(seconds: float) -> None:
+    """For tests: let `published` find the disk full for so long, in this process."""
+    _PRETENCE["full_until"] = time.monotonic() + seconds
 
 
 def temporary_beside(path: Path) -> Path:
@@ -60,6 +70,15 @@ def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
     write_text(path, json.dumps(jsonable(value), indent=2) + "\n", fsync=fsync)
 
 
+def read_json(path: str | Path) -> dict[str, Any]:
+    """A JSON file's mapping; empty where there is none that is whole."""
+    try:
+        held = json.loads(Path(path).read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
 def sweep_temporary(folder: str | Path) -> list[Path]:
     """Remove what a killed process left of unfinished files and folders; say which."""
     left = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
@@ -69,3 +88,20 @@ def sweep_temporary(folder: str | Path) -> list[Path]:
         else:
             path.unlink(missing_ok=True)
     return left
+
+
+def clock_of(folder: str | Path) -> float:
+    """What time it is (seconds since the epoch) by the clock that stamps files in a folder.
+
+    Of a shared file system that is the server's: ages of files that other hosts write are right by
+    it, however wrong this host's clock is.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    probe = temporary_beside(Path(folder) / "clock")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from it, is torn: it is passed over, and the one before it is taken.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -185,8 +186,10 @@ def save_tensors(path: Path, tree: Any) -> None:
     """Write a nested structure of tensors and plain data, as torch does, forced to disk."""
     import torch
 
+    data = io.BytesIO()  # torch does not say of a full disk that it is full
+    torch.save(tree, data)
     with path.open("wb") as file:
-        torch.save(tree, file)
+        file.write(data.getbuffer())
         file.flush()
         os.fsync(file.fileno())
 

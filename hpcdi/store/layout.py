@@ -7,6 +7,9 @@
       <time>/                       one run
         config.yaml                 the compiled experiment
         run.json                    state, versions, host, placement, result
+        submit/                     of a run that was submitted: script, experiment, output of jobs
+        status.json                 how it goes: steps, rates, last evaluation; new every second
+        run.lock                    while it runs: host, Slurm job and process that it runs in
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   what that is worth (of a serial run)
@@ -35,6 +38,11 @@ class RunLayout:
     root: Path
 
     @property
+    def lock_file(self) -> Path:
+        """Whose the run is, while it runs."""
+        return self.root / "run.lock"
+
+    @property
     def config_file(self) -> Path:
         """The compiled experiment."""
         return self.root / "config.yaml"
@@ -43,6 +51,21 @@ class RunLayout:
     def run_file(self) -> Path:
         """State and facts of the run."""
         return self.root / "run.json"
+
+    @property
+    def submit_dir(self) -> Path:
+        """What was submitted to a batch system, and what its jobs have printed."""
+        return self.root / "submit"
+
+    @property
+    def submit_file(self) -> Path:
+        """Which job that was, by whom, with which versions."""
+        return self.submit_dir / "submit.json"
+
+    @property
+    def status_file(self) -> Path:
+        """How the run goes, written anew about once a second."""
+        return self.root / "status.json"
 
     @property
     def data_dir(self) -> Path:
@@ -77,6 +100,12 @@ class RunLayout:
     def checkpoints_of(self, student: int) -> Path:
         """Checkpoints of one of several learners that learn apart, as in a serial battle."""
         return self.root / f"checkpoints{student or ''}"
+
+    @property
+    def results(self) -> list[Path]:
+        """Folders of all that a run makes, but for what it says."""
+        made = (self.data_dir, self.latest_policy.parent, self.snapshots_dir, self.tensorboard_dir)
+        return [*made, *self.root.glob("checkpoints*")]
 
     def log_file(self, rank: int) -> Path:
         """JSONL log of one rank."""

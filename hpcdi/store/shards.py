@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hpcdi.errors import ShardError
@@ -18,14 +20,17 @@ from hpcdi.store.block import (
     row_columns,
 )
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.room import DiskPatience
 from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 
 # A fresh file can be invisible or short to another NFS client until its attribute cache expires.
 _READ_ATTEMPTS = 6
 _FIRST_RETRY_S = 0.05
+_FLUSH_LOOK_S = 0.1
 
 
 def write_shard(layout: RunLayout, path: str, block: Block, *, fsync: bool = True) -> ShardRef:
@@ -97,6 +102,11 @@ class ShardWriter(Closing):
         announce: called on the writer's thread with each published shard and its block.
         fsync: force shards to disk before they are announced.
         depth: blocks that may be under way; `submit` waits when there are more (bounded memory).
+        patience: with a disk that is full; None: that is an error.
+
+    Attributes:
+        waited_s: seconds that `submit` has waited.
+        lost: blocks that found no room before the run had to end.
     """
 
     def __init__(
@@ -106,11 +116,15 @@ class ShardWriter(Closing):
         *,
         fsync: bool = True,
         depth: int = 4,
+        patience: DiskPatience | None = None,
     ) -> None:
-        self.waited_s = 0.0
+        self.waited_s, self.lost = 0.0, 0
         self._is_open = True
-        self._layout, self._announce, self._fsync = layout, announce, fsync
-        self._jobs: queue.Queue[tuple[str, Block] | None] = queue.Queue(maxsize=depth)
+        self._announce, self._patience = announce, patience
+        self._write = partial(write_shard, layout, fsync=fsync)
+        self._jobs: queue.Queue[tuple[str, Block] | threading.Event | None] = queue.Queue(
+            maxsize=depth
+        )
         self._thread = BackgroundThread(self._run, "shard-writer", self._drain)
 
     def submit(self, path: str, block: Block) -> None:
@@ -126,6 +140,19 @@ class ShardWriter(Closing):
         self._jobs.put((path, block))
         self.waited_s += time.perf_counter() - start
 
+    def flush(self) -> None:
+        """Wait until all that was handed over is published and announced.
+
+        Raises:
+            ShardError: a block could not be written.
+        """
+        done = threading.Event()
+        if self._is_open:
+            self._jobs.put(done)
+        while self._is_open and not done.wait(_FLUSH_LOOK_S):
+            pass
+        self._thread.check()
+
     def close(self) -> None:
         """Publish what is under way and end the thread.
 
@@ -140,8 +167,17 @@ class ShardWriter(Closing):
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            if isinstance(job, threading.Event):
+                job.set()
+                continue
             path, block = job
-            self._announce(write_shard(self._layout, path, block, fsync=self._fsync), block)
+            write = partial(self._write, path, block)
+            ref = self._patience.write(write) if self._patience else write()
+            if ref is not None:
+                self._announce(ref, block)
+                continue
+            self.lost += 1
+            LOGGER.warning("%s: %d transitions found no room and are lost", path, block.transitions)
 
     def _drain(self) -> None:
         """After a failure: nobody shall wait for room in the queue."""

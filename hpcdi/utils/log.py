@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from hpcdi.utils.append import AppendFile
+from hpcdi.utils.disk import show
+from hpcdi.utils.event_file import EventFile
 from hpcdi.utils.jsonable import jsonable
 
 LOGGER = logging.getLogger("hpcdi")
@@ -28,9 +30,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, rank, role, level, message, and the record's extra fields."""
 
-    def __init__(self, rank: int, role: str) -> None:
+    def __init__(self, rank: int, role: str, restart: int) -> None:
         super().__init__()
-        self._who = {"rank": rank, "role": role, "host": platform.node(), "pid": os.getpid()}
+        where = {"host": platform.node(), "pid": os.getpid(), "restart": restart}
+        self._who = {"rank": rank, "role": role, **where}
 
     def format(self, record: logging.LogRecord) -> str:
         """Text of a record."""
@@ -60,12 +63,36 @@ class Console(logging.Formatter):
         return f"{self._prefix}{level}{record.getMessage()}"
 
 
-def open_log(path: Path, rank: int, role: str) -> None:
-    """Send this rank's log records to a JSONL file, and warnings to the terminal too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+class LogFile(logging.Handler):
+    """A line for each record; a disk that is full costs lines, not the run."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = AppendFile(path, "the log")
+        self._file.add(b"")  # it is there, though nothing is said yet
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a record's line."""
+        self._file.add(self.format(record).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+def open_log(path: Path, rank: int, role: str, restart: int = 0) -> None:
+    """Send this rank's log records to a JSONL file, and warnings to the terminal too.
+
+    Args:
+        path: of the file; what it holds already stays.
+        rank: of this process.
+        role: of this process.
+        restart: how often the run has been taken up again; every line says it.
+    """
     close_log()
-    file = logging.FileHandler(path, mode="a", encoding="utf-8")
-    file.setFormatter(JsonLines(rank, role))
+    file = LogFile(path)
+    file.setFormatter(JsonLines(rank, role, restart))
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(Console(rank, role))
     console.setLevel(logging.WARNING)
@@ -86,8 +113,7 @@ def close_log() -> None:
 
 def say(text: str = "") -> None:
     """Print a line for the person who started the run."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    show(text + "\n")
 
 
 class TensorBoardWriter:
@@ -102,8 +128,7 @@ class TensorBoardWriter:
     """
 
     def __init__(self, folder: str | Path, flush_s: float = 5.0) -> None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=int(flush_s))
+        self._writer = EventFile(Path(folder))
         self._flush_s, self._flushed = flush_s, time.monotonic()
         self._is_open = True
         self._folder, self._curves = Path(folder), dict[str, TensorBoardWriter]()
@@ -171,18 +196,20 @@ class TensorBoardWriter:
     def flush(self) -> None:
         """Write out what is buffered; after `close`: nothing."""
         if self._is_open:
-            for writer in (self._writer, *self._curves.values()):
-                writer.flush()
+            self._writer.flush()
+            for curve in self._curves.values():
+                curve.flush()
 
     def close(self) -> None:
         """Flush and close; again: nothing."""
         self._is_open = False
-        for writer in (self._writer, *self._curves.values()):
-            writer.close()
+        self._writer.close()
+        for curve in self._curves.values():
+            curve.close()
 
     def _write(self, event: Any) -> None:
         event.wall_time = time.time()
-        self._writer.add_event(event)
+        self._writer.add(event)
         if time.monotonic() - self._flushed > self._flush_s:
             self.flush()
             self._flushed = time.monotonic()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from hpcdi.utils.disk import show
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
 TERMINAL_EVERY_S = 0.5
@@ -44,6 +45,7 @@ class Status:
         returns: of the last episodes that were collected.
         evaluation: mean return of the last evaluation; None before the first.
         parts: what else there is to say, before and after the returns.
+        facts: what else programs may want to know: plain data by name.
     """
 
     env_steps: tuple[int, float]
@@ -51,6 +53,7 @@ class Status:
     returns: Sequence[float]
     evaluation: float | None
     parts: tuple[Sequence[str], Sequence[str]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StatusLine:
@@ -108,12 +111,10 @@ class StatusLine:
     def say(self, text: str) -> None:
         """Print a line of its own, above the moving one."""
         erase = "\r\x1b[K" if self._is_terminal else ""
-        sys.stdout.write(f"{erase}{text}\n")
-        sys.stdout.flush()
+        show(f"{erase}{text}\n")
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
-        sys.stdout.flush()
+        show(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
 
 
 def _whole(value: float) -> str:

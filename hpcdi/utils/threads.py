@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from hpcdi.utils.lifetime import Closing
 
+_LOOK_S = 0.5
+
 
 class BackgroundThread:
     """Runs a function on a thread of its own; what it raises is kept for whoever asks.
@@ -73,6 +75,13 @@ class JobThread(Closing):
             self._thread = BackgroundThread(self._run, self._name)
         self._thread.check()
         self._jobs.put(job)
+
+    def wait(self) -> None:
+        """Wait until all jobs so far are done; raises what one of them raised."""
+        done = threading.Event()
+        self.submit(done.set)
+        while not done.wait(_LOOK_S) and self._thread is not None:
+            self._thread.check()
 
     def close(self) -> None:
         """Do all jobs, then end; raises what one of them raised. Again: nothing."""

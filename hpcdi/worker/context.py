@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdi.comm.failure import abort_job
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import Goodbye, Leave, StopRequest, WorkerReady
+from hpcdi.comm.messages import CollectTask, Goodbye, Leave, StopRequest, WorkerReady
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_FAILED
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 
 COORDINATOR_RANK = 0
 ROLES = ("coordinator", "learner", "collector")
+_HEADLESS_S = 1.0
 _LEAVE_PATIENCE_S = 30.0
 """How much longer than rank 0 waits for the others they wait for it."""
 
@@ -32,7 +36,7 @@ class WorkerContext:
         layout: the run folder.
         link: to the other ranks.
         seed: of this rank's random numbers.
-        learner_rank: the learner that a collector gets its policies from; a learner's own rank.
+        learners: ranks of all learners; first the one that this rank has its policies from.
         group: MPI communicator of the learners; None where there is one learner, or on other roles.
         stop_request: gives, once, what a signal asked for.
         restarts: how often the run has been taken up again.
@@ -42,7 +46,7 @@ class WorkerContext:
     layout: RunLayout
     link: Link
     seed: np.random.SeedSequence
-    learner_rank: int
+    learners: tuple[int, ...]
     group: Any = None
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
@@ -72,6 +76,22 @@ def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.Se
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), rank, restart))
 
 
+def task_seed(own: np.random.SeedSequence, task: CollectTask) -> np.random.SeedSequence:
+    """Seeds of a collector that is made for a task.
+
+    In lock-step they follow from the round; those of an evaluation are the same on every rank.
+
+    Args:
+        own: of the rank.
+        task: the first one that it does.
+    """
+    if task.lockstep is None:
+        return own.spawn(1)[0]
+    of_rank = own.spawn_key[:1] if task.eval_flag else own.spawn_key
+    key = (*of_rank, task.lockstep.round, int(task.eval_flag))
+    return np.random.SeedSequence(own.entropy, spawn_key=key)
+
+
 def arrive(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
     """Tell rank 0 that this rank is ready for tasks.
 
@@ -82,6 +102,14 @@ def arrive(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
     """
     ready = WorkerReady(role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"])
     pump.send(COORDINATOR_RANK, ready)
+
+
+def leave_headless(place: WorkerContext) -> None:
+    """Rank 0 has died, and nobody can go on without it: end the job; does not return."""
+    if place.link.rank > 1:  # one word is enough
+        wait_s(_HEADLESS_S)
+    sys.stderr.write("hpcdi: rank 0 (coordinator) has died: killed, or out of memory\n")
+    abort_job(EXIT_FAILED)
 
 
 def depart(place: WorkerContext, pump: LinkPump, report: Mapping[str, Any]) -> int:

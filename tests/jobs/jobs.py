@@ -18,6 +18,11 @@ HERE = Path(__file__).parent
 CARTPOLE = HERE.parent.parent / "configs" / "cartpole_dqn.yaml"
 LIMIT_S = 90.0
 QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
+NOBODY_MAY_DIE = (
+    "system.survival.on_collector_death=abort",
+    "system.survival.on_learner_death=abort",
+)
+"""A run without ULFM, as with other MPI libraries."""
 
 
 @dataclass
@@ -83,22 +88,36 @@ def is_learning(job: Running) -> bool:
     return log.exists() and '"scalars"' in log.read_text()
 
 
+def processes_now(run_dir: Path) -> list[int]:
+    """Processes whose command line names a run folder, the oldest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(run_dir) in line:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
 def processes_of(run_dir: Path) -> list[int]:
-    """Processes whose command line names a run folder; the kernel may need a moment."""
+    """Those that stay; the kernel may need a moment."""
     for _ in range(40):
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    line = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if os.fsencode(run_dir) in line:
-                    found.append(int(entry.name))
+        found = processes_now(run_dir)
         if not found:
             return []
         time.sleep(0.05)
     return found
+
+
+def kill(job: Running) -> None:
+    """All of it at once, as a node that loses its power."""
+    for pid in reversed(processes_now(job.run_dir)):  # ranks before mpirun warns them
+        os.kill(pid, signal.SIGKILL)
+    job.process.wait()
+    assert not processes_of(job.run_dir)
 
 
 def temporary_files(run_dir: Path) -> list[Path]:

@@ -94,6 +94,28 @@ class PlantedCollector(DQNPolicy):
         return super().act(observation, setting)
 
 
+@POLICY_REGISTRY.register("planted_run")
+class PlantedRun(DQNPolicy):
+    """Raises in the 20th update of one run of a sweep, as long as the file PLANTED_WHILE is there.
+
+    The run is the one whose folder has the name that the file holds.
+    """
+
+    @dataclass(frozen=True)
+    class Config(DQNPolicy.Config):
+        """No settings of its own."""
+
+        type: str = "planted_run"
+
+    def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
+        planted = Path(os.environ["PLANTED_WHILE"])
+        if self._learner.updates == 20 and planted.exists():
+            name = planted.read_text()
+            if any(word.endswith(f"/{name}") for word in sys.argv):
+                raise RuntimeError(f"planted in run {name}")
+        return super()._forward_learn(data, **kwargs)
+
+
 @POLICY_REGISTRY.register("planted_hang")
 class PlantedHang(DQNPolicy):
     """Hangs two seconds after its first action, for longer than anybody waits."""

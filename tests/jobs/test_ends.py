@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, Running, is_learning, temporary_files
+from jobs import CARTPOLE, NOBODY_MAY_DIE, Running, is_learning, temporary_files
 
 from hpcdi.store.inspect import inspect
 
@@ -52,7 +52,7 @@ def test_an_error_ends_the_job_with_its_traceback(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)], ids=["ctrl-c", "term"]
 )
 def test_a_signal_ends_the_run_in_order(start: Start, number: int, code: int) -> None:
     job = start(CARTPOLE, *ENDLESS)
@@ -102,7 +102,7 @@ def test_a_network_that_diverges_ends_the_run(start: Start) -> None:
 
 @pytest.mark.parametrize("rank", [1, 2], ids=["learner", "collector"])
 def test_a_killed_rank_ends_the_job(start: Start, rank: int) -> None:
-    job = start(CARTPOLE, *ENDLESS)
+    job = start(CARTPOLE, *ENDLESS, *NOBODY_MAY_DIE)
     job.until(lambda: is_learning(job))
     placement = json.loads((job.run_dir / "run.json").read_text())["placement"]
     os.kill(placement[rank]["pid"], signal.SIGKILL)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, QUICK, Ended, Running, is_learning, temporary_files
+from jobs import CARTPOLE, NOBODY_MAY_DIE, QUICK, Ended, Running, is_learning, temporary_files
 
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import read_policy
@@ -125,7 +125,7 @@ def test_an_error_of_one_learner_is_told_before_what_the_other_says(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)], ids=["ctrl-c", "term"]
 )
 def test_a_signal_ends_both_learners_in_order(start: Start, number: int, code: int) -> None:
     job = start(CARTPOLE, *ENDLESS)
@@ -143,7 +143,7 @@ def test_a_signal_ends_both_learners_in_order(start: Start, number: int, code: i
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_killed_learner_of_two_ends_the_job(start: Start, rank: int) -> None:
-    job = start(CARTPOLE, *ENDLESS)
+    job = start(CARTPOLE, *ENDLESS, *NOBODY_MAY_DIE)
     job.until(lambda: is_learning(job))
     placement = json.loads((job.run_dir / "run.json").read_text())["placement"]
     os.kill(placement[rank]["pid"], signal.SIGKILL)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import CARTPOLE, Ended, Running, processes_of, temporary_files
+from jobs import CARTPOLE, Ended, Running, kill, temporary_files
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.inspect import inspect
@@ -37,18 +38,15 @@ def has_learnt(job: Running, snapshot: str = "snapshot_000003") -> bool:
     return bool(names(folder)) and names(folder)[-1] >= snapshot
 
 
-def kill(job: Running) -> None:
-    """All of it at once, as a node that loses its power."""
-    os.killpg(job.process.pid, signal.SIGKILL)
-    for pid in processes_of(job.run_dir):
-        os.kill(pid, signal.SIGKILL)
-    job.process.wait()
-    assert not processes_of(job.run_dir)
-
-
 def logged(ended: Ended, rank: int, word: str) -> list[dict[str, Any]]:
     lines = (ended.run_dir / "log" / f"rank{rank:05d}.jsonl").read_text().splitlines()
     return [entry for entry in map(json.loads, lines) if word in entry]
+
+
+def curves(folder: Path) -> dict[str, list[int]]:
+    """Tag -> steps of its points, in the order in which TensorBoard draws them."""
+    events = EventAccumulator(str(folder), {"scalars": 0}, purge_orphaned_data=False).Reload()
+    return {tag: [point.step for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def test_a_run_that_is_killed_goes_on(start: Start, resume: Start) -> None:
@@ -70,11 +68,16 @@ def test_a_run_that_is_killed_goes_on(start: Start, resume: Start) -> None:
     report = inspect(job.run_dir)
     assert not report.errors
     assert not temporary_files(job.run_dir)
+    assert not (job.run_dir / "run.lock").exists()
     first = logged(ended, 1, "scalars")
     iterations = [entry["train_iter"] for entry in first]
     back = [k for k in range(1, len(iterations)) if iterations[k] < iterations[k - 1]]
     assert len(back) <= 1, "the log goes on where the snapshot was"
     assert all(entry >= before["train_iter"] for k in back for entry in iterations[k:])
+    assert [entry["restart"] for entry in first] == sorted(entry["restart"] for entry in first)
+    assert {entry["restart"] for entry in first} == {0, 1}
+    for tag, steps in curves(job.run_dir / "tb").items():
+        assert steps == sorted(steps), f"{tag} runs back"
 
 
 def test_two_learners_go_on_and_so_does_one(start: Start, resume: Start) -> None:
@@ -156,17 +159,72 @@ def test_what_cannot_be_gone_on_with_is_left_alone(
     job.until(lambda: has_learnt(job, "snapshot_000001"))
     busy = resume(job.run_dir).wait()
     assert busy.code == 2
-    assert "is still running" in busy.err
+    assert f"the run folder {job.run_dir} is in use: by process" in busy.err
+    taken = start(CARTPOLE, run_dir=job.run_dir).wait()
+    assert taken.code == 2
+    assert "is in use: by process" in taken.err
     kill(job)
     before = (job.run_dir / "run.json").read_bytes()
     other = resume(job.run_dir, "policy.learn.batch_sise=8").wait()
     assert other.code == 2
     assert "did you mean 'batch_size'" in other.err
-    named = resume(job.run_dir, str(CARTPOLE)).wait()
+    text = CARTPOLE.read_text().replace("nstep: 5", "nstep: 3").replace("seed: 0", "seed: 7")
+    (tmp_path / "other.yaml").write_text(text.replace("128, 128", "64"))
+    named = resume(job.run_dir, str(tmp_path / "other.yaml")).wait()
     assert named.code == 2
-    assert "leave" in named.err
-    assert "name the settings that are to differ as key=value" in named.err
+    assert "policy.nstep: 5 in the run, 3 now" in named.err
+    assert "policy.model.encoder_hidden_size_list: [128, 128] in the run, [64] now" in named.err
+    assert "seed" not in named.err
     assert (job.run_dir / "run.json").read_bytes() == before
     nothing = resume(tmp_path / "nowhere").wait()
     assert nothing.code == 2
     assert "holds no run over ranks" in nothing.err
+
+
+def test_a_script_that_is_started_again_and_again_comes_to_its_end(
+    start: Start, tmp_path: Path
+) -> None:
+    """As Slurm requeues it: the same command line each time, and no hand on it."""
+    run_dir = tmp_path / "run"
+    variables = {"SLURM_JOB_ID": "4711"}
+    never = (*OFTEN, "system.snapshot_s=1e9")
+
+    def again(number: int, goal: float = 1e9) -> Running:
+        script = {**variables, "SLURM_RESTART_COUNT": str(number)}
+        limit = f"policy.other.commander.max_train_iter={goal}"
+        return start(CARTPOLE, *never, limit, run_dir=run_dir, variables=script)
+
+    job = again(0)
+    job.until(lambda: (run_dir / "data").exists())
+    kill(job)
+    (run_dir / "data" / "rank00002" / "left").write_text("of the first start")
+    job = again(1)  # there is no snapshot: it begins anew
+    log = run_dir / "log" / "rank00001.jsonl"
+    told = log.read_text().count('"scalars"')
+    job.until(lambda: log.read_text().count('"scalars"') > told)
+    os.kill(job.process.pid, signal.SIGTERM)
+    ended = job.wait()
+    assert ended.code == 85, ended.out + ended.err
+    assert "restart 1" in ended.out
+    assert "resumed" not in ended.out
+    reached = snapshots(run_dir)[-1]
+    assert reached["train_iter"] == ended.run["figures"]["train_iter"]
+    assert not (run_dir / "data" / "rank00002" / "left").exists()
+    assert not inspect(run_dir).errors
+    goal = reached["train_iter"] + 100
+    ended = again(2, goal).wait()
+    assert ended.code == 0, ended.out + ended.err
+    assert "resumed      snapshot_00000" in ended.out
+    assert ended.run["restarts"] == 2
+    assert ended.run["restarts_without_progress"] == 0
+    assert ended.run["figures"]["train_iter"] >= goal
+    before = (run_dir / "run.json").read_bytes()
+    ended = again(3, goal).wait()
+    assert ended.code == 0, ended.out + ended.err
+    assert "is done already (max_train_iter reached" in ended.out
+    other = start(CARTPOLE, *never, "seed=1", run_dir=run_dir, variables=variables).wait()
+    assert other.code == 2
+    assert "holds a run of another experiment" in other.err
+    assert "seed: 0 in the run, 1 now" in other.err
+    assert (run_dir / "run.json").read_bytes() == before
+    assert not (run_dir / "run.lock").exists()

@@ -97,7 +97,7 @@ def test_two_policies_learn_a_game_against_each_other(serial: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)], ids=["ctrl-c", "term"]
 )
 def test_a_signal_ends_the_run_with_a_checkpoint(serial: Start, number: int, code: int) -> None:
     job = serial(CARTPOLE, *ENDLESS)

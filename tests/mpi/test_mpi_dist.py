@@ -303,7 +303,7 @@ def test_who_waits_for_a_member_that_left_is_told(world: World) -> None:
         dist_finalize()
     else:
         begun = [allreduce_async(name, torch.ones(5)) for name in ("first", "second")]
-        with pytest.raises(CommError, match=f"member {world.rank} of 4 waits in vain") as raised:
+        with pytest.raises(CommError, match=f"learner {world.rank} of 4 waits in vain") as raised:
             synchronize()
         assert "Timed out" not in str(raised.value)
         for mean in begun:

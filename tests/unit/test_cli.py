@@ -17,7 +17,10 @@ from hpcdi.launch import run_folder
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
-COMMANDS = ("train", "serial", "plan", "inspect", "eval", "export", "doctor")
+COMMANDS = (
+    "train", "serial", "plan", "submit", "sweep", "status", "tail", "inspect", "eval", "export",
+    "doctor",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -76,7 +76,8 @@ def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> 
     assert [len(ready.items) for ready in announced] == [25, 25, 13]
     assert [ready.shard.rows for ready in announced] == [100, 100, 52]
     assert values_of(tmp_path, announced) == list(range(counter.made))
-    assert made.report() == {"blocks": 3, "waited_for_disk_s": made._writer.waited_s}
+    waited_s = made._writer.waited_s
+    assert made.report() == {"blocks": 3, "blocks_lost": 0, "waited_for_disk_s": waited_s}
 
 
 def test_what_is_announced_of_a_block_stands_in_its_file(tmp_path: Path) -> None:
@@ -228,17 +229,42 @@ def never() -> bool:
     return False
 
 
+LEARNER, OTHER_LEARNER = 1, 2
+
+
 class Learner:
     """Takes requests; answers when told to, or each at once."""
 
     def __init__(self, every_s: float = 0.0) -> None:
         self.requests: list[PolicyRequest] = []
+        self.asked: list[int] = []
         self.on_request: Callable[[PolicyRequest], None] = lambda _request: None
-        self.inlet = PolicyInlet(self._ask, every_s)
+        self.inlet = PolicyInlet(self._ask, [LEARNER, OTHER_LEARNER], every_s)
 
-    def _ask(self, request: PolicyRequest) -> None:
+    def _ask(self, rank: int, request: PolicyRequest) -> None:
         self.requests.append(request)
+        self.asked.append(rank)
         self.on_request(request)
+
+
+def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> None:
+    learner = Learner()
+    learner.inlet.newer_than(-1)
+    learner.inlet.lose(7)  # a collector
+    learner.inlet.lose(LEARNER)
+    assert learner.asked == [LEARNER, OTHER_LEARNER]
+    assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1)]
+    learner.inlet.take(update(4))
+    learner.inlet.newer_than(4)
+    assert learner.asked[2:] == [OTHER_LEARNER]
+
+
+def test_a_policy_that_was_answered_is_not_asked_for_again_when_the_learner_dies() -> None:
+    learner = Learner()
+    learner.inlet.newer_than(-1)
+    learner.inlet.take(update(4))
+    learner.inlet.lose(LEARNER)
+    assert learner.asked == [LEARNER]
 
 
 def test_one_request_at_a_time() -> None:

@@ -21,9 +21,10 @@ from hpcdi.comm.messages import (
     Leave,
     PolicyRequest,
     Stop,
+    TaskReturned,
     WorkerReady,
 )
-from hpcdi.errors import CommError, UnknownTypeError
+from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
@@ -177,17 +178,34 @@ def test_stop_before_any_task(script: CollectorScript) -> None:
         assert script.hear(Goodbye, thread).report["blocks"] == 0
 
 
-def test_an_error_of_the_environment_ends_the_role_with_it(tmp_path: Path) -> None:
-    script = CollectorScript(tmp_path, env={"kwargs": {"fail_at": 4}, "vectorization": "sync"})
+def test_environments_that_fail_too_often_give_the_task_back(tmp_path: Path) -> None:
+    env = {"kwargs": {"fail_at": 4}, "vectorization": "sync"}
+    script = CollectorScript(tmp_path, env=env)
+    with script.running(MPIFileSystemCollector({}, script.context)) as thread:
+        script.tell(collect())
+        returned = script.hear(TaskReturned, thread)
+        assert not script.all_of(Goodbye), "the rank stays until the run ends"
+        script.tell(Stop("enough"))
+        goodbye = script.hear(Goodbye, thread)
+    assert returned.task_id == "task"
+    assert "failed, 6 times within 300 s: RuntimeError: planted failure" in returned.reason
+    assert not script.all_of(CollectResult)
+    told = {name: goodbye.report[name] for name in ("env_failures", "envs_retired")}
+    assert told == {"env_failures": 6, "envs_retired": 0}
+    assert goodbye.report["episodes_dropped"] == 12
+
+
+def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:
+    """It is no mishap but a mistake, and everybody's."""
+    script = CollectorScript(tmp_path, env={"kwargs": {"nonsense": 1}, "vectorization": "sync"})
     worker = MPIFileSystemCollector({}, script.context)
     thread = BackgroundThread(worker.run, "worker")
     script.tell(collect())
     while thread.is_alive:
         script.look()
-    with pytest.raises(RuntimeError, match="planted failure at step 4"):
+    with pytest.raises(ConfigError, match=r"env.kwargs: .*nonsense"):
         thread.check()
     worker._outlet.close()
-    worker._collectors[False].close()
     worker.pump.close()
 
 

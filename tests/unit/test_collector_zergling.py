@@ -10,6 +10,7 @@ import pytest
 from collector_probe import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 
 from hpcdi.errors import CommError
+from hpcdi.types import Lockstep
 from hpcdi.worker.collector import zergling_parallel_collector as zergling
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 
@@ -61,6 +62,23 @@ def test_the_policy_changes_only_between_cuts_and_its_version_is_stated(policy: 
     assert set(versions[4:]) == {9}
     assert result.policy_version == 9
     assert not any(port.asked_newest), "collecting does not wait for the newest policy"
+
+
+@FORMS
+def test_in_lockstep_a_task_is_one_piece_by_one_version(policy: str) -> None:
+    port = Port(versions=[3, 4, None, None, 9])
+    with collector(policy, port) as made:
+        for number, version in enumerate((4, 9, 9), start=1):
+            port.task_id = "task"
+            lockstep = Lockstep(number, version, begins_anew=False)
+            made.begin(CollectorTask("task", lockstep=lockstep))
+            made.start()
+            assert len(port.segments) == number
+            assert set(port.segments[-1].items["policy_version"]) == {version}
+    assert all(port.asked_newest)
+    seen = column_of(port, 0, "observation")
+    expected = [[step % LENGTH, step // LENGTH] for step in range(len(seen))]
+    assert seen == expected, "episodes go on in the next one"
 
 
 @FORMS

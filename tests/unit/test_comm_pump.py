@@ -221,9 +221,9 @@ def test_flush_says_that_a_message_does_not_leave() -> None:
 
 def test_what_ask_gives_goes_to_rank_0(world: LocalWorld, start: Callable[..., LinkPump]) -> None:
     """It is asked at every turn, and need not answer."""
-    answers: list[Message | None] = [None, None, StopRequest("received SIGTERM", 143)]
+    answers: list[Message | None] = [None, None, StopRequest("received SIGTERM", 85)]
     pump = start(None, lambda: answers.pop(0) if answers else None)
-    assert take(world.link(0), 1) == [StopRequest("received SIGTERM", 143)]
+    assert take(world.link(0), 1) == [StopRequest("received SIGTERM", 85)]
     pump.send(0, Goodbye())
     assert take(world.link(0), 1) == [Goodbye()]
 

@@ -10,7 +10,7 @@ import pytest
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import CloseTask, LearnResult, Leave, Message, Stop, WorkerFailed
 from hpcdi.comm.pump import LinkPump
-from hpcdi.errors import CommError
+from hpcdi.errors import EXIT_FAILED, CommError
 
 LIMIT_S = 30.0
 
@@ -140,3 +140,10 @@ def test_a_handler_may_close_the_pump(world: LocalWorld) -> None:
     assert closed.wait(LIMIT_S)
     wait_for_end(pump)
     pump.check()
+
+
+def test_nobody_waits_for_leave_from_a_rank_0_that_is_dead() -> None:
+    world = LocalWorld(2)
+    with LinkPump(world.link(1)) as pump:
+        world.kill(0)
+        assert pump.wait_for(Leave, 10.0) == Leave(EXIT_FAILED)

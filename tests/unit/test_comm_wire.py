@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.comm import messages
 from hpcdi.comm.messages import Batches, CollectSetting, Message, PolicyUpdate
 from hpcdi.comm.wire import INLINE_BYTES, decode, encode, frame_sizes
 from hpcdi.errors import CommError
@@ -76,6 +77,9 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(of_type(typing.get_args(hint)[0]), max_size=3).map(tuple)
     if typing.get_origin(hint) is dict:
         return st.dictionaries(TEXTS, of_type(typing.get_args(hint)[1]), max_size=3)
+    if typing.get_origin(hint) is types.UnionType:
+        given = [known for known in typing.get_args(hint) if known is not types.NoneType]
+        return st.none() | st.one_of([of_type(known) for known in given])
     return {str: TEXTS, int: INTEGERS, float: NUMBERS, bool: st.booleans(), Any: ANYTHING}[hint]
 
 
@@ -198,4 +202,5 @@ def test_messages_are_frozen_and_drawn(cls: type[Message]) -> None:
     """None can be changed on its way, and the module's drawing says who sends each."""
     assert dataclasses.is_dataclass(cls)
     assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert cls.__name__ in (messages.__doc__ or "").split()
+    drawing = sys.modules[cls.__module__].__doc__ or ""
+    assert cls.__name__ in drawing.split()

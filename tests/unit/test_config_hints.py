@@ -58,7 +58,7 @@ def test_keys_that_belong_elsewhere(mapping: dict[str, Any], path: str, place: s
 
 def test_a_key_that_stands_everywhere_is_no_hint() -> None:
     assert problems_of({"type": "dqn"}) == {
-        "type": "unknown key; known here: env, exp_name, policy, seed, system"
+        "type": "unknown key; known here: env, exp_name, fault, policy, seed, slurm, system"
     }
 
 

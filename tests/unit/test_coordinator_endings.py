@@ -10,14 +10,17 @@ from test_coordinator_scheduler import EVERY_S, TIMEOUTS, Run, evaluating
 
 from hpcdi.comm.messages import (
     AdmitBlock,
+    CloseTask,
+    CollectTask,
     Goodbye,
     LearnResult,
     Leave,
     Stop,
     StopRequest,
+    TaskReturned,
     WorkerFailed,
 )
-from hpcdi.errors import WorkerSilentError
+from hpcdi.errors import EXIT_FAILED, WorkerSilentError
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 
 FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
@@ -57,6 +60,36 @@ def test_an_evaluation_that_does_not_reach_it(returns: tuple[float, ...]) -> Non
     assert run.scheduler.life.is_on
 
 
+def test_a_collector_without_environments_leaves_its_work_to_others() -> None:
+    run = evaluating()
+    evaluation = run.tasks[2].task_id
+    orders = run.hear(2, TaskReturned(evaluation, "all are retired"), 6.0)
+    assert run.scheduler.life.is_on
+    assert orders == [Order(3, CloseTask(run.tasks[3].task_id))], "it makes room, at once"
+    orders = run.result(3, 7.0)
+    (task,) = (order.message for order in orders if isinstance(order.message, CollectTask))
+    assert task.eval_flag, "the evaluation is done by another"
+    assert {order.rank for order in orders} == {3}, "the rank gets nothing any more"
+
+
+def test_the_last_collector_without_environments_ends_the_run() -> None:
+    run = evaluating()
+    run.hear(2, TaskReturned(run.tasks[2].task_id, "all are retired"), 6.0)
+    orders = run.hear(3, TaskReturned(run.tasks[3].task_id, "env 4: no licence"), 7.0)
+    reason = "no collector has environments left; rank 3: env 4: no licence"
+    assert orders == stops(reason)
+    assert run.scheduler.life.outcome == Outcome("failed", reason, EXIT_FAILED)
+    assert say_goodbye(run, 3, 1, 2) == leaves(EXIT_FAILED)
+
+
+def test_a_rank_that_can_write_no_more_has_failed() -> None:
+    run = evaluating()
+    assert run.hear(2, StopRequest("rank 2: the disk is full", 1)) == stops(
+        "rank 2: the disk is full"
+    )
+    assert run.scheduler.life.outcome == Outcome("failed", "rank 2: the disk is full", 1)
+
+
 def test_collecting_never_reaches_it() -> None:
     run = Run()
     run.learn_info(10)
@@ -86,7 +119,7 @@ def test_train_iterations() -> None:
     assert run.tick(1e5) == leaves()
 
 
-@pytest.mark.parametrize(("reason", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("reason", "code"), [("SIGINT", 130), ("SIGTERM", 85)])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_signal_on_any_rank(reason: str, code: int, rank: int) -> None:
     run = Run()

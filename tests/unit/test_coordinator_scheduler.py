@@ -26,8 +26,9 @@ from hpcdi.errors import WorkerSilentError
 from hpcdi.types import Array
 from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.lifecycle import Order, Phase
-from hpcdi.worker.coordinator.scheduler import Scheduler, Timeouts
+from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.task import TaskLate
 

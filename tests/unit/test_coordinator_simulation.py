@@ -209,7 +209,7 @@ class World:
 
         Time stands still where nobody is mute: an orderly end waits for no deadline.
         """
-        self.post(self.scheduler.handle(StopRequest("SIGTERM", 143), 0, self.now))
+        self.post(self.scheduler.handle(StopRequest("SIGTERM", 85), 0, self.now))
         for _ in range(400):
             if self.scheduler.finished:
                 break

@@ -115,7 +115,7 @@ def test_all_learners_are_told_between_the_same_batches() -> None:
 def test_a_run_that_ends_in_order_takes_a_last_one() -> None:
     run = Run()
     run.collected()
-    orders = run.hear(0, StopRequest("received SIGTERM", 143), 5.0)
+    orders = run.hear(0, StopRequest("received SIGTERM", 85), 5.0)
     kinds = [type(order.message) for order in orders]
     assert kinds[:2] == [TakeSnapshot, TakeSnapshot]
     assert set(kinds[2:]) == {Stop}, "and nothing else comes before the end"
@@ -274,6 +274,16 @@ def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
     assert resumed.facts["train_iter"] == 9
 
 
+def test_a_run_that_repeats_itself_has_no_use_for_what_came_later(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    known, evicted, later = (publish(layout, 2, number) for number in (7, 6, 8))
+    resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}), repeats=True)
+    assert list(resumed.published) == [known]
+    assert (resumed.later, resumed.lost) == (0, 0)
+    assert sorted(layout.shard_numbers()) == [evicted, known]
+    assert not layout.inside(later).exists()
+
+
 def test_what_is_missing_or_damaged_is_told_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,7 +297,9 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
     resumed = resume_from(layout, snapshot)
     assert list(resumed.published) == [known[2]]
     assert (resumed.later, resumed.lost) == (0, 2)
-    assert sum("left out" in record.getMessage() for record in caplog.records) == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("it is left out" in line for line in told) == 2
+    assert sum("1 shards of the snapshot are missing" in line for line in told) == 1
 
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:

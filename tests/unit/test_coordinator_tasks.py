@@ -9,10 +9,12 @@ import pytest
 from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
 from hpcdi.errors import WorkerSilentError
 from hpcdi.worker.adapter import LearnerAggregator
+from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 from hpcdi.worker.coordinator.task import QUIET_S, RankQuiet, TaskBook, TaskLate
 
-COLLECT_S, LEARN_S = 30.0, 600.0
+COLLECT_S, LEARN_S, SILENCE_S = 30.0, 600.0, 900.0
+TIMEOUTS = Timeouts(collector_task_s=COLLECT_S, learner_task_s=LEARN_S, silence_s=SILENCE_S)
 
 
 def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
@@ -21,7 +23,7 @@ def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
 
 def book(collectors: int = 0, learners: int = 0) -> TaskBook:
     """Learners have the first ranks."""
-    made = TaskBook(COLLECT_S, LEARN_S, LearnerAggregator({"learner": range(max(learners, 1))}))
+    made = TaskBook(TIMEOUTS, LearnerAggregator({"learner": range(max(learners, 1))}))
     for rank in range(1, learners + collectors + 1):
         role = "learner" if rank <= learners else "collector"
         made.add_worker(rank, WorkerReady(role, "host", rank))
@@ -64,11 +66,11 @@ def test_the_end_of_a_task_that_was_not_given_out_frees_nobody() -> None:
 def test_begun() -> None:
     tasks = book(collectors=1)
     tasks.give("collector", collect("a"), 3.0)
-    running = tasks.begun("a", 1, 0.0)
+    running = tasks.begun("a", 1)
     assert running is not None
     assert (running.task, running.rank, running.started) == (collect("a"), 1, 3.0)
     assert running.has_begun
-    assert tasks.begun("b", 1, 0.0) is None
+    assert tasks.begun("b", 1) is None
 
 
 # ----------------------------------------------------------------------------------- making room
@@ -122,11 +124,11 @@ def test_lateness_is_told_once(has_begun: bool) -> None:
     tasks.give("collector", collect("a"), 0.0)
     tasks.choose_to_close(10.0)
     if has_begun:
-        tasks.begun("a", 1, 0.0)
+        tasks.begun("a", 1)
     assert tasks.late(10.0 + COLLECT_S - 0.1) == []
     assert tasks.late(12.0 + COLLECT_S) == [(1, TaskLate("a", 2.0 + COLLECT_S))]
     if has_begun:
-        tasks.begun("a", 1, 0.0)
+        tasks.begun("a", 1)
     assert tasks.late(20.0 + COLLECT_S) == []
 
 
@@ -140,17 +142,39 @@ def test_open_tasks_are_never_late() -> None:
 def test_a_learner_that_never_begins_is_named() -> None:
     tasks = book(learners=2)
     assert tasks.give("learner", LearnTask("l", "p", "b"), 5.0) == [1, 2]
-    tasks.begun("l", 1, 6.0)
-    tasks.check_learners(5.0 + LEARN_S)
+    tasks.begun("l", 1)
+    tasks.check(5.0 + LEARN_S)
     with pytest.raises(WorkerSilentError) as caught:
-        tasks.check_learners(6.0 + LEARN_S)
+        tasks.check(6.0 + LEARN_S)
     assert (caught.value.rank, caught.value.waited_s) == (2, 1.0 + LEARN_S)
 
 
 def test_a_collector_may_take_its_time_to_begin() -> None:
     tasks = book(collectors=1)
     tasks.give("collector", collect("a"), 0.0)
-    tasks.check_learners(1e9)
+    tasks.check(SILENCE_S)
+
+
+def test_a_worker_that_says_nothing_for_too_long_ends_the_run() -> None:
+    tasks = book(collectors=2)
+    tasks.give("collector", collect("a"), 0.0)
+    tasks.heard(1, "Heartbeat", 10.0)
+    tasks.heard(2, "Heartbeat", 500.0)
+    tasks.check(10.0 + SILENCE_S)
+    with pytest.raises(WorkerSilentError, match=r"rank 1 .* last heard from it: Heartbeat"):
+        tasks.check(11.0 + SILENCE_S)
+
+
+def test_what_a_dead_worker_did_is_given_back() -> None:
+    tasks = book(collectors=2)
+    tasks.give("collector", collect("a"), 0.0)
+    tasks.give("collector", collect("b"), 0.0)
+    assert [running.task.task_id for running in tasks.lose(1)] == ["a"]
+    assert tasks.lose(1) == []
+    assert tasks.collecting() == [2]
+    tasks.finish("b", "collector", 2)
+    assert tasks.give("collector", collect("c"), 0.0) == [2]
+    assert not tasks.has_free("collector")
 
 
 # ------------------------------------------------------------------------------ resource manager
@@ -201,7 +225,7 @@ def test_a_rank_that_says_nothing_is_told_once_until_it_is_heard_again() -> None
     assert tasks.quiet(QUIET_S - 0.1, ()) == []
     assert tasks.quiet(QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
     assert tasks.quiet(2 * QUIET_S, ()) == []
-    tasks.begun("a", 1, 100.0)
+    tasks.heard(1, "CollectProgress", 100.0)
     assert tasks.quiet(101.0, ()) == []
     assert tasks.quiet(100.0 + QUIET_S, ()) == [(1, RankQuiet("a", QUIET_S))]
     tasks.finish("a", "collector", 1)
@@ -212,6 +236,6 @@ def test_a_rank_that_waits_for_data_may_be_quiet() -> None:
     tasks = book(learners=1)
     tasks.give("learner", LearnTask("l", "p", "b"), 0.0)
     (rank,) = [rank for rank, _ in tasks.quiet(QUIET_S, ())]
-    tasks.begun("l", 1, 0.0)
+    tasks.heard(1, "DataDemand", 0.0)
     assert tasks.quiet(QUIET_S, (rank,)) == []
     assert len(tasks.quiet(QUIET_S, ())) == 1, "it does not wait any more"

@@ -175,11 +175,9 @@ def test_options_of_single_environments_are_refused() -> None:
 
 
 def test_an_error_of_the_environment_is_not_hidden() -> None:
-    with (
-        launched(by_id("hpcdi/Count-v0", "next_step", fail_at=2)) as manager,
-        pytest.raises(RuntimeError, match="planted failure at step 2"),
-    ):
-        steps_of(manager, 2)
+    manager = by_id("hpcdi/Count-v0", "next_step", fail_at=1)
+    with launched(manager) as running, pytest.raises(EnvError, match="planted failure at step 1"):
+        steps_of(running, 10)
 
 
 # ------------------------------------------------------------------------------- by configuration

@@ -78,3 +78,18 @@ class EnvironEnv(CountEnv):
         heavy = [n for n in ("torch", "mpi4py.MPI", "h5py", "tensorboard") if n in sys.modules]
         info = {"variables": variables, "kept": os.environ.get("KEPT_BY_TEST"), "heavy": heavy}
         return (*result, info)
+
+
+class CrashingEnv(CountEnv):
+    """Its process reads what is not its own in a step, and is ended by the kernel."""
+
+    def __init__(self, crash_at: int) -> None:
+        super().__init__()
+        self._crash_at = crash_at
+
+    def step(self, action: Any) -> Any:
+        if self._life + 1 == self._crash_at:
+            import ctypes
+
+            ctypes.string_at(0)
+        return super().step(action)

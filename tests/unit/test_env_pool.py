@@ -321,7 +321,7 @@ def test_a_reset_at_an_episodes_end_has_the_time_of_resets() -> None:
 def test_an_environment_whose_steps_all_fail_ends_the_run(form: str) -> None:
     with (
         running(form, [partial(CountEnv, fail_at=1)], retry_type="renew") as manager,
-        pytest.raises(EnvError, match=r"environment 0 failed stepping, 10 times in a row"),
+        pytest.raises(EnvError, match=r"environment 0 failed stepping, 6 times in a row"),
     ):
         steps_of(manager, 20)
 

@@ -6,7 +6,9 @@ import itertools
 
 import numpy as np
 
-from hpcdi.worker.context import ROLES, role_seed
+from hpcdi.comm.messages import CollectTask
+from hpcdi.types import Lockstep
+from hpcdi.worker.context import ROLES, role_seed, task_seed
 
 
 def words(sequence: np.random.SeedSequence) -> tuple[int, ...]:
@@ -23,3 +25,25 @@ def test_no_two_ranks_nor_restarts_nor_environments_share_numbers() -> None:
     children = [child for parent in parents for child in parent.spawn(3)]
     states = [words(sequence) for sequence in [*parents, *children]]
     assert len(set(states)) == len(states)
+
+
+def task(round_: int, *, evaluates: bool = False) -> CollectTask:
+    lockstep = Lockstep(round_, 0, begins_anew=True)
+    return CollectTask("task", "", "", eval_flag=evaluates, setting={}, lockstep=lockstep)
+
+
+def test_in_lockstep_numbers_follow_from_rank_round_and_kind_alone() -> None:
+    ranks = [role_seed(3, "collector", rank) for rank in (2, 3)]
+    tasks = [task(0), task(7), task(7, evaluates=True), task(8, evaluates=True)]
+    first = [[words(task_seed(rank, each)) for each in tasks] for rank in ranks]
+    again = [[words(task_seed(rank, each)) for each in tasks] for rank in ranks]
+    assert first == again
+    (one, other) = first
+    assert one[2:] == other[2:], "whoever evaluates"
+    assert len({*one, *other}) == 6
+
+
+def test_else_each_collector_that_is_made_gets_others() -> None:
+    rank = role_seed(3, "collector", 2)
+    plain = CollectTask("task", "", "", eval_flag=False, setting={})
+    assert words(task_seed(rank, plain)) != words(task_seed(rank, plain))

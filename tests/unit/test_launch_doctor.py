@@ -296,8 +296,9 @@ H200 = Gpus(("NVIDIA H200",) * 4, "570.1", "12.8", None)
         ([Gpus()] * 4, 1, False, OK, "no GPU: learners compute on cores"),
         ([Gpus()] * 4, 1, True, FAIL, "no rank sees a CUDA device"),
         ([H200] * 4, 3, True, OK, "4 x NVIDIA H200 a host, driver 570.1, torch for CUDA 12.8"),
-        ([H200, Gpus(), H200, H200], 1, True, FAIL, "rank 1 (node01) will learn, sees none"),
-        ([H200, Gpus(), H200, H200], 1, False, WARN, "rank 1 (node01) will learn, sees none"),
+        ([H200, Gpus(), H200, H200], 2, True, OK, "2 learners"),  # ranks 2 and 3
+        ([H200, Gpus(), H200, Gpus()], 2, True, FAIL, "rank 1 (node01) will learn, sees none"),
+        ([H200, Gpus(), H200, Gpus()], 2, False, WARN, "rank 1 (node01) will learn, sees none"),
         ([replace(H200, names=("NVIDIA H200",))] * 4, 3, False, WARN, "3 learners share 1 GPU of"),
     ],
 )

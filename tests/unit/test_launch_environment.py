@@ -93,6 +93,11 @@ HYDRA = {
         pytest.param({"PMIX_RANK": "0"}, LaunchEnvironment("mpirun", 1), id="size unknown"),
         pytest.param({"PALS_RANKID": "1"}, LaunchEnvironment("mpirun", 1), id="Cray PALS"),
         pytest.param(
+            {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "4"},
+            LaunchEnvironment("mpirun", 4),
+            id="jsrun",
+        ),
+        pytest.param(
             {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "6"},
             LaunchEnvironment("mpirun", 6),
             id="MVAPICH",

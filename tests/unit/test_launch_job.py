@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -205,10 +206,27 @@ def test_nohup_is_obeyed(
     assert coordinator.poll() is None
 
 
-def test_where_rank_0_is_elsewhere_mpirun_is_ended(job: Callable[..., Job]) -> None:
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_where_rank_0_is_elsewhere_mpirun_hands_the_wish_on(
+    tmp_path: Path, number: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    write_run(path, state="running", host="another host", pid=1)
+    trapped = "trap 'echo handed on; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
+    with Job(["sh", "-c", trapped], path) as job:
+        while "ready" not in capfd.readouterr().out:
+            time.sleep(0.01)
+        signal.raise_signal(signal.Signals[number])
+        assert job._process.wait(10) == 0
+        write_run(path, state="stopped", exit_code=85)
+        assert job.wait() == 85
+    assert "handed on" in capfd.readouterr().out
+
+
+def test_a_second_signal_ends_mpirun_wherever_rank_0_is(job: Callable[..., Job]) -> None:
     running = job(host="another host", pid=1)
-    signal.raise_signal(signal.SIGTERM)
-    assert running.wait() == 143
+    signal.raise_signal(signal.SIGINT)
+    assert running.wait() == 130
     assert running._process.returncode == -signal.SIGTERM
 
 

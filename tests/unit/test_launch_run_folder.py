@@ -255,14 +255,14 @@ def test_a_link_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None
 def test_the_end_is_added_to_the_facts(tmp_path: Path) -> None:
     layout = claim(tmp_path)
     before = run_folder.read(tmp_path)
-    run_folder.end(layout, "stopped", "received SIGTERM", 143, {"env_steps": 7})
+    run_folder.end(layout, "stopped", "received SIGTERM", 85, {"env_steps": 7})
     facts = run_folder.read(tmp_path)
     assert time.strptime(facts.pop("ended")[:19], "%Y-%m-%dT%H:%M:%S")
     assert facts == {
         **before,
         "state": "stopped",
         "reason": "received SIGTERM",
-        "exit_code": 143,
+        "exit_code": 85,
         "figures": {"env_steps": 7},
     }
     assert run_folder.read_state(tmp_path) == "stopped"

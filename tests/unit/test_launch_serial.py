@@ -397,15 +397,34 @@ def test_nothing_to_train(tmp_path: Path) -> None:
         serial(SerialArguments(None))
 
 
+HOLD = """
+import sys
+from pathlib import Path
+from hpcdi.launch.run_lock import RunLock
+from hpcdi.store.layout import RunLayout
+
+with RunLock(RunLayout(Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
 def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    with subprocess.Popen([sys.executable, "-c", "input()  # hpcdi"], stdin=subprocess.PIPE) as job:
-        write_facts(run_dir, state="running", pid=job.pid, host=platform.node())
-        before = facts_of(run_dir)
-        with pytest.raises(LaunchError, match=f"is still running, as process {job.pid}"):
+    assert not (run_dir / "run.lock").exists()
+    before = facts_of(run_dir)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as job:
+        assert job.stdout
+        assert job.stdout.readline() == b"held\n"
+        with pytest.raises(LaunchError, match=f"is in use: by process {job.pid} on host"):
             serial(SerialArguments(None, (), None, str(run_dir)))
         assert facts_of(run_dir) == before
         job.kill()
+    more = (f"{LIMIT}.max_train_iter=6",)
+    assert serial(SerialArguments(None, more, None, str(run_dir))) == 0
+    assert not (run_dir / "run.lock").exists()
 
 
 def test_the_best_policy_stays_the_best_after_a_kill(tmp_path: Path) -> None:
@@ -526,8 +545,10 @@ def test_an_environment_that_fails_ends_the_run(
     assert code == 1, out + err
     facts = facts_of(run_dir)
     assert (facts["state"], facts["exit_code"]) == ("failed", 1)
-    assert facts["reason"] == "ValueError: planted: no such step"
-    assert err.count("FAILED: ValueError: planted: no such step") == 1
+    often = "EnvError: an environment failed, 6 times in a row: ValueError: planted: no such step"
+    assert facts["reason"].startswith(often)
+    assert err.count(f"FAILED: {often}") == 1
+    assert err.count("all 2 are made anew") == 5
     assert err.count("Traceback (most recent call last):") == 1
 
 

@@ -1,4 +1,4 @@
-"""Who plays which role, and with how many threads: pure functions."""
+"""How many ranks an experiment needs, and how they share a host: pure functions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
 from hpcdi.config.schema import ExperimentConfig
@@ -18,15 +16,11 @@ from hpcdi.launch.topology import (
     check_world,
     default_world_size,
     learner_count,
-    learner_of,
     niceness_of,
-    role_of,
     thread_variables,
     threads_of,
 )
 from hpcdi.policy import create as _policies  # noqa: F401  (registers)
-
-SHORT = {"coordinator": "C", "learner": "L", "collector": "c"}
 
 
 def experiment(learners: int, collectors: int = 2) -> Any:
@@ -36,23 +30,6 @@ def experiment(learners: int, collectors: int = 2) -> Any:
     learn = replace(learn, learner=replace(learn.learner, learner_num=learners))
     collect = replace(collect, collector=replace(collect.collector, collector_num=collectors))
     return replace(config, policy=replace(config.policy, learn=learn, collect=collect))
-
-
-@pytest.mark.parametrize(
-    ("world", "learners", "roles"),
-    [
-        (3, 1, "CLc"),
-        (4, 1, "CLcc"),
-        (8, 1, "CLcccccc"),
-        (4, 2, "CLLc"),
-        (7, 3, "CLLLccc"),
-        (6, 4, "CLLLLc"),
-    ],
-)
-def test_roles_by_rank(world: int, learners: int, roles: str) -> None:
-    config = experiment(learners)
-    assert "".join(SHORT[role_of(rank, world, config)] for rank in range(world)) == roles
-    check_world(world, config)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +47,6 @@ def test_a_world_too_small_says_what_is_missing(
     assert f"{missing} missing" in message
     assert f"start it with -n {needed} or more (it asks for {1 + learners + 6})" in message
     assert caught.value.exit_code == EXIT_USAGE
-    if world > 0:
-        with pytest.raises(LaunchError):
-            role_of(0, world, config)
-
-
-@pytest.mark.parametrize("rank", [-1, 4, 100])
-def test_there_are_no_other_ranks(rank: int) -> None:
-    with pytest.raises(ValueError, match=f"no rank {rank} in a world of 4"):
-        role_of(rank, 4, experiment(1))
 
 
 @pytest.mark.parametrize(
@@ -88,25 +56,6 @@ def test_an_experiment_asks_for_a_rank_each(learners: int, collectors: int, size
     config = experiment(learners, collectors)
     assert default_world_size(config) == size
     assert learner_count(config) == learners
-
-
-@pytest.mark.parametrize(
-    ("learners", "expected"),
-    [(1, [1, 1, 1, 1, 1, 1]), (2, [1, 2, 1, 2, 1, 2]), (3, [1, 2, 3, 1, 2, 3])],
-)
-def test_collectors_belong_to_the_learners_in_turn(learners: int, expected: list[int]) -> None:
-    config = experiment(learners)
-    assert [learner_of(rank, config) for rank in range(1, 7)] == expected
-
-
-@given(learners=st.integers(1, 8), collectors=st.integers(1, 100))
-def test_no_learner_has_more_than_its_share(learners: int, collectors: int) -> None:
-    config = experiment(learners)
-    world = 1 + learners + collectors
-    served = [learner_of(rank, config) for rank in range(1 + learners, world)]
-    assert all(role_of(rank, world, config) == "learner" for rank in served)
-    counts = [served.count(rank) for rank in range(1, learners + 1)]
-    assert max(counts) - min(counts) <= 1
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,8 @@ MODULES: dict[str, str] = {
     "collector.battle_episode_serial_collector": "BattleEpisodeSerialCollector",
     "collector.zergling_parallel_collector": "ZerglingParallelCollector",
     "collector.comm.base_comm_collector": "BaseCommCollector create_comm_collector",
-    "collector.comm.mpi_fs_collector": "CollectorSlave MPIFileSystemCollector",
+    "collector.comm.mpi_fs_collector": "MPIFileSystemCollector",
+    "collector.comm.slave": "CollectorSlave",
     "collector.comm.utils": "NaiveCollector",
     "learner.base_learner": "BaseLearner create_learner",
     "learner.learner_hook": """Hook LearnerHook hook_mapping simplified_hook_mapping show_hooks

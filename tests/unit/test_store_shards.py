@@ -120,6 +120,24 @@ def test_submitting_waits_when_too_many_are_under_way(layout: RunLayout) -> None
     opener.join()
 
 
+def test_flushing_waits_until_everything_is_announced(layout: RunLayout) -> None:
+    announced = Announcements(layout)
+    with ShardWriter(layout, announced, fsync=False, depth=1) as writer:
+        for number in range(3):
+            writer.submit(path_of(number), make_block(number))
+            writer.flush()
+            assert announced.numbers == list(range(number + 1))
+        writer.flush()
+
+
+def test_flushing_tells_what_could_not_be_written(layout: RunLayout) -> None:
+    (layout.root / "data").write_text("a file where a folder should be")
+    writer = ShardWriter(layout, Announcements(layout), fsync=False)
+    writer.submit(path_of(1), make_block(1))
+    with pytest.raises(ShardError, match="cannot be written: "):
+        writer.flush()
+
+
 def test_closing_publishes_what_is_under_way_and_is_idempotent(layout: RunLayout) -> None:
     announced = Announcements(layout)
     writer = ShardWriter(layout, announced, fsync=False)

@@ -41,6 +41,15 @@ def test_every_line_is_json_and_says_who_and_when(tmp_path: Path) -> None:
     assert (entry["episode_return"], entry["ids"]) == (1.5, [1, 2])
     assert entry["time"] > 1.6e9
     assert entry.keys() >= {"host", "pid"}
+    assert entry["restart"] == 0
+
+
+def test_a_restart_goes_on_in_the_same_file_and_says_which_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for restart in range(3):
+        open_log(path, 0, "coordinator", restart)
+        LOGGER.info("here")
+    assert [entry["restart"] for entry in lines_of(path)] == [0, 1, 2]
 
 
 def test_a_traceback_is_a_field(tmp_path: Path) -> None:

@@ -54,6 +54,19 @@ class LearnerAggregator:
         """A member has come."""
         self._ready[rank] = ready
 
+    def lose(self, rank: int) -> LearnResult | None:
+        """A member has died; gives the group's result, where only its own was missing."""
+        self.size -= 1
+        for known in (self._ready, self._demands, self._infos, self._results):
+            known.pop(rank, None)
+        results = list(self._results.values())
+        return self._whole_result(results[0]) if results else None
+
+    @property
+    def members(self) -> dict[int, WorkerReady]:
+        """What each member has said as it came, in the order of ranks."""
+        return dict(sorted(self._ready.items()))
+
     @property
     def is_complete(self) -> bool:
         """Whether all members have come."""
@@ -117,6 +130,9 @@ class LearnerAggregator:
         if self._task is None or task.task_id != self._task.task_id:
             return task
         self._results[rank] = task
+        return self._whole_result(task)
+
+    def _whole_result(self, task: LearnResult) -> LearnResult | None:
         if len(self._results) < self.size:
             return None
         done = min(r.train_iter for r in self._results.values())

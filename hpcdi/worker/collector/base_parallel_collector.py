@@ -14,7 +14,7 @@ from hpcdi.comm.messages import CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.store.builder import Segment
-from hpcdi.types import Array, Settings
+from hpcdi.types import Array, Lockstep, Settings
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -59,6 +59,7 @@ class CollectorTask:
         env_steps: transitions made.
         episodes: that ended.
         returns: of the last ones that ended, in order; `lengths` are theirs.
+        lockstep: it ends with its first piece, which the policy of this version makes.
     """
 
     task_id: str = ""
@@ -68,6 +69,7 @@ class CollectorTask:
     episodes: int = 0
     returns: Array = field(default_factory=lambda: np.zeros(0))
     lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lockstep: Lockstep | None = None
 
     def add_episodes(self, returns: Array, lengths: Array, keep: int | None) -> None:
         """Count episodes that have ended; keep the last `keep` of all, or all of them."""
@@ -159,6 +161,12 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     @env_manager.setter
     def env_manager(self, manager: Any) -> None:
         self._env_manager = manager
+
+    @property
+    def health(self) -> dict[str, int]:
+        """See `EnvManager.health`; empty where the environments do not tell or are closed."""
+        told: dict[str, int] = getattr(self._env_manager, "health", {})
+        return told
 
     def result(self) -> CollectResult:
         """The task's result, as a message."""

@@ -23,6 +23,7 @@ from hpcdi.worker.collector.base_parallel_collector import (
     CollectorTask,
 )
 from hpcdi.worker.collector.rollout import RolloutForm, rollout_form
+from hpcdi.worker.fault import FAULTS, hang_environment
 
 PROGRESS_S = 0.25
 """How often a collector tells what it has done."""
@@ -65,6 +66,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_manager = create_env_manager(
             self._given["env"], evaluate=self.evaluates, seed=env_seed
         )
+        self._env_manager.retires = True
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
         self._form: RolloutForm = rollout_form(self._env_manager, self._policy, piece)
@@ -128,16 +130,22 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return step
 
     def _process_timestep(self, timestep: Any) -> None:
-        self.task.env_steps += self._form.record(*self._turn, timestep)
+        transitions = self._form.record(*self._turn, timestep)
+        self.task.env_steps += transitions
+        FAULTS.advance(transitions)
+        if FAULTS.takes("env_hang"):
+            hang_environment(self._env_manager.child_pids)
         if self._form.must_cut:
             self._cut()
+            if self.task.lockstep is not None:
+                self.stop()
         self._mark("record")
 
     def _iter_after_hook(self) -> None:
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
             self._tell(now)
-        if self._pace.piece_is_old(now):
+        if self.task.lockstep is None and self._pace.piece_is_old(now):
             self._cut()
 
     def _finish_task(self) -> None:
@@ -151,7 +159,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if segment is not None and self.port is not None:
             self.port.send_stepdata(self.task.task_id, segment)
             self._pace.gave_piece(self._version)
-        if not self.evaluates:
+        if not self.evaluates and self.task.lockstep is None:
             self._update_policy()
 
     def _tell(self, now: float) -> None:
@@ -173,15 +181,17 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._pace.began_at = time.monotonic()
 
     def _take_policy(self, port: CollectorPort) -> None:
-        deadline = time.monotonic() + _POLICY_PATIENCE_S
+        deadline, lockstep = time.monotonic() + _POLICY_PATIENCE_S, self.task.lockstep
+        newest = self.evaluates or lockstep is not None
         while True:
             info = port.get_policy_update_info(
-                self._given.get("policy_update_path", ""), self._version, newest=self.evaluates
+                self._given.get("policy_update_path", ""), self._version, newest=newest
             )
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
             may_act = self._version >= 0 and self._pace.may_act(self._version, time.monotonic())
+            may_act &= lockstep is None or self._version == lockstep.policy_version
             if may_act or self._end_flag:
                 return
             if time.monotonic() > deadline:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
-from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, SystemConfig
 from hpcdi.errors import ConfigError, Problem
+from hpcdi.worker.coordinator.counters import Timeouts
+from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
 from hpcdi.worker.coordinator.on_policy import OnPolicyPartition, on_policy_buffer
 from hpcdi.worker.coordinator.partition import Partition
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
-from hpcdi.worker.coordinator.scheduler import Timeouts
+from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
 
@@ -39,6 +43,10 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
     if problems:
         raise ConfigError(problems, source)
     return config
+
+
+_OWN_END_S = 15.0
+"""A rank that hangs ends by itself; rank 0 ends the run only where that has not come."""
 
 
 def make_desk(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayDesk:
@@ -73,9 +81,28 @@ def make_desk(config: ExperimentConfig, curves: Any = None, workers: int = 2) ->
     return ReplayDesk(make_buffer, config.system.storage.block_bytes, kind)
 
 
-def timeouts(config: CoordinatorConfig) -> Timeouts:
+def scheduler_of(config: ExperimentConfig, workers: int) -> Callable[..., Scheduler]:
+    """What makes the scheduler, of its parts.
+
+    Args:
+        config: the experiment.
+        workers: ranks besides the coordinator.
+    """
+    if not config.system.deterministic:
+        return Scheduler
+    policy = config.policy
+    plan = RoundPlan(
+        workers - policy.learn.learner.learner_num, policy.updates_after,
+        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
+    )  # fmt: skip
+    return partial(LockstepScheduler, plan=plan)
+
+
+def timeouts(system: SystemConfig) -> Timeouts:
     """How long the scheduler waits for what."""
+    config = system.coordinator
     return Timeouts(
         config.start_timeout_s, config.stop_timeout_s,
         config.collector_task_timeout, config.learner_task_timeout,
+        system.survival.worker_timeout_s + _OWN_END_S,
     )  # fmt: skip

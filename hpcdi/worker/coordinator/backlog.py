@@ -44,6 +44,11 @@ class Backlog:
         """Shards of the blocks that wait."""
         return [block.shard.path for block in self._waiting]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and nothing is being read."""
+        return not (self._waiting or self._unread or self.rereading)
+
     def add(self, ready: BlockReady) -> None:
         """Let a block wait, if need be in place of the oldest."""
         self._waiting.append(ready)

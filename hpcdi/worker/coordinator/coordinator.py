@@ -28,12 +28,15 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, timeouts
+from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, scheduler_of, timeouts
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.resume import Resumed
-from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.survival import Survival
 from hpcdi.worker.coordinator.view import RunView
+
+_SENT_S = 0.5
+"""Where this rank ends without MPI_Finalize, what MPI has taken may be on its way still."""
 
 
 class TaskState:
@@ -77,14 +80,15 @@ class Coordinator(Closing, Configurable):
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
         ranks = range(1, self._link.size) if workers is None else workers
-        self._scheduler = Scheduler(
+        self._scheduler = scheduler_of(config, len(ranks))(
             create_parallel_commander(config),
             make_desk(config, self._view.curves, len(ranks)),
             LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
             self._view.snapshot_clock(config.system.snapshot_s),
             ranks,
-            timeouts(config.system.coordinator),
+            timeouts(config.system),
             self._view.observe,
+            Survival.of(config, is_possible=self._link.ranks_may_die),
         )
         self._stop_request = stop_request
         self._tasks: dict[str, TaskState] = {}
@@ -141,6 +145,11 @@ class Coordinator(Closing, Configurable):
     def silent(self) -> list[int]:
         """Ranks that have not said goodbye."""
         return self._scheduler.life.silent
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Ranks that have died and that the run has gone on without, and their roles."""
+        return self._scheduler.life.survival.lost
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
@@ -283,3 +292,5 @@ class Coordinator(Closing, Configurable):
         deadline = time.monotonic() + 1.0
         while self._link.unsent() and time.monotonic() < deadline:
             self._link.receive(0.01)
+        if self._link.ranks_may_die:
+            self._link.receive(_SENT_S)

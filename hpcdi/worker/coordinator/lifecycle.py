@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError
+from hpcdi.worker.coordinator.survival import Survival
 
 FAILURE_GRACE_S = 3.0
 """How long the others may take to end in order after a rank has failed."""
@@ -48,13 +49,20 @@ class Lifecycle:
         workers: ranks that take part, the coordinator not among them.
         start_s: seconds they may take to report.
         stop_s: seconds they may take to end in order.
+        survival: without whom the run goes on.
     """
 
-    def __init__(self, workers: Collection[int], start_s: float, stop_s: float) -> None:
+    def __init__(
+        self,
+        workers: Collection[int],
+        start_s: float,
+        stop_s: float,
+        survival: Survival | None = None,
+    ) -> None:
         self.phase = Phase.STARTING if workers else Phase.RUNNING
         self.outcome: Outcome | None = None
         self._expected = frozenset(workers)
-        self._ready: dict[int, WorkerReady] = {}
+        self.survival = survival if survival is not None else Survival()
         self._gone: dict[int, Goodbye] = {}
         self._lost: set[int] = set()
         self._limits = (start_s, stop_s)
@@ -77,8 +85,8 @@ class Lifecycle:
 
     def ready(self, rank: int, message: WorkerReady) -> None:
         """A worker has come."""
-        self._ready[rank] = message
-        if self.phase is Phase.STARTING and self._expected <= self._ready.keys():
+        self.survival.come(rank, message)
+        if self.phase is Phase.STARTING and self.survival.have_come(self._expected):
             self.phase = Phase.RUNNING
 
     def goodbye(self, rank: int, message: Goodbye, now: float) -> list[Order]:
@@ -95,6 +103,11 @@ class Lifecycle:
             self.outcome = outcome  # it failed while the run was ending: it was not done after all
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
         return self.stop(outcome, now) + self._leave_if_empty()
+
+    def lost(self, rank: int) -> list[Order]:
+        """A worker has died: nobody waits for it any more."""
+        self._lost.add(rank)
+        return self._leave_if_empty()
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run; the first reason counts."""
@@ -113,7 +126,7 @@ class Lifecycle:
         if self.phase is Phase.STARTING:
             self._deadline = min(self._deadline, now + self._limits[0])
             if now > self._deadline:
-                missing = min(self._expected - self._ready.keys())
+                missing = min(r for r in self._expected if not self.survival.have_come([r]))
                 raise WorkerSilentError(missing, self._limits[0], "nothing since its start")
         if self.phase is Phase.STOPPING and now > self._deadline:
             return self._leave()

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
-from hpcdi.worker.coordinator.partition import Partition, Pieces, collector_of
+from hpcdi.types import collector_of
+from hpcdi.worker.coordinator.partition import Partition, Pieces
 
 
 class OnPolicyPartition(Partition):
@@ -89,6 +90,9 @@ class OnPolicyPartition(Partition):
         self.buffer.evict(self.buffer.push_count)
         self.samples_drawn = int(state["samples_drawn"])
         return []
+
+    def _is_of_use(self, ready: BlockReady) -> bool:
+        return ready.block_id in self._pieces
 
     @property
     def load(self) -> int:

@@ -24,7 +24,7 @@ from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.ring import RowPlacer
-from hpcdi.types import BLOCK_ID_BITS, Array
+from hpcdi.types import Array
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
@@ -202,6 +202,15 @@ class Partition:
             by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
         )  # fmt: skip
 
+    def surrender(self) -> list[BlockReady]:
+        """Its learner is gone: its blocks, for other partitions, the oldest first."""
+        held = [held.ready for held in self._held.values() if self._is_of_use(held.ready)]
+        return sorted([*held, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
+
+    def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
+        """Whether items of a block may be drawn still."""
+        return True
+
     @property
     def load(self) -> int:
         """What it has been given; the next block goes to the partition that has the least."""
@@ -288,13 +297,3 @@ def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
     """Ring row and policy version of each transition of a block, both int64 [transitions]."""
     versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
     return first_row + transition_rows(ready.items), versions
-
-
-def collector_of(block_id: int) -> int:
-    """Rank of the collector that sealed a block."""
-    return block_id >> BLOCK_ID_BITS
-
-
-def number_of(block_id: int) -> int:
-    """Number of a block among those of its collector; it rises."""
-    return block_id & ((1 << BLOCK_ID_BITS) - 1)

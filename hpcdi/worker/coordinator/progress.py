@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
+from hpcdi.store.status import StatusFile
 from hpcdi.utils.metrics import human_bytes, human_count, human_time
 from hpcdi.utils.progress import Status, StatusLine
 from hpcdi.worker.coordinator.records import RunRecord
@@ -11,18 +14,35 @@ from hpcdi.worker.coordinator.scheduler import Scheduler
 
 
 class ProgressLine:
-    """The line of a run over ranks; see `StatusLine` for the arguments."""
+    """The line of a run over ranks; see `StatusLine` for the arguments.
+
+    Args:
+        file: is to say the same to programs, and to those who do not see the line.
+    """
 
     def __init__(
-        self, *, is_terminal: bool, interval_s: float, limits: tuple[float, float], started: float
+        self,
+        *,
+        is_terminal: bool,
+        interval_s: float,
+        limits: tuple[float, float],
+        started: float,
+        file: StatusFile | None = None,
     ) -> None:
         self._line = StatusLine(
             is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=started
         )
+        self._file = file
 
     def refresh(self, scheduler: Scheduler, record: RunRecord, now: float) -> None:
         """Show the line if it is due; an evaluation gets a line of its own at once."""
-        self._line.refresh(lambda: _status(scheduler, record), record.evaluations, now)
+
+        def status() -> Status:
+            return _status(scheduler, record)
+
+        self._line.refresh(status, record.evaluations, now)
+        if self._file is not None:
+            self._file.refresh(status, record.evaluations, now, at_once=scheduler.finished)
 
     def line(self, scheduler: Scheduler, record: RunRecord, now: float) -> str:
         """Text of the line."""
@@ -48,7 +68,29 @@ def _status(scheduler: Scheduler, record: RunRecord) -> Status:
         record.returns,
         record.evaluations[-1].mean if record.evaluations else None,
         (before, after),
+        _facts(scheduler, record),
     )
+
+
+def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
+    """What programs may want to know beside the line's numbers."""
+    desk, outcome = scheduler.desk, scheduler.life.outcome
+    facts: dict[str, Any] = {
+        "phase": scheduler.life.phase.value,
+        "episodes": scheduler.counters.episodes,
+        "buffer": {"held": desk.count(), "capacity": desk.capacity(), "blocked": desk.blocked},
+        "staleness": record.staleness(scheduler),
+        "idle": {
+            rank: shares.get("wait", 0.0)
+            for rank, shares in record.shares.items()
+            if rank not in scheduler.life.survival.lost
+        },
+        "lost": dict(scheduler.life.survival.lost),
+    }
+    if outcome is not None and outcome.failure is not None:
+        rank, failure = outcome.failure
+        facts["error"] = {"rank": rank, **vars(failure)}
+    return facts
 
 
 def summary(
@@ -82,8 +124,27 @@ def summary(
             f"  {_count(desk.blocks_skipped, 'block')} skipped: they came faster than the learner "
             "reads them"
         )
+    lines += _health(scheduler.life.reports.values())
     for rank, report in {0: own_report, **scheduler.life.reports}.items():
         lines.append(f"  rank {rank:<4} {_activity(report)}")
+    return lines
+
+
+def _health(reports: Iterable[dict[str, Any]]) -> list[str]:
+    """What was wrong with environments and with the collectors' disk; nothing where nothing was."""
+    told = Counter[str]()
+    for report in reports:
+        names = ("env_failures", "episodes_dropped", "envs_retired", "blocks_lost")
+        told.update({name: int(report.get(name, 0)) for name in names})
+    lines = []
+    if told["env_failures"]:
+        lines.append(
+            f"  {_count(told['env_failures'], 'environment failure')}: "
+            f"{_count(told['episodes_dropped'], 'unfinished episode')} dropped, "
+            f"{_count(told['envs_retired'], 'environment')} retired"
+        )
+    if told["blocks_lost"]:
+        lines.append(f"  {_count(told['blocks_lost'], 'block')} found no room on the disk")
     return lines
 
 

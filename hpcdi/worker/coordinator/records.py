@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdi.comm.failure import headline
+from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -18,6 +20,7 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnResult,
     Message,
+    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )
@@ -26,7 +29,7 @@ from hpcdi.utils.metrics import Distribution, Rate, evaluation_scalars
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import Kept
-from hpcdi.worker.coordinator.task import Notice, RankQuiet, TaskLate
+from hpcdi.worker.coordinator.task import DiesAlone, Notice, RankQuiet, TaskLate
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
@@ -114,16 +117,8 @@ class RunRecord:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
                 self.traffic.latency.add(message.latency_s)
-            case TaskLate():
-                LOGGER.warning(
-                    "rank %d was told to end task %s %.0f s ago and has not; another is asked",
-                    rank, message.task_id, message.waited_s,
-                )  # fmt: skip
-            case RankQuiet():
-                LOGGER.warning(
-                    "rank %d has said nothing of task %s for %.0f s; does it hang? Its log is "
-                    "log/rank%05d.jsonl", rank, message.task_id, message.waited_s, rank,
-                )  # fmt: skip
+            case TaskLate() | RankQuiet() | DiesAlone():
+                self._warn(rank, message)
             case _:
                 self._log_life(rank, message)
 
@@ -217,14 +212,36 @@ class RunRecord:
         self._writer.add_scalar(f"{who}_iter/{name}", value, train_iter)
         self._writer.add_scalar(f"{who}_step/{name}", value, env_step)
 
+    def _warn(self, rank: int, notice: Notice) -> None:
+        match notice:
+            case TaskLate():
+                LOGGER.warning(
+                    "rank %d was told to end task %s %.0f s ago and has not; another is asked",
+                    rank, notice.task_id, notice.waited_s,
+                )  # fmt: skip
+            case RankQuiet():
+                LOGGER.warning(
+                    "rank %d has done nothing for task %s for %.0f s; does it hang? SIGUSR1 shows "
+                    "its threads, its log is log/rank%05d.jsonl",
+                    rank, notice.task_id, notice.waited_s, rank,
+                )  # fmt: skip
+            case DiesAlone():
+                LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
+
     def _log_life(self, rank: int, message: Message) -> None:
         about: dict[str, Any] = {"about_rank": rank}
         match message:
+            case RankLost():
+                LOGGER.warning("rank %d has died: killed, or out of memory", rank, extra=about)
             case WorkerReady():
                 LOGGER.info("worker ready", extra={**about, "worker": vars(message)})
             case WorkerFailed():
                 about["worker"] = vars(message)  # its role and host are not this rank's
                 LOGGER.info("worker failed: %s", message.error, extra=about)
+            case TaskReturned():
+                LOGGER.warning(
+                    "rank %d has no environments left; others do its work: %s", rank, message.reason
+                )
             case Goodbye():
                 LOGGER.info("goodbye", extra={**about, "report": message.report})
             case LearnResult():

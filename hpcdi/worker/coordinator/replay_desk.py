@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady
+from hpcdi.types import collector_of, number_of
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.coordinator.named_buffers import NamedBuffers
 from hpcdi.worker.coordinator.partition import (
     Partition,
     Pieces,
-    collector_of,
-    number_of,
 )
 from hpcdi.worker.coordinator.restored import Restored
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
@@ -32,6 +31,16 @@ class _Maker:
 
     def make(self, name: str) -> Partition:
         return self.kind(self.make_buffer(name), self.block_bytes)
+
+
+@dataclass
+class _Past:
+    """What no partition counts: blocks that could not be read, and what dead learners leave."""
+
+    unread: int = 0
+    drawn: int = 0
+    skipped: int = 0
+    freed: list[str] = field(default_factory=list)
 
 
 class ReplayDesk:
@@ -54,11 +63,11 @@ class ReplayDesk:
     ) -> None:
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
-        self.blocks_lost = 0
         self._maker = _Maker(partition, make_buffer, block_bytes)
         self.named = NamedBuffers(make_buffer)
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._restored = Restored()
+        self._past = _Past()
         self._newest: dict[str, int] = {}  # collector rank -> number of the last block heard of
 
     def open(self, *learner_ranks: int) -> list[tuple[int, AdmitBlock]]:
@@ -81,6 +90,28 @@ class ReplayDesk:
         rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
 
+    def lose(self, rank: int) -> list[tuple[int, AdmitBlock]]:
+        """A learner has died; gives what the others are to read in its place.
+
+        They take as many of its newest blocks as they have room for, and nothing of their own gives
+        way: with full buffers one learner's share of the data is as good as another's.
+        """
+        part = self.partitions.pop(rank, None)
+        if part is None:
+            return []
+        self._past.drawn += part.samples_drawn
+        self._past.skipped += part.backlog.dropped
+        self._past.freed += part.take_freed()
+        room = self.capacity() - self.count()
+        taken: list[BlockReady] = []
+        for ready in reversed(part.surrender()):
+            room -= int(ready.items["item_len"].sum())
+            if room >= 0:
+                taken.append(ready)
+            else:
+                self._past.freed.append(ready.shard.path)
+        return [order for ready in reversed(taken) for order in self.assign(ready)]
+
     def serve(self, env_steps: int, collecting: Collection[int]) -> list[tuple[int, Batches]]:
         """Batches for learners that have asked, as many for each; none until all can have some.
 
@@ -98,13 +129,14 @@ class ReplayDesk:
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """A learner holds a block, or could not read it; gives what it should read next."""
-        self.blocks_lost += bool(admitted.error)
+        self._past.unread += bool(admitted.error)
         self.items_admitted += self.partitions[rank].admit(admitted)
         return self.partitions[rank].orders()
 
     def take_freed(self) -> list[str]:
         """Paths of shards that no learner needs any more, since the last call."""
-        freed = [path for p in self.partitions.values() for path in p.take_freed()]
+        freed, self._past.freed = self._past.freed, []
+        freed += [path for p in self.partitions.values() for path in p.take_freed()]
         return freed + self._early.take_freed() + self.named.take_freed()
 
     @property
@@ -113,9 +145,15 @@ class ReplayDesk:
         return next(filter(None, (p.blocked for p in self.partitions.values())), "")
 
     @property
+    def blocks_lost(self) -> int:
+        """Blocks that a learner could not read."""
+        return self._past.unread
+
+    @property
     def blocks_skipped(self) -> int:
         """Blocks that nobody read: they came faster than the learners could take them."""
-        return self._early.dropped + sum(p.backlog.dropped for p in self.partitions.values())
+        skipped = self._past.skipped + self._early.dropped
+        return skipped + sum(p.backlog.dropped for p in self.partitions.values())
 
     def count(self) -> int:
         """Items that can be drawn, of all partitions."""
@@ -127,7 +165,8 @@ class ReplayDesk:
 
     def samples_drawn(self) -> int:
         """Items that were ever drawn."""
-        return sum(partition.samples_drawn for partition in self.partitions.values())
+        drawn = sum(partition.samples_drawn for partition in self.partitions.values())
+        return self._past.drawn + drawn
 
     def state_dict(self) -> dict[str, Any]:
         """State of all partitions, by learner rank, of the buffers by name, and what waits."""

@@ -39,11 +39,16 @@ class Resumed:
     """Shards that the snapshot names and that are not there, or damaged."""
 
 
-def resume_from(layout: RunLayout, snapshot: Checkpoint) -> Resumed:
+def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
     """Read rank 0's part of a snapshot, and look which shards are there.
 
     Shards that were published after it are found by their numbers, and learnt from like new ones:
     nothing that was published is lost.
+
+    Args:
+        layout: the run folder.
+        snapshot: to go on from.
+        repeats: the run will do again what it did after the snapshot: such shards are removed.
 
     Raises:
         SnapshotError: rank 0's part is of another version.
@@ -52,7 +57,17 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint) -> Resumed:
     known, newest = set(shards_of(state)), state["replay"]["newest"]
     numbers = layout.shard_numbers()
     later = {path for path, (r, number) in numbers.items() if number > newest.get(str(r), 0)}
-    published, lost = [], len(known - numbers.keys())
+    missing = sorted(known - numbers.keys())
+    if missing:
+        LOGGER.warning(
+            "%d shards of the snapshot are missing, %s first; they are left out",
+            len(missing), missing[0], extra={"missing": missing},
+        )  # fmt: skip
+    if repeats:
+        for path in later:
+            layout.inside(path).unlink(missing_ok=True)
+        later = set()
+    published, lost = [], len(missing)
     for path in sorted((known | later) & numbers.keys()):
         try:
             published.append(_announcement(layout, path))

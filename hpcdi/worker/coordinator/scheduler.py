@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
+from hpcdi.comm.fault_messages import Heartbeat, RankLost
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -23,39 +23,24 @@ from hpcdi.comm.messages import (
     Message,
     SnapshotPart,
     StopRequest,
+    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )
+from hpcdi.errors import EXIT_FAILED
 from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.counters import Counters, Timeouts
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
+from hpcdi.worker.coordinator.losses import WithLosses
+from hpcdi.worker.coordinator.partition import Partition
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.survival import Survival
 from hpcdi.worker.coordinator.task import Notice, TaskBook
 
 
-@dataclass
-class Counters:
-    """What the whole run has done so far."""
-
-    env_steps: int = 0
-    train_iter: int = 0
-    episodes: int = 0
-    priorities_stale: int = 0
-    """New priorities that came when their items had gone."""
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """Seconds."""
-
-    start_s: float = 300.0
-    stop_s: float = 20.0
-    collector_task_s: float = 30.0
-    learner_task_s: float = 600.0
-
-
-class Scheduler:
+class Scheduler(WithLosses):
     """The brain of the coordinator.
 
     Args:
@@ -66,6 +51,7 @@ class Scheduler:
         workers: ranks that must report before the run can go on for ever.
         timeouts: how long to wait for what.
         observe: called with each message, and with what has not come.
+        survival: without whom the run goes on.
     """
 
     def __init__(
@@ -77,15 +63,16 @@ class Scheduler:
         workers: Sequence[int],
         timeouts: Timeouts,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
+        survival: Survival | None = None,
     ) -> None:
         self.counters = Counters()
         self.acting: dict[int, int] = {}
         """Policy version that each collecting rank acts by."""
-        self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s)
+        self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s, survival)
         self.desk = desk
         self.snapshots = snapshots
         self.commander = commander
-        self._book = TaskBook(timeouts.collector_task_s, timeouts.learner_task_s, learners)
+        self._book = TaskBook(timeouts, learners)
         self._observe = observe
 
     # ------------------------------------------------------------------------------------- inputs
@@ -96,15 +83,13 @@ class Scheduler:
         """What to send because of a message."""
         if isinstance(message, LearnInfo):
             message = self._book.learners.deal_with_learn(message, rank)
+        self._book.heard(rank, type(message).__name__, now)
         self._observe(rank, message)
         match message:
             case BlockReady():
                 return self._block_ready(message)
             case BlockAdmitted():
                 return self._block_admitted(message, rank)
-            case ItemReady():
-                self.desk.named.push(message)
-                return []
             case DataDemand():
                 return self._demand(message, rank, now)
             case CollectProgress():
@@ -112,21 +97,36 @@ class Scheduler:
             case LearnInfo():
                 self.commander.update_learner_info(message.task_id, message.scalars)
                 return self._count_iterations(message.train_iter, now)
-            case SnapshotPart():
-                self.snapshots.part(rank, message)
-                return []
             case CollectResult():
                 return self._collect_result(message, rank, now)
+            case TaskReturned():
+                return self._task_returned(message, rank, now)
             case LearnResult():
                 return self._learn_result(message, rank, now)
             case WorkerReady():
                 return self._worker_ready(message, rank, now)
             case StopRequest():
-                return self.stop(Outcome("stopped", message.reason, message.exit_code), now)
+                state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
+                return self.stop(Outcome(state, message.reason, message.exit_code), now)
             case WorkerFailed():
-                return self.life.failed(rank, message, now)
+                return self._worker_failed(message, rank, now)
+            case RankLost():
+                return self._rank_lost(rank, now)
             case Goodbye():
                 return self.life.goodbye(rank, message, now)
+            case _:
+                self._note(message, rank)
+                return []
+
+    def _note(self, message: Message, rank: int) -> None:
+        """Take what needs no answer."""
+        match message:
+            case ItemReady():
+                self.desk.named.push(message)
+            case SnapshotPart():
+                self.snapshots.part(rank, message)
+            case Heartbeat():
+                pass
             case _:
                 raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
 
@@ -135,12 +135,9 @@ class Scheduler:
         orders = self.life.tick(now)
         if not self.life.is_on:
             return orders
-        self._book.check_learners(now)
+        self._book.check(now)
         waiting = [rank for rank, part in self.desk.partitions.items() if part.waits]
-        notices: list[tuple[int, Notice]] = [
-            *self._book.late(now), *self._book.quiet(now, waiting)
-        ]  # fmt: skip
-        for rank, notice in notices:
+        for rank, notice in self._book.notices(now, waiting):
             self._observe(rank, notice)
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
@@ -157,10 +154,8 @@ class Scheduler:
         """Whether everybody has gone, or has had long enough to go."""
         return self.life.phase is Phase.FINISHED
 
-    @property
-    def patience_s(self) -> float:
-        """How long the loop may wait for messages before it calls `tick`."""
-        return 0.05
+    patience_s = 0.05
+    """How long the loop may wait for messages before it calls `tick`."""
 
     # -------------------------------------------------------------------------------------- tasks
 
@@ -174,6 +169,11 @@ class Scheduler:
             orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
             orders += starmap(Order, self.desk.open(*ranks))
             self.snapshots.start(now)
+        return orders + self._assign_collectors(now)
+
+    def _assign_collectors(self, now: float) -> list[Order]:
+        """Give free collectors what there is to do."""
+        orders: list[Order] = []
         while self._book.has_free("collector"):
             collect = self.commander.get_collector_task(now)
             if collect is None:
@@ -210,8 +210,9 @@ class Scheduler:
     def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "learner", rank)
         result = self._book.learners.deal_with_learner_close(message, rank)
-        if result is None:
-            return []
+        return [] if result is None else self._learners_done(result, now)
+
+    def _learners_done(self, result: LearnResult, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
         self.desk.named.close(self.commander.finish_learner_task(result.task_id, result))
         is_one = self._book.learners.size == 1
@@ -235,13 +236,19 @@ class Scheduler:
         partition = self.desk.partitions.get(rank)
         if partition is None:
             return []
-        self._book.begun(message.task_id, rank, now)
-        self.counters.priorities_stale += partition.demand(message)
-        whole = self._book.learners.deal_with_get_data(message, rank)
+        whole = self._take_demand(partition, message, rank)
         served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
         counted = self._count_iterations(whole.train_iter, now) if whole is not None else []
         return [*served, *admits, *counted]
+
+    def _take_demand(
+        self, partition: Partition, message: DataDemand, rank: int
+    ) -> DataDemand | None:
+        """Note what a learner wants; gives what the group wants, once all have said it."""
+        self._book.begun(message.task_id, rank)
+        self.counters.priorities_stale += partition.demand(message)
+        return self._book.learners.deal_with_get_data(message, rank)
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
@@ -264,7 +271,7 @@ class Scheduler:
         self.counters.episodes += len(message.episode_returns)
         self.acting[rank] = message.policy_version
         orders = self._stop_at_limit(now)
-        running = self._book.begun(message.task_id, rank, now)
+        running = self._book.begun(message.task_id, rank)
         if orders or running is None or not isinstance(running.task, CollectTask):
             return orders
         if running.task.eval_flag:

@@ -83,6 +83,13 @@ class SnapshotClock:
         snapshot.stall_s = max(snapshot.stall_s, part.stall_s)
         snapshot.error = snapshot.error or part.error
 
+    def lose(self, rank: int) -> None:
+        """A learner has died: what lacks its part will never be whole."""
+        for snapshot in self._taken.values():
+            if rank in snapshot.missing:
+                snapshot.missing.clear()
+                snapshot.error = f"rank {rank} died before its part was written"
+
     def take_complete(self) -> list[Snapshot]:
         """Those whose parts are all there, once."""
         complete = [snapshot for snapshot in self._taken.values() if not snapshot.missing]

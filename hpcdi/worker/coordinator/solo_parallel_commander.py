@@ -69,6 +69,10 @@ class SoloCommander(BaseCommander):
         evaluate = self.evaluation_is_due(now)
         if evaluate:
             self._evaluation.began(now)
+        return self.make_task(evaluate=evaluate)
+
+    def make_task(self, *, evaluate: bool) -> CollectTask:
+        """An evaluation, or collecting by the present settings; there must be a learner task."""
         kind = "evaluator" if evaluate else "collector"
         task = CollectTask(
             f"{kind}_task_{get_task_uid()}", self._ids["buffer_id"], self._ids["policy_id"],
@@ -124,8 +128,10 @@ class SoloCommander(BaseCommander):
         return None
 
     def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
-        """Free its place."""
+        """Free its place; an evaluation is due again at once."""
         self._tasks.pop(collector_task.task_id, None)
+        if collector_task.eval_flag:
+            self._evaluation.failed()
 
     def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
         """Free its place."""
@@ -163,6 +169,9 @@ class _EvaluationClock:
 
     def began(self, now: float) -> None:
         self._began = now
+
+    def failed(self) -> None:
+        self._began = float("-inf")
 
     def is_due(self, now: float) -> bool:
         return now - self._began >= max(self._interval_s, 2 * self.took_s)

@@ -6,9 +6,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
+from hpcdi.comm.messages import CollectTask, LearnTask, WorkerFailed, WorkerReady
 from hpcdi.errors import WorkerSilentError
 from hpcdi.worker.adapter import LearnerAggregator
+from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 
 Task: TypeAlias = CollectTask | LearnTask
@@ -30,7 +31,14 @@ class RankQuiet:
     waited_s: float
 
 
-Notice: TypeAlias = TaskLate | RankQuiet
+@dataclass(frozen=True)
+class DiesAlone:
+    """A rank has raised, and the others go on without it."""
+
+    failure: WorkerFailed
+
+
+Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone
 
 QUIET_S = 60.0
 """After so long without a word one wonders whether a rank hangs."""
@@ -44,44 +52,36 @@ class RunningTask:
         task: what was ordered.
         rank: who does it.
         started: when it was ordered (the scheduler's clock).
-        heard: when its worker said something about it, at last.
         has_begun: its worker has said something about it.
         closing: when it was told to end; None: it was not.
         is_told: whether `TaskBook.late` has told of it.
-        is_quiet: whether `TaskBook.quiet` has told of it, since it was heard.
     """
 
     task: Task
     rank: int
     started: float
-    heard: float
     has_begun: bool = False
     closing: float | None = None
     is_told: bool = False
-    is_quiet: bool = False
 
 
 class TaskBook:
     """Who is free, and who does what.
 
     Args:
-        collector_timeout_s: seconds that a collector may take to end a task when it is told to;
-            then another is asked.
-        learner_timeout_s: seconds that a learner may take until it asks for its first data.
+        timeouts: how long a collector may take to end a task when it is told to, before another is
+            asked; a learner, until it asks for its first data; a worker with a task, between two
+            words of any kind.
         learners: the group of learners, who do a task together; one is a group, too.
     """
 
-    def __init__(
-        self,
-        collector_timeout_s: float,
-        learner_timeout_s: float,
-        learners: LearnerAggregator,
-    ) -> None:
+    def __init__(self, timeouts: Timeouts, learners: LearnerAggregator) -> None:
         self.learners = learners
-        self._collector_timeout_s = collector_timeout_s
-        self._learner_timeout_s = learner_timeout_s
+        self._timeouts = timeouts
         self._resources = NaiveResourceManager()
         self._running: dict[tuple[str, int], RunningTask] = {}
+        self._heard: dict[int, tuple[float, str]] = {}  # rank -> when at last, and what it said
+        self._told_quiet: set[int] = set()  # ranks whose silence has been told
 
     def add_worker(self, rank: int, ready: WorkerReady) -> None:
         """A worker is there, and free."""
@@ -110,31 +110,61 @@ class TaskBook:
                 raise LookupError(f"no {kind} is free")
             ranks.append(int(assigned[f"{kind}_id"]))
         for rank in ranks:
-            self._running[task.task_id, rank] = RunningTask(task, rank, now, now)
+            self._running[task.task_id, rank] = RunningTask(task, rank, now)
         return sorted(ranks)
 
-    def begun(self, task_id: str, rank: int, now: float) -> RunningTask | None:
+    def begun(self, task_id: str, rank: int) -> RunningTask | None:
         """A worker has said something about its task; gives what is known of it."""
         running = self._running.get((task_id, rank))
         if running is not None:
-            running.has_begun, running.heard, running.is_quiet = True, now, False
+            running.has_begun = True
         return running
+
+    def heard(self, rank: int, said: str, now: float) -> None:
+        """A worker has said something, be it that it is alive."""
+        self._heard[rank] = (now, said)
+        self._told_quiet.discard(rank)
+
+    def _heard_of(self, running: RunningTask) -> tuple[float, str]:
+        """When a worker was heard of at last since it has its task, and what it said."""
+        return max((running.started, "nothing"), self._heard.get(running.rank, (0.0, "")))
+
+    def notices(self, now: float, waiting: Container[int]) -> list[tuple[int, Notice]]:
+        """What people should know of ranks that do not do what they should, each told once.
+
+        Args:
+            now: the scheduler's clock.
+            waiting: ranks that have asked for something and are not answered yet.
+        """
+        return [*self.late(now), *self.quiet(now, waiting)]
 
     def quiet(self, now: float, waiting: Container[int]) -> list[tuple[int, RankQuiet]]:
         """Ranks that have not been heard of for long, each told once, but for those `waiting`."""
         quiet = []
         for running in self._running.values():
-            waited_s = now - running.heard
-            if waited_s >= QUIET_S and not running.is_quiet and running.rank not in waiting:
-                running.is_quiet = True
+            since, _ = self._heard_of(running)
+            is_told, waited_s = running.rank in self._told_quiet, now - since
+            if waited_s >= QUIET_S and not is_told and running.rank not in waiting:
+                self._told_quiet.add(running.rank)
                 quiet.append((running.rank, RankQuiet(running.task.task_id, waited_s)))
         return quiet
 
-    def finish(self, task_id: str, kind: str, rank: int) -> None:
+    def finish(self, task_id: str, kind: str, rank: int) -> Task | None:
         """A task has ended: its worker is free. Of a task that was not given out: nothing."""
         running = self._running.pop((task_id, rank), None)
-        if running is not None:
-            self._resources.release(kind, str(rank))
+        if running is None:
+            return None
+        self._resources.release(kind, str(rank))
+        return running.task
+
+    def lose(self, rank: int) -> list[RunningTask]:
+        """A worker has died; gives what it was doing."""
+        lost = [task for task in self._running.values() if task.rank == rank]
+        for running in lost:
+            del self._running[running.task.task_id, rank]
+        for kind in ("collector", "learner"):
+            self._resources.delete(kind, str(rank))
+        return lost
 
     def collecting(self) -> list[int]:
         """Ranks that collect and have not been told to end."""
@@ -169,18 +199,22 @@ class TaskBook:
                 late.append((running.rank, TaskLate(running.task.task_id, waited_s)))
         return late
 
-    def check_learners(self, now: float) -> None:
-        """See that learners have begun their tasks.
+    def check(self, now: float) -> None:
+        """See that learners have begun their tasks, and that all workers are heard of.
 
         Raises:
-            WorkerSilentError: one has not, for too long.
+            WorkerSilentError: one has not, or is not, for too long.
         """
         for running in self._running.values():
+            heard_at, said = self._heard_of(running)
+            silent_s = now - heard_at
+            if silent_s > self._timeouts.silence_s:
+                raise WorkerSilentError(running.rank, silent_s, said)
             waited_s = now - running.started
             is_waiting = isinstance(running.task, LearnTask) and not running.has_begun
-            if is_waiting and waited_s > self._learner_timeout_s:
+            if is_waiting and waited_s > self._timeouts.learner_task_s:
                 raise WorkerSilentError(running.rank, waited_s, "that it was ready")
 
     def _is_late(self, running: RunningTask, now: float) -> bool:
         """Whether a task need not be waited for: it is open, or was told to end too long ago."""
-        return running.closing is None or now - running.closing >= self._collector_timeout_s
+        return running.closing is None or now - running.closing >= self._timeouts.collector_task_s

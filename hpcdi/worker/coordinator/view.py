@@ -12,6 +12,7 @@ from hpcdi.comm.messages import BlockReady, Message, TakeSnapshot
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
+from hpcdi.store.status import StatusFile
 from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
@@ -45,7 +46,7 @@ class RunView:
         if layout is not None:
             self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
             self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
-            self._line = _progress_line(config, self._started, is_terminal=is_terminal)
+            self._line = _progress_line(config, layout, self._started, is_terminal=is_terminal)
 
     @property
     def curves(self) -> ScalarWriter:
@@ -172,14 +173,18 @@ class RunView:
             sys.stderr.flush()
 
 
-def _progress_line(config: ExperimentConfig, started: float, *, is_terminal: bool) -> ProgressLine:
+def _progress_line(
+    config: ExperimentConfig, layout: RunLayout, started: float, *, is_terminal: bool
+) -> ProgressLine:
     commander = config.policy.other.commander
+    limits = (
+        getattr(commander, "max_env_step", float("inf")),
+        getattr(commander, "max_train_iter", float("inf")),
+    )
     return ProgressLine(
         is_terminal=is_terminal,
         interval_s=config.system.coordinator.progress_interval,
-        limits=(
-            getattr(commander, "max_env_step", float("inf")),
-            getattr(commander, "max_train_iter", float("inf")),
-        ),
+        limits=limits,
         started=started,
+        file=StatusFile(layout.status_file, limits, config.env.stop_value),
     )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.errors import PolicyError
+from hpcdi.errors import GroupBrokenError, PolicyError
 from hpcdi.utils.metrics import ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
-from hpcdi.worker.learner.checkpointing import checkpoint_name, save_learner
+from hpcdi.worker.learner.checkpointing import (
+    checkpoint_name,
+    save_learner,
+    shared_state,
+    take_shared_state,
+)
 from hpcdi.worker.learner.dataloader import SampleLoader
 from hpcdi.worker.learner.hooks import LogPolicyHook
 from hpcdi.worker.learner.learner_hook import (
@@ -81,7 +87,8 @@ class BaseLearner(LearnerView, Configurable):
             self.call_hook("before_run")
             left = max(0, self._cfg.train_iterations - self.train_iter)
             for data in itertools.islice(self._loader or (), left):
-                self.train(data, getattr(data, "env_steps", -1))
+                while not self._train_with_others(data):
+                    pass
             self.call_hook("after_run")
         finally:
             self.close()
@@ -117,6 +124,16 @@ class BaseLearner(LearnerView, Configurable):
                 self._state.monitor.add(log.scalars())
         self._state.last_iter.add(1)
         self.call_hook("after_iter")
+
+    def _train_with_others(self, data: Any) -> bool:
+        """One iteration; false where another learner has died meanwhile, and it is to be redone."""
+        try:
+            self.train(data, getattr(data, "env_steps", -1))
+        except GroupBrokenError as broken:
+            if self._port is None:
+                raise
+            return not self._port.mend(broken)
+        return True
 
     def setup_dataloader(self) -> None:
         """Batches from the message side, one after the other."""
@@ -159,6 +176,20 @@ class BaseLearner(LearnerView, Configurable):
         self._the_policy()
         if self.rank == 0:
             save_learner(self, name, self._cfg.keep_checkpoints)
+
+    def state_to_share(self) -> bytes:
+        """Weights, optimizer and counters, for the other learners of its group."""
+        return shared_state(self)
+
+    def take_shared_state(self, state: bytes) -> None:
+        """Be as the learner that gave `state_to_share`, but for random numbers."""
+        take_shared_state(self, state)
+
+    def move(self, rank: int, world_size: int) -> None:
+        """Have another rank in the learners' group."""
+        self._identity = dataclasses.replace(self._identity, rank=rank, world_size=world_size)
+        if self.shows_log and self._state.monitor is None:
+            self._state.monitor = ScalarMonitor()
 
     def offer_policy(self, *, force: bool) -> None:
         """Publish the policy if somebody waits for it, or in any case."""

@@ -16,6 +16,7 @@ way round.
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -163,6 +164,33 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
     learner.last_iter.update(rest.get("train_iter", 0))
     learner.collector_envstep = rest.get("collector_envstep", 0)
     _restore_random_state(rest.get("random", {}))
+
+
+def shared_state(learner: LearnerView) -> bytes:
+    """What the learners of a group have in common: weights, optimizer, counters."""
+    import torch
+
+    state = {k: v for k, v in learner.policy.state_dict().items() if k not in _OWN}
+    memory = io.BytesIO()
+    torch.save(
+        {
+            "policy": _copied(state),
+            "train_iter": learner.train_iter,
+            "collector_envstep": learner.collector_envstep,
+        },
+        memory,
+    )
+    return memory.getvalue()
+
+
+def take_shared_state(learner: LearnerView, state: bytes) -> None:
+    """Be as the learner that gave `shared_state`; random numbers stay one's own."""
+    import torch
+
+    shared = torch.load(io.BytesIO(state), weights_only=True)
+    learner.policy.load_state_dict(shared["policy"])
+    learner.last_iter.update(shared["train_iter"])
+    learner.collector_envstep = shared["collector_envstep"]
 
 
 def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:

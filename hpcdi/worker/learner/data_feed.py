@@ -11,6 +11,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,8 +26,8 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.ring import RowRing
-from hpcdi.store.shards import read_shard
+from hpcdi.store.ring import RowRing, transitions
+from hpcdi.store.shards import read_block, read_shard
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
@@ -238,15 +239,37 @@ class DataFeed:
         return Batch(self.stage.take(columns, weights), unique_ids, env_steps, feedback)
 
 
+def load_shard(
+    path: str | Path, meta: Mapping[str, Any], decompressor: Callable[[Any], Any] | None = None
+) -> dict[str, Any]:
+    """Columns of a shard, with metadata beside them.
+
+    Args:
+        path: the shard.
+        meta: merged over the columns.
+        decompressor: applied to the columns first.
+
+    Raises:
+        ShardError: the shard is missing, torn, or not one of ours.
+    """
+    columns: Any = read_block(path)[0].columns
+    return {**(decompressor(columns) if decompressor else columns), **meta}
+
+
 def batch_of_shards(
-    shards: Sequence[tuple[Columns, Mapping[str, Any]]], *, as_columns: bool
+    layout: RunLayout, data: Sequence[Mapping[str, Any]], *, as_columns: bool
 ) -> Any:
     """One batch of all transitions of some shards; see `for_policy`.
 
     Args:
-        shards: columns of each, with metadata for each of its transitions: ``IS`` is the weight.
+        layout: the run folder.
+        data: metadata of each shard, for each of its transitions: ``data_id`` is its path in the
+            run folder, ``IS`` the weight.
         as_columns: the form of the batch; without columns, metadata go over a transition's keys.
     """
+    shards: list[tuple[Columns, Mapping[str, Any]]] = [
+        (transitions(read_block(layout.inside(meta["data_id"]))[0]), meta) for meta in data
+    ]
     names = list(shards[0][0])
     columns = {name: np.concatenate([part[name] for part, _ in shards]) for name in names}
     metas = [meta for part, meta in shards for _ in range(len(part[names[0]]))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hpcdi.errors import GroupBrokenError
 from hpcdi.utils.timer import RoleMeter
 
 
@@ -18,6 +19,20 @@ class LearnerPort(Protocol):
 
     def get_data(self, batch_size: int) -> Any:
         """The next batch; None when no more will come."""
+        ...
+
+    def mend(self, broken: GroupBrokenError) -> bool:
+        """Another learner is gone: go on with the rest.
+
+        Args:
+            broken: what threw this one out of its batch.
+
+        Returns:
+            Whether the batch is to be done again; else the others have done it.
+
+        Raises:
+            GroupBrokenError: the run does not go on.
+        """
         ...
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:

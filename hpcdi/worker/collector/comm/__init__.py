@@ -5,10 +5,10 @@ from hpcdi.worker.collector.comm.base_comm_collector import (
     create_comm_collector,
 )
 from hpcdi.worker.collector.comm.mpi_fs_collector import (
-    CollectorSlave,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
 )
+from hpcdi.worker.collector.comm.slave import CollectorSlave
 from hpcdi.worker.collector.comm.utils import NaiveCollector
 
 __all__ = [

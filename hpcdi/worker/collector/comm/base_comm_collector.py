@@ -19,6 +19,7 @@ from hpcdi.worker.collector.base_parallel_collector import (
     create_parallel_collector,
 )
 from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.vigil import Vigil
 
 
 class BaseCommCollector(Configurable, ABC):
@@ -35,6 +36,7 @@ class BaseCommCollector(Configurable, ABC):
         self._collector_uid = get_task_uid()
         self._end_flag = True
         self.meter = RoleMeter("collector")
+        self._vigil = Vigil(context, self.meter)
 
     @abstractmethod
     def get_policy_update_info(
@@ -64,6 +66,7 @@ class BaseCommCollector(Configurable, ABC):
     def close(self) -> None:
         """No more tasks; again: nothing."""
         self._end_flag = True
+        self._vigil.close()
 
     @property
     def collector_uid(self) -> str:

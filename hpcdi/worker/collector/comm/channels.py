@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
@@ -14,6 +14,7 @@ from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
+from hpcdi.store.room import DiskPatience
 from hpcdi.store.shards import ShardWriter
 from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
@@ -33,6 +34,7 @@ class DataOutlet(Closing):
         rank: of this collector.
         announce: called with each published block's announcement, on the writer's thread.
         restarts: how often the run has been taken up again.
+        patience: with a disk that is full; None: that is an error.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class DataOutlet(Closing):
         announce: Callable[[BlockReady], None],
         *,
         restarts: int = 0,
+        patience: DiskPatience | None = None,
     ) -> None:
         storage, policy = config.system.storage, config.policy
         learners = policy.learn.learner.learner_num
@@ -65,7 +68,7 @@ class DataOutlet(Closing):
             first_id,
             self._facts,
         )
-        self._writer = ShardWriter(layout, self._published, fsync=storage.fsync)
+        self._writer = ShardWriter(layout, self._published, fsync=storage.fsync, patience=patience)
 
     def begin(self, task_id: str, buffer_id: str) -> None:
         """Rows from now on belong to another task; those before it are published."""
@@ -95,6 +98,11 @@ class DataOutlet(Closing):
         if block is not None:
             self._submit(block)
 
+    def flush(self) -> None:
+        """Publish everything, and wait until it is announced."""
+        self.seal()
+        self._writer.flush()
+
     def close(self) -> None:
         """Publish everything; again: nothing."""
         self.seal()
@@ -102,7 +110,12 @@ class DataOutlet(Closing):
 
     def report(self) -> dict[str, Any]:
         """What was published, for the goodbye."""
-        return {"blocks": self._blocks, "waited_for_disk_s": self._writer.waited_s}
+        writer = self._writer
+        return {
+            "blocks": self._blocks,
+            "blocks_lost": writer.lost,
+            "waited_for_disk_s": writer.waited_s,
+        }
 
     def _submit(self, block: Block) -> None:
         number = block.facts["block_id"] & ((1 << BLOCK_ID_BITS) - 1)
@@ -128,7 +141,8 @@ class PolicyInlet:
     """Asks a learner for policies, one request at a time, and keeps the newest.
 
     Args:
-        ask: sends a request.
+        ask: sends a request to a rank.
+        learners: ranks of those who can be asked; the first one is, as long as it lives.
         every_s: seconds between an answer and the next request.
 
     Attributes:
@@ -136,11 +150,14 @@ class PolicyInlet:
         evaluated: the one that `newest` gave last.
     """
 
-    def __init__(self, ask: Callable[[PolicyRequest], None], every_s: float) -> None:
+    def __init__(
+        self, ask: Callable[[int, PolicyRequest], None], learners: Sequence[int], every_s: float
+    ) -> None:
         self.image: PolicyImage | None = None
         self.evaluated: PolicyImage | None = None
         self._ask, self._every_s = ask, every_s
-        self._asked = False
+        self._learners = list(learners)
+        self._asked: PolicyRequest | None = None
         self._answered_at = float("-inf")
         self._answer = threading.Event()
 
@@ -148,12 +165,12 @@ class PolicyInlet:
         """An answer has come (on the communication thread)."""
         if update.data.size:
             self.image = PolicyImage(update.version, update.data.tobytes())
-        self._answered_at, self._asked = time.monotonic(), False
+        self._answered_at, self._asked = time.monotonic(), None
         self._answer.set()
 
     def newer_than(self, version: int) -> PolicyImage | None:
         """The newest policy, if it is newer than `version`; asks for the next when it is time."""
-        if not self._asked and time.monotonic() - self._answered_at >= self._every_s:
+        if self._asked is None and time.monotonic() - self._answered_at >= self._every_s:
             self._request(at_once=False)
         image = self.image
         return image if image is not None and image.version > version else None
@@ -169,7 +186,7 @@ class PolicyInlet:
         """
         deadline = time.monotonic() + _NEWEST_PATIENCE_S
         self._request(at_once=True)  # takes the place of a request that is waiting
-        while self._asked and not give_up():
+        while self._asked is not None and not give_up():
             if time.monotonic() > deadline:
                 raise CommError(
                     f"the learner has not sent its policy within {_NEWEST_PATIENCE_S:.0f} s"
@@ -180,6 +197,14 @@ class PolicyInlet:
 
     def _request(self, *, at_once: bool) -> None:
         self._answer.clear()
-        self._asked = True
         have = self.image.version if self.image is not None else -1
-        self._ask(PolicyRequest(have, at_once))
+        self._asked = request = PolicyRequest(have, at_once)
+        self._ask(self._learners[0], request)
+
+    def lose(self, rank: int) -> None:
+        """A rank has died: in its place another learner is asked (on the communication thread)."""
+        is_own = rank == self._learners[0]
+        self._learners = [learner for learner in self._learners if learner != rank] or [rank]
+        asked = self._asked
+        if is_own and asked is not None:
+            self._ask(self._learners[0], asked)

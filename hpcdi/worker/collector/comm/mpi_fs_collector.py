@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -17,60 +18,29 @@ from hpcdi.comm.messages import (
     Message,
     PolicyUpdate,
     Stop,
+    TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import CommError
+from hpcdi.errors import CommError, EnvError
 from hpcdi.store.builder import Segment
-from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
-from hpcdi.store.policies import publish_policy
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
+from hpcdi.worker.collector.comm.best import publish_best
 from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart
-
-
-class CollectorSlave:
-    """Turns the seeds' task dicts into messages, and messages into calls of the message side.
-
-    Args:
-        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
-            deal_with_collector_close``.
-    """
-
-    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
-        self._callback_fn = callback_fn
-
-    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
-
-        Raises:
-            CommError: the task is of another name.
-        """
-        name = task.get("name")
-        if name == "resource":
-            return dict(self._callback_fn["deal_with_resource"]())
-        if name == "collector_start_task":
-            self._callback_fn["deal_with_collector_start"](task_message(task["task_info"]))
-            return {"message": "collector task has started"}
-        if name == "collector_data_task":
-            return dict(self._callback_fn["deal_with_collector_data"]())
-        if name == "collector_close_task":
-            return dict(self._callback_fn["deal_with_collector_close"]())
-        raise CommError(f"a collector knows no task {name!r}")
-
-
-def task_message(info: Mapping[str, Any]) -> CollectTask:
-    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
-    cfg = info.get("collector_cfg", {})
-    return CollectTask(
-        info["task_id"],
-        info.get("buffer_id", ""),
-        info.get("policy_id", ""),
-        eval_flag=bool(cfg.get("eval_flag", False)),
-        setting=dict(cfg.get("collect_setting", {})),
-    )
+from hpcdi.worker.collector.comm.ends import Ends
+from hpcdi.worker.collector.comm.slave import task_message
+from hpcdi.worker.context import (
+    COORDINATOR_RANK,
+    WorkerContext,
+    arrive,
+    depart,
+    leave_headless,
+    task_seed,
+)
+from hpcdi.worker.fault import FAULTS, tear
 
 
 @COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
@@ -98,25 +68,32 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._place = context
         self._collectors: dict[bool, Any] = {}  # whether it evaluates -> parallel collector
         self._task = CollectTask("", "", "", eval_flag=False, setting={})
-        self._stops = _Stops()
+        self._stops = Ends(
+            context.link.rank, context.config.system.storage.disk_patience_s,
+            lambda message: self.pump.send(COORDINATOR_RANK, message),
+            lambda: self.meter.mark("disk"),
+        )  # fmt: skip
         self._announced: deque[Message] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
             PolicyUpdate: lambda _rank, message: self._inlet.take(message),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
+            RankLost: lambda rank, _message: self._lost(rank),
         }
-        self.pump = LinkPump(context.link, handlers, context.stop_request)
+        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
         config = context.config
         self._inlet = PolicyInlet(
-            lambda request: self.pump.send(context.learner_rank, request),
+            lambda rank, request: self.pump.send(rank, request),
+            context.learners,
             0.0
             if config.policy.on_policy  # each piece is made by the newest
             else config.policy.collect.collector.update_policy_second,
         )
         self._outlet = DataOutlet(
-            config, context.layout, context.link.rank, self._announce, restarts=context.restarts
-        )
+            config, context.layout, context.link.rank, self._announce,
+            restarts=context.restarts, patience=self._stops.patience,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -124,8 +101,12 @@ class MPIFileSystemCollector(BaseCommCollector):
         """The role: tasks until the run ends."""
         self.start()
         while (task := self._next_task()) is not None:
-            self.deal_with_collector_start(task)
-            self.send_metadata(self._collectors[task.eval_flag].result())
+            try:
+                self.deal_with_collector_start(task)
+            except EnvError as error:
+                self._give_back(task, error)
+            else:
+                self.send_metadata(self._collectors[task.eval_flag].result())
         self.close()
 
     def start(self) -> None:
@@ -138,12 +119,13 @@ class MPIFileSystemCollector(BaseCommCollector):
         if self._end_flag:
             return
         super().close()
+        health = Counter[str]()
         for collector in self._collectors.values():
+            health.update(collector.health)
             collector.close()
         self._outlet.close()
-        self.exit_code = depart(
-            self._place, self.pump, {**self.meter.report(), **self._outlet.report()}
-        )
+        report = {**self.meter.report(), **self._outlet.report(), **health}
+        self.exit_code = depart(self._place, self.pump, report)
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -156,10 +138,16 @@ class MPIFileSystemCollector(BaseCommCollector):
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
         self._outlet.begin(task.task_id, task.buffer_id)
+        if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
+            old = self._collectors.pop(task.eval_flag, None)
+            if old is not None:
+                old.close()
         collector = self._collector_for(task.eval_flag)
-        collector.begin(CollectorTask(task.task_id, task.setting))
+        collector.begin(CollectorTask(task.task_id, task.setting, lockstep=task.lockstep))
         if not self._stops.concern(task.task_id):
             collector.start()
+        if task.lockstep is not None:  # rank 0 waits for all of it, and then for the result
+            self._outlet.flush()
         if task.eval_flag:
             self._publish_if_best(task)
 
@@ -207,11 +195,18 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _next_task(self) -> CollectTask | None:
         while not self._stops.everything:
-            for _, message in self.pump.receive(0.2):
+            arrived = self.pump.receive(0.2)
+            self.meter.mark("wait")
+            for _, message in arrived:
                 if isinstance(message, CollectTask):
-                    self.meter.mark("wait")
                     return message
         return None
+
+    def _give_back(self, task: CollectTask, error: EnvError) -> None:
+        """This rank has no environments left: what it has is published, others do its work."""
+        LOGGER.info("no environments are left, the task goes back", exc_info=error)
+        self._outlet.seal()
+        self.send_metadata(TaskReturned(task.task_id, str(error)))
 
     def _collector_for(self, eval_flag: bool) -> Any:
         if eval_flag not in self._collectors:
@@ -222,7 +217,7 @@ class MPIFileSystemCollector(BaseCommCollector):
                 "policy": config.policy,
                 "eval_flag": eval_flag,
                 "exp_name": config.exp_name,
-                "seed": self._place.seed.spawn(1)[0],
+                "seed": task_seed(self._place.seed, self._task),
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
             self.meter.mark("start")
@@ -230,10 +225,13 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _gives_up(self) -> bool:
         """While a policy is waited for: whether the run ends; errors of the other side come up."""
+        self.meter.mark("wait")
         self.pump.check()
         return self._stops.everything
 
     def _announce(self, ready: BlockReady) -> None:
+        if FAULTS.takes("torn_shard"):
+            tear(self._place.layout.inside(ready.shard.path))
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
 
@@ -244,13 +242,9 @@ class MPIFileSystemCollector(BaseCommCollector):
             return
         mean = float(result.episode_returns.mean())
         if mean > task.publish_above:
-            layout, fsync = self._place.layout, self._place.config.system.storage.fsync
-            publish_policy(layout.best_policy, image, fsync=fsync)
-            save_checkpoint(
-                layout.checkpoints_dir, BEST_CHECKPOINT,
-                {POLICY_FILE: partial(publish_policy, image=image)},
-                {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
-            )  # fmt: skip
+            fsync = self._place.config.system.storage.fsync
+            write = partial(publish_best, self._place.layout, image, mean, fsync=fsync)
+            self._stops.patience.write(write)
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)
@@ -258,26 +252,21 @@ class MPIFileSystemCollector(BaseCommCollector):
             collector.task.setting = message.setting
 
     def _close_task(self, message: CloseTask) -> None:
-        self._stops.tasks.append(message.task_id)
+        self._stops.end_task(message.task_id)
         for collector in list(self._collectors.values()):
             if collector.task.task_id == message.task_id:
                 collector.stop()
 
+    def _lost(self, rank: int) -> None:
+        """A rank has died; in a learner's place another is asked."""
+        if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
+            leave_headless(self._place)
+        self._inlet.lose(rank)
+
     def _stop(self) -> None:
-        self._stops.everything = True
+        self._stops.end_run()
         for collector in list(self._collectors.values()):
             collector.stop()
 
 
 FlaskFileSystemCollector = MPIFileSystemCollector
-
-
-@dataclass
-class _Stops:
-    """What has been told to end; a word may come before the task that it is about has begun."""
-
-    everything: bool = False
-    tasks: deque[str] = field(default_factory=lambda: deque(maxlen=64))
-
-    def concern(self, task_id: str) -> bool:
-        return self.everything or task_id in self.tasks

@@ -14,6 +14,8 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.context import WorkerContext
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
+from hpcdi.worker.learner.comm.group import LearnerGroup
+from hpcdi.worker.vigil import Vigil
 
 
 class BaseCommLearner(Configurable, ABC):
@@ -31,13 +33,11 @@ class BaseCommLearner(Configurable, ABC):
         self._context = context
         self._learner_uid = get_task_uid()
         self._end_flag = True
-        self._dist_info = (0, 1)
-        if context is not None and context.group is not None:
-            from hpcdi.comm.dist import dist_init
-
-            backend = "nccl" if context.config.policy.cuda else "gloo"
-            self._dist_info = dist_init(backend, group=context.group)
+        self._group = LearnerGroup(
+            context, lambda rank, message: self.pump.send(rank, message), self._is_ending
+        )
         self.meter = RoleMeter("learner")
+        self._vigil = Vigil(context, self.meter)
 
     @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
@@ -63,6 +63,11 @@ class BaseCommLearner(Configurable, ABC):
     def hooks4call(self) -> list[Any]:
         """Hooks that a learner needs to talk to the other ranks."""
 
+    def _is_ending(self) -> bool:
+        """Whether the run ends; raises what ended the message side."""
+        self.pump.check()
+        return self._end_flag
+
     def start(self) -> None:
         """Ready for tasks."""
         self._end_flag = False
@@ -70,10 +75,8 @@ class BaseCommLearner(Configurable, ABC):
     def close(self) -> None:
         """No more tasks; again: nothing."""
         self._end_flag = True
-        if self._dist_info[1] > 1:
-            from hpcdi.comm.dist import dist_finalize
-
-            dist_finalize()
+        self._vigil.close()
+        self._group.leave()
 
     @property
     def learner_uid(self) -> str:
@@ -84,7 +87,7 @@ class BaseCommLearner(Configurable, ABC):
         """A learner of ``{"learner_cfg", "policy", "exp_name", "seed"}``, with this as its port."""
         learner = create_learner(
             task_info["learner_cfg"],
-            dist_info=self._dist_info,
+            dist_info=(self._group.rank, self._group.size),
             exp_name=task_info.get("exp_name", "default_experiment"),
             port=self,
             ckpt_dir=self._context.layout.checkpoints_dir if self._context is not None else None,

@@ -7,9 +7,9 @@ import os
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from hpcdi.comm.fault_messages import GroupAddress, RankLost, Regroup
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
@@ -22,17 +22,16 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import CommError
-from hpcdi.store.ring import transitions
-from hpcdi.store.shards import read_block
+from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart, leave_headless
+from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.checkpointing import load_learner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
 from hpcdi.worker.learner.comm.snapshot_part import SnapshotPartWriter
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards, load_shard
 from hpcdi.worker.learner.hooks import hooks_to_others
 from hpcdi.worker.learner.learner_hook import LearnerHook
 from hpcdi.worker.learner.staging import stage_for, takes_columns
@@ -68,13 +67,16 @@ class MPIFileSystemLearner(BaseCommLearner):
             TakeSnapshot: lambda _rank, order: self._the_feed().mark(order),
             Stop: lambda _rank, _message: self._stop(),
             LearnTask: lambda _rank, task: self._open_feed(task),
+            Regroup: lambda rank, order: self._group.order(rank, order),
+            GroupAddress: lambda rank, address: self._group.meet_at(rank, address),
+            RankLost: lambda rank, _message: self._lost(rank),
         }
         self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
         self._outlet = PolicyOutlet(
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(context.link, handlers, context.stop_request)
+        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )
@@ -123,7 +125,7 @@ class MPIFileSystemLearner(BaseCommLearner):
                 "policy": config.policy,
                 "exp_name": config.exp_name,
                 "seed": self._place.seed,
-            }
+            },
         )
         for hook in self.hooks4call:
             self._learner.register_hook(hook)
@@ -154,13 +156,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         if self._learner is None:
             raise CommError("there is no learner task to learn for")
         as_columns = takes_columns(self._learner.policy)
-        inside = self._place.layout.inside
-        self._learner.train(
-            batch_of_shards(
-                [(transitions(read_block(inside(meta["data_id"]))[0]), meta) for meta in data],
-                as_columns=as_columns,
-            )
-        )
+        self._learner.train(batch_of_shards(self._place.layout, data, as_columns=as_columns))
         return self._learner.learn_info
 
     def deal_with_learner_close(self) -> None:
@@ -172,11 +168,21 @@ class MPIFileSystemLearner(BaseCommLearner):
     def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
         """The next batch; None when the run ends."""
         self.meter.mark("train")
+        FAULTS.reach(self._train_iter())
         if self._feed is None and self._is_stopping:
             return None
+        if self._group.is_stale:
+            self.mend()
         batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
+        self._group.taken += 1
         self.meter.mark("wait")
         return batch
+
+    def mend(self, broken: GroupBrokenError | None = None) -> bool:
+        """See `LearnerPort.mend`; without an error, it is between two batches."""
+        is_again = self._group.mend(self._learner, broken)
+        self._outlet.write_to(self._policy_file())
+        return is_again
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
         """Publish a policy; its version is the present train iteration."""
@@ -196,27 +202,12 @@ class MPIFileSystemLearner(BaseCommLearner):
             ),
         )
 
-    @staticmethod
-    def load_data_fn(
-        path: str | Path, meta: Mapping[str, Any], decompressor: Callable[[Any], Any] | None = None
-    ) -> dict[str, Any]:
-        """Columns of a shard, with metadata beside them.
-
-        Args:
-            path: the shard.
-            meta: merged over the columns.
-            decompressor: applied to the columns first.
-
-        Raises:
-            ShardError: the shard is missing, torn, or not one of ours.
-        """
-        columns: Any = read_block(path)[0].columns
-        return {**(decompressor(columns) if decompressor else columns), **meta}
+    load_data_fn = staticmethod(load_shard)
 
     def _policy_file(self) -> PolicyFile | None:
         """Of a group of learners, whose policies are the same, the first one writes it."""
         storage = self._place.config.system.storage
-        if self._dist_info[0] > 0:
+        if self._group.rank > 0:
             return None
         return PolicyFile(self._place.layout, storage.policy_file_s, fsync=storage.fsync)
 
@@ -241,6 +232,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         # on-policy, a batch is all that the present policy gave: there is nothing to ask for ahead
         size, ahead = config.policy.learn.batch_size, config.system.prefetch
         size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
+        ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
         self._feed = DataFeed(
             self._place.layout,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
@@ -256,12 +248,11 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _next_task(self) -> LearnTask | None:
         while not (self._is_stopping and self._tasks.empty()):
             self.pump.check()
+            self.meter.mark("wait")
             if self._tasks.empty():
                 self._drain()
             with contextlib.suppress(queue.Empty):
-                task = self._tasks.get(timeout=0.05)
-                self.meter.mark("wait")
-                return task
+                return self._tasks.get(timeout=0.05)
         self._drain()
         return None
 
@@ -272,9 +263,21 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def _idle(self) -> None:
         """While no batch is ready: look for errors and requests."""
+        self.meter.mark("wait")
         self.pump.check()
+        if self._group.is_stale:
+            self.mend()
         if self._learner is not None:
             self._learner.offer_policy(force=False)
+
+    def _is_ending(self) -> bool:
+        return super()._is_ending() or self._is_stopping
+
+    def _lost(self, rank: int) -> None:
+        """A rank has died (on the communication thread)."""
+        if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
+            leave_headless(self._place)
+        self._outlet.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:
         if self._learner is not None:  # none is ordered before its task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.store.room import or_warn
 
 
 class PolicyFile:
@@ -32,10 +34,12 @@ class PolicyFile:
         return time.monotonic() - self._written[1] >= self._every_s
 
     def write(self, image: PolicyImage | None) -> None:
-        """Write a policy, unless this one is there already."""
+        """Write a policy, unless this one is there already; a full disk is told, and no error."""
         if image is not None and image.version != self._written[0]:
-            publish_policy(self._path, image, fsync=self._fsync)
-            self._written = (image.version, time.monotonic())
+            write = partial(publish_policy, self._path, image, fsync=self._fsync)
+            is_written = or_warn("policy file", write)
+            version = image.version if is_written else self._written[0]
+            self._written = (version, time.monotonic())
 
 
 class PolicyOutlet:
@@ -55,6 +59,15 @@ class PolicyOutlet:
         self._image: PolicyImage | None = None
         self._train_iter = 0
         self._waiting: set[int] = set()
+
+    def write_to(self, file: PolicyFile | None) -> None:
+        """From now on, write to this file."""
+        self._file = file
+
+    def forget(self, rank: int) -> None:
+        """A collector has died."""
+        with self._lock:
+            self._waiting.discard(rank)
 
     def request(self, rank: int, request: PolicyRequest) -> None:
         """A collector asks (on the communication thread)."""

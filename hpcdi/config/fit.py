@@ -1,0 +1,95 @@
+"""Which settings a run's snapshots depend on: those that may not change when the run goes on.
+
+All others may: limits, intervals, numbers of ranks and environments, learning rate, batch size...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BINDING = (
+    "env",  # what is observed, done and rewarded: weights and kept data are of it
+    "policy.type",
+    "policy.model",  # the shapes of the weights
+    "policy.on_policy",
+    "policy.nstep",  # what an item of the replay buffer is
+    "policy.collect.unroll_len",
+    "policy.discount_factor",  # what the learnt values mean
+    "policy.priority",  # what the buffer's index holds
+    "policy.other.replay_buffer.type",
+    "policy.other.replay_buffer.replay_buffer_size",
+    "policy.other.replay_buffer.frames",
+    "policy.other.commander.type",
+    "policy.learn.learner.type",
+)
+"""Keys that must be what they were; with a key goes all that is below it."""
+
+FREE = (
+    "env.import_names",
+    "env.collector_env_num",
+    "env.collector_episode_num",
+    "env.evaluator_env_num",
+    "env.evaluator_episode_num",
+    "env.stop_value",
+    "env.manager",
+    "env.vectorization",
+    "env.autoreset",
+)
+"""Exceptions from that."""
+
+SAME = ("exp_name", "seed")
+"""These make it another experiment, although snapshots would fit."""
+
+_ABSENT = "nothing"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not what it was."""
+
+    key: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.was} in the run, {self.now} now"
+
+
+def differences(
+    was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
+) -> list[Difference]:
+    """Settings below `keys`, and not below `FREE`, that differ between two whole experiments.
+
+    Args:
+        was: of the run, as plain nested data.
+        now: asked for.
+        keys: dotted paths.
+    """
+    old, new = dict(_leaves(was)), dict(_leaves(now))
+    return [
+        Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
+        for key in dict.fromkeys([*old, *new])
+        if is_below(key, keys)
+        and not is_below(key, FREE)
+        and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+
+
+def named(overrides: Iterable[str]) -> list[str]:
+    """Keys of ``key=value``."""
+    return [text.partition("=")[0] for text in overrides]
+
+
+def is_below(key: str, keys: Iterable[str]) -> bool:
+    """Whether a dotted path is one of `keys`, or below one."""
+    return any(key == above or key.startswith(f"{above}.") for above in keys)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,180 @@
+"""Reading the ranks' JSONL logs: the newest lines, what comes after them, the last error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_STEP_BYTES = 65_536
+_KNOWN = frozenset(
+    {"time", "level", "rank", "role", "host", "pid", "restart", "message", "traceback"}
+)
+_LONGEST = 240
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One record of one rank; `entry` is empty where the line is torn."""
+
+    time: float
+    rank: int
+    entry: dict[str, Any]
+    text: str
+
+    @property
+    def level(self) -> int:
+        """How grave it is, as `logging` counts; a torn line is a warning."""
+        name = str(self.entry.get("level", "WARNING"))
+        return int(logging.getLevelNamesMapping().get(name, logging.WARNING))
+
+    def __str__(self) -> str:
+        if not self.entry:
+            return f"{'':23} rank {self.rank} (a torn line) {self.text[:_LONGEST]}"
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+        level = "" if self.level == logging.INFO else f"{self.entry['level']} "
+        more = {name: value for name, value in self.entry.items() if name not in _KNOWN}
+        told = f"  {_short(_plain(more)[1:-1])}" if more else ""
+        trace = "".join(f"\n    {line}" for line in str(self.traceback).splitlines())
+        who = f"rank {self.rank} {self.entry.get('role', '')}"
+        millis = f"{self.time % 1:.3f}"[1:]
+        return f"{stamp}{millis} {who:18} {level}{self.entry.get('message', '')}{told}{trace}"
+
+    @property
+    def traceback(self) -> str:
+        """Of the error that it tells; empty where it tells none."""
+        return str(self.entry.get("traceback", ""))
+
+
+def logs_of(folder: Path) -> dict[int, Path]:
+    """Log files of a run by rank."""
+    found = {}
+    for path in folder.glob("rank*.jsonl"):
+        number = path.stem.removeprefix("rank")
+        if number.isdigit():
+            found[int(number)] = path
+    return dict(sorted(found.items()))
+
+
+def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine]:
+    """Records from lines; a torn one gets the time of the one before it (or `after`)."""
+    parsed = []
+    for line in lines:
+        text = line.decode(errors="replace")
+        try:
+            entry = json.loads(text)
+            after = float(entry["time"])
+        except (ValueError, KeyError, TypeError):
+            entry = {}
+        parsed.append(LogLine(after, rank, entry, text))
+    return parsed
+
+
+def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
+    """The last `count` whole lines of a file, and where in the file they end (bytes).
+
+    Only as much of the file is read as they need.
+    """
+    with path.open("rb") as file:
+        end = begin = file.seek(0, os.SEEK_END)
+        held = b""
+        while begin > 0 and held.count(b"\n") <= count:
+            step = min(begin, _STEP_BYTES)
+            begin -= step
+            file.seek(begin)
+            held = file.read(step) + held
+    held = held[: end - begin]
+    whole, _, rest = held.rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    if begin > 0:
+        lines = lines[1:]  # it may have begun before what was read
+    return (lines[-count:] if count else []), end - len(rest)
+
+
+class LogReader:
+    """Gives what has been added to a log since the last look; takes up a file that was replaced.
+
+    Args:
+        rank: whose log it is.
+        path: of the log.
+        offset: where to begin, in bytes.
+    """
+
+    def __init__(self, rank: int, path: Path, offset: int = 0) -> None:
+        self._rank, self._path = rank, path
+        self._offset = offset
+        self._file_id: int | None = None
+        self._after = 0.0
+
+    def take(self) -> list[LogLine]:
+        """New records; a line that is not whole yet is left for the next look."""
+        try:
+            with self._path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                is_another = self._file_id not in (None, facts.st_ino)
+                if is_another or facts.st_size < self._offset:
+                    self._offset = 0
+                self._file_id = facts.st_ino
+                file.seek(self._offset)
+                held = file.read()
+        except FileNotFoundError:  # it is being replaced
+            return []
+        whole, newline, _ = held.rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        lines = parse(self._rank, whole.split(b"\n") if newline else [], self._after)
+        self._after = lines[-1].time if lines else self._after
+        return lines
+
+
+def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine], list[LogReader]]:
+    """The last `count` records of all ranks by time, and readers of what follows them."""
+    lines: list[LogLine] = []
+    readers = []
+    for rank, path in paths.items():
+        wanted = count
+        while True:  # records below the level are no part of the count
+            raw, offset = last_lines(path, wanted)
+            found = [line for line in parse(rank, raw) if line.level >= level]
+            if len(found) >= count or len(raw) < wanted:
+                break
+            wanted *= 4
+        lines += found[-count:] if count else []
+        readers.append(LogReader(rank, path, offset))
+    lines.sort(key=lambda line: line.time)
+    return (lines[-count:] if count else []), readers
+
+
+def first_error(paths: dict[int, Path], restart: int, count: int = 50) -> LogLine | None:
+    """The first error of a part of a run: what came later may only follow from it.
+
+    Args:
+        paths: logs by rank.
+        restart: which part: how often the run had been taken up again.
+        count: so many last records of each log are looked at.
+    """
+    found = []
+    for rank, path in paths.items():
+        lines = parse(rank, last_lines(path, count)[0])
+        found += [
+            line
+            for line in lines
+            if (line.traceback or line.level >= logging.ERROR)
+            and line.entry.get("restart", 0) == restart
+        ]
+    return min(found, key=lambda line: line.time, default=None)
+
+
+def _plain(value: Any) -> str:
+    """A record's further field as a person would write it."""
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name} {_plain(item)}' for name, item in value.items())})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,279 @@
+"""The lock of a run folder: a file that says whose it is, touched for as long as the run lives.
+
+A process that was killed leaves its lock behind. It is recognised as stale where
+
+- it was of this host, and the process is gone;
+- it was of an earlier start of this same Slurm job, which has been requeued since;
+- it was of a Slurm job that has ended, or waits in the queue again;
+- nobody has touched it for `SILENT_S`, by the clock of the file system: those of hosts may differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from hpcdi.errors import EXIT_FAILED, LaunchError
+from hpcdi.launch import slurm_queue
+from hpcdi.launch.environment import LAUNCHER_VARIABLE
+from hpcdi.store.atomic import TEMPORARY_MARK, clock_of
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.threads import BackgroundThread
+
+BEAT_S = 5.0
+"""Seconds from one touch of the lock to the next."""
+SILENT_S = 60.0
+"""A lock that has not been touched for so long is nobody's any more."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Whose a lock is; all that is known of a process that makes it this one and no other."""
+
+    host: str
+    machine: str
+    """Names the running kernel and its process numbers: a host of equal name may be another."""
+    pid: int
+    born: str
+    """When the process started: numbers of processes come again."""
+    job: str = ""
+    """Of Slurm; empty: none."""
+    job_restarts: int = 0
+    launcher: str = ""
+    since: str = ""
+
+    def is_there(self) -> bool | None:
+        """Whether the process runs; None: that cannot be seen from this machine."""
+        if (self.host, self.machine) != (platform.node(), _machine()):
+            return None
+        return _born(self.pid) == self.born
+
+    def is_process_of(self, other: Holder) -> bool:
+        """Whether both are one and the same process."""
+        mine = (self.host, self.machine, self.pid, self.born)
+        return mine == (other.host, other.machine, other.pid, other.born)
+
+    def __str__(self) -> str:
+        job = f", Slurm job {self.job}" if self.job else ""
+        return f"process {self.pid} on host {self.host}{job}, since {self.since}"
+
+
+def this_process(variables: Mapping[str, str] | None = None) -> Holder:
+    """What this process writes into a lock."""
+    known = os.environ if variables is None else variables
+    return Holder(
+        platform.node(), _machine(), os.getpid(), _born(os.getpid()),
+        known.get("SLURM_JOB_ID", ""), int(known.get("SLURM_RESTART_COUNT", "0") or 0),
+        known.get(LAUNCHER_VARIABLE, ""), time.strftime("%Y-%m-%d %H:%M:%S"),
+    )  # fmt: skip
+
+
+class RunLock(Closing):
+    """This process holds a run folder, from now until `close`.
+
+    Args:
+        layout: the run folder; it is made.
+        on_lost: called when another has taken the folder; by default the process ends at once.
+
+    Raises:
+        LaunchError: the folder is in use, or cannot be written.
+    """
+
+    def __init__(self, layout: RunLayout, on_lost: Callable[[Holder], None] | None = None) -> None:
+        self._layout, self._on_lost = layout, on_lost or _end_at_once
+        self._me = this_process()
+        self._closed = threading.Event()
+        try:
+            layout.root.mkdir(parents=True, exist_ok=True)
+            _take(layout.lock_file, self._me)
+        except OSError as error:
+            raise LaunchError(
+                f"the run folder {layout.root} cannot be written: {error.strerror or error}"
+            ) from error
+        self._thread = BackgroundThread(self._beat, "run lock")
+
+    def close(self) -> None:
+        """Give the folder back; again: nothing."""
+        self._closed.set()
+        self._thread.join()
+        remove(self._layout)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            with contextlib.suppress(OSError):  # the disk is full, or away for a while
+                holder = _read(self._layout.lock_file)
+                if holder is not None and not holder.is_process_of(self._me):
+                    self._on_lost(holder)
+                    return
+                os.utime(self._layout.lock_file)
+
+
+def remove(layout: RunLayout, launcher: str = "") -> None:
+    """Remove a lock that is this process's, or of a process that `launcher` has started."""
+    with contextlib.suppress(OSError):
+        holder = _read(layout.lock_file)
+        if holder is None:
+            return
+        if holder.is_process_of(this_process()) or (launcher and holder.launcher == launcher):
+            layout.lock_file.unlink(missing_ok=True)
+
+
+def holder_of(layout: RunLayout) -> Holder | None:
+    """Who holds a run folder, dead or alive; None: nobody, or who does not say its name."""
+    try:
+        return _read(layout.lock_file)
+    except OSError:
+        return None
+
+
+def check(layout: RunLayout) -> None:
+    """See that nobody uses the run folder.
+
+    Raises:
+        LaunchError: somebody does; it says who, and what to do.
+    """
+    _check(layout.lock_file)
+
+
+def _check(lock: Path) -> None:
+    try:
+        holder = _read(lock)
+    except OSError:  # there is none
+        return
+    age_s = _age_s(lock)
+    if age_s is not None and not _is_stale(holder, this_process(), age_s):
+        raise LaunchError(_said(lock.parent, holder, age_s))
+
+
+def _take(lock: Path, me: Holder) -> None:
+    """Make the lock; of several that want it, one gets it."""
+    try:
+        _create(lock, me)
+    except FileExistsError:
+        _check(lock)
+        _put_away(lock)
+        try:
+            _create(lock, me)
+        except FileExistsError:
+            raise _just_taken(lock) from None
+
+
+def _create(lock: Path, me: Holder) -> None:
+    descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(me), file)
+
+
+def _put_away(lock: Path) -> None:
+    """Remove a stale lock; one at a time, lest a second one removes what the first has made."""
+    guard = lock.with_name(f".{lock.name}{TEMPORARY_MARK}guard")
+    with contextlib.suppress(FileNotFoundError):
+        if (_age_s(guard) or 0.0) > SILENT_S:  # who made it was killed at this very place
+            guard.unlink()
+    try:
+        guard.touch(exist_ok=False)
+    except FileExistsError:
+        raise _just_taken(lock) from None
+    try:
+        _check(lock)
+        lock.unlink(missing_ok=True)
+    finally:
+        guard.unlink(missing_ok=True)
+
+
+def _just_taken(lock: Path) -> LaunchError:
+    return LaunchError(f"the run folder {lock.parent} has just been taken by another run")
+
+
+def _read(path: Path) -> Holder | None:
+    """Whose a lock is; None: it does not say, being written or torn.
+
+    Raises:
+        OSError: there is none.
+    """
+    try:
+        facts = json.loads(path.read_text())
+        return Holder(**{field.name: facts[field.name] for field in fields(Holder)})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _age_s(path: Path) -> float | None:
+    """Seconds since a file was touched, by the file system's clock; None: there is none.
+
+    Raises:
+        OSError: nothing can be written beside it.
+    """
+    now = clock_of(path.parent)
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _is_stale(holder: Holder | None, me: Holder, age_s: float) -> bool:
+    """Whether a lock is nobody's any more; see the module's docstring."""
+    if holder is None:
+        return age_s > SILENT_S
+    is_there = holder.is_there()
+    if is_there is not None:
+        return not is_there
+    if holder.job and holder.job == me.job and holder.job_restarts < me.job_restarts:
+        return True
+    return age_s > SILENT_S or (holder.job not in ("", me.job) and _has_ended(holder.job))
+
+
+def _has_ended(job: str) -> bool:
+    """Whether Slurm says that a job has ended or waits; where it says nothing it has not."""
+    known = slurm_queue.ask(job) if slurm_queue.is_job_id(job) else None
+    return known is not None and not known.is_on
+
+
+def _said(root: Path, holder: Holder | None, age_s: float) -> str:
+    whose = str(holder) if holder is not None else "a process that does not say its name yet"
+    cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
+    return (
+        f"the run folder {root} is in use: by {whose}; its last sign of life is "
+        f"{max(age_s, 0):.0f} s old. Wait for its end, or end it ({cancel}); or choose another "
+        f"--run-dir. If it is gone already, try again when it has been silent for {SILENT_S:.0f} s"
+    )
+
+
+def _machine() -> str:
+    """Names the running kernel and the space of its process numbers; empty: unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _born(pid: int) -> str:
+    """When a process of this machine started, in the kernel's ticks; empty: it is gone."""
+    try:
+        # the name, which may hold anything, is in parentheses
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "unknown"
+    return "" if state in "ZX" else rest[18]
+
+
+def _end_at_once(holder: Holder) -> None:
+    """What this process would still write would go into another's run."""
+    sys.stderr.write(
+        f"hpcdi: the run folder has been taken over by {holder}: this process had been silent for "
+        f"more than {SILENT_S:.0f} s. It ends at once\n"
+    )
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)

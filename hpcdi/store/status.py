@@ -1,0 +1,109 @@
+"""How a run goes, as one small file that is always whole: what `hpcdi status` reads.
+
+Rank 0 writes it; whoever can read the run folder needs no port and no word from the job.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdi.errors import StoreError
+from hpcdi.store.atomic import write_json
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.progress import Evaluation, Status
+
+FORMAT = 1
+EVERY_S = 1.0
+_SHARE = 50
+"""Writing may take this part of the time at most: on a slow file system it is done less often."""
+_JOB_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_END_TIME",
+    "SLURM_RESTART_COUNT",
+    "PBS_JOBID",
+    "LSB_JOBID",
+)
+
+
+def job_of(variables: Mapping[str, str]) -> dict[str, str]:
+    """What the queue has said of the job that this process belongs to, by the queue's own names."""
+    return {name: variables[name] for name in _JOB_VARIABLES if name in variables}
+
+
+class StatusFile:
+    """Writes the file when it is due; a disk that is full ends no run.
+
+    Args:
+        path: of the file.
+        limits: environment steps and train iterations at which the run ends; may be infinite.
+        stop_value: mean return that ends it.
+    """
+
+    def __init__(self, path: Path, limits: tuple[float, float], stop_value: float) -> None:
+        self._path = path
+        self._always = {
+            "format": FORMAT,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "job": job_of(os.environ),
+            "started_at": time.time(),
+            "limits": {"env_steps": limits[0], "train_iter": limits[1], "stop_value": stop_value},
+        }
+        self._due = float("-inf")
+        self._is_warned = False
+
+    def refresh(
+        self,
+        status: Callable[[], Status],
+        evaluations: Sequence[Evaluation],
+        now: float,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Write how the run stands if that is due.
+
+        Args:
+            status: gives how it stands.
+            evaluations: all so far.
+            now: seconds, any origin.
+            at_once: write it whether it is due or not: at the end.
+        """
+        if now < self._due and not at_once:
+            return
+        began = time.monotonic()
+        try:
+            write_json(self._path, self._values(status(), evaluations), fsync=False)
+        except (StoreError, OSError) as error:
+            if not self._is_warned:
+                self._is_warned = True
+                LOGGER.warning(
+                    "%s could not be written: %s. `hpcdi status` will not tell how the run goes",
+                    self._path, error,
+                )  # fmt: skip
+        self._due = now + max(EVERY_S, _SHARE * (time.monotonic() - began))
+
+    def _values(self, status: Status, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+        (env_steps, steps_per_s), (train_iter, iters_per_s) = status.env_steps, status.train_iter
+        returns = status.returns
+        best = max(evaluations, key=lambda evaluation: evaluation.mean, default=None)
+        return {
+            **self._always,
+            "written_at": time.time(),
+            "env_steps": env_steps,
+            "env_steps_per_s": steps_per_s,
+            "train_iter": train_iter,
+            "train_iters_per_s": iters_per_s,
+            "return_mean": sum(returns) / len(returns) if returns else None,
+            "evaluations": len(evaluations),
+            "evaluation": vars(evaluations[-1]) if evaluations else None,
+            "best_evaluation": vars(best) if best is not None else None,
+            **status.facts,
+        }

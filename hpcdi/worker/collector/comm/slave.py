@@ -1,0 +1,51 @@
+"""Task dicts of the seeds, and the messages that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcdi.comm.messages import CollectTask
+from hpcdi.errors import CommError
+
+
+class CollectorSlave:
+    """Turns the seeds' task dicts into messages, and messages into calls of the message side.
+
+    Args:
+        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+            deal_with_collector_close``.
+    """
+
+    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
+        self._callback_fn = callback_fn
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Raises:
+            CommError: the task is of another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return dict(self._callback_fn["deal_with_resource"]())
+        if name == "collector_start_task":
+            self._callback_fn["deal_with_collector_start"](task_message(task["task_info"]))
+            return {"message": "collector task has started"}
+        if name == "collector_data_task":
+            return dict(self._callback_fn["deal_with_collector_data"]())
+        if name == "collector_close_task":
+            return dict(self._callback_fn["deal_with_collector_close"]())
+        raise CommError(f"a collector knows no task {name!r}")
+
+
+def task_message(info: Mapping[str, Any]) -> CollectTask:
+    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
+    cfg = info.get("collector_cfg", {})
+    return CollectTask(
+        info["task_id"],
+        info.get("buffer_id", ""),
+        info.get("policy_id", ""),
+        eval_flag=bool(cfg.get("eval_flag", False)),
+        setting=dict(cfg.get("collect_setting", {})),
+    )

@@ -1,0 +1,207 @@
+"""Runs that give the same numbers each time: in rounds, by counts, and never by the clock.
+
+One round; nothing of it begins before what stands above it has ended everywhere::
+
+    every collector   one piece, by the learners' present policy and settings of this moment
+    rank 0            gives the blocks to the learners, in the order of ranks and numbers
+    every learner     reads its blocks
+    every learner     so many batches, one at a time, each drawn when all have asked for it
+
+Between two rounds rank 0 evaluates, and takes a snapshot, when enough rounds have passed. Running
+episodes are in no snapshot: so they end there, and collectors begin anew with seeds that follow
+from the round. A run that is gone on with repeats what came after its snapshot, to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hpcdi.comm.messages import (
+    BlockReady,
+    CollectProgress,
+    CollectResult,
+    DataDemand,
+    Message,
+)
+from hpcdi.types import Lockstep
+from hpcdi.worker.coordinator.lifecycle import Order, Outcome, Phase
+from hpcdi.worker.coordinator.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What is done in a round, and after how many.
+
+    Attributes:
+        collectors: ranks that give a piece each.
+        updates: batches of each learner, by the transitions that a round has made.
+        snapshot_every: rounds.
+        evaluate_every: train iterations.
+    """
+
+    collectors: int
+    updates: Callable[[int], int]
+    snapshot_every: int
+    evaluate_every: int
+
+
+class _Step(Enum):
+    """Where a round is."""
+
+    REST = "between two rounds"
+    EVALUATE = "an evaluation"
+    COLLECT = "pieces are made"
+    READ = "learners read"
+    LEARN = "learners learn"
+
+
+@dataclass
+class _Round:
+    step: _Step = _Step.REST
+    is_first: bool = True
+    """Of this process."""
+    missing: set[int] = field(default_factory=set)
+    """Collectors whose result is not there yet."""
+    blocks: list[BlockReady] = field(default_factory=list)
+    batches: int = 0
+    """That are to be learnt from still."""
+
+
+class LockstepScheduler(Scheduler):
+    """The scheduler of a deterministic run.
+
+    Args:
+        parts: of a `Scheduler`; its commander has a method `make_task`.
+        plan: of the rounds.
+    """
+
+    def __init__(self, *parts: Any, plan: RoundPlan) -> None:
+        super().__init__(*parts)
+        self._plan = plan
+        self._round = _Round()
+
+    def handle(self, message: Message, rank: int, now: float) -> list[Order]:
+        """What to send because of a message; a round that has ended makes room for the next."""
+        orders = super().handle(message, rank, now)
+        while self._may_begin():
+            orders += self._begin(now)
+        return orders
+
+    # -------------------------------------------------------------------------- between two rounds
+
+    def _assign_collectors(self, now: float) -> list[Order]:
+        return self._begin(now) if self._may_begin() else []
+
+    def _may_begin(self) -> bool:
+        is_on = self.life.phase is Phase.RUNNING and self._round.step is _Step.REST
+        return is_on and bool(self.desk.partitions) and self._all_wait() and self._have_read()
+
+    def _begin(self, now: float) -> list[Order]:
+        """An evaluation if one is due, else the next round, after a snapshot if one is due."""
+        counters, plan = self.counters, self._plan
+        orders = self._stop_at_limit(now)
+        if orders:
+            return orders
+        if (
+            counters.train_iter // plan.evaluate_every
+            > counters.evaluated_at // plan.evaluate_every
+        ):
+            self._round = _Round(_Step.EVALUATE, self._round.is_first)
+            return [self._give(now, evaluate=True, begins_anew=True)]
+        begins_anew = counters.rounds % plan.snapshot_every == 0
+        if begins_anew and not self._round.is_first:
+            orders = super()._take_snapshot(now)
+        tasks = [
+            self._give(now, evaluate=False, begins_anew=begins_anew) for _ in range(plan.collectors)
+        ]
+        self._round = _Round(_Step.COLLECT, False, {order.rank for order in tasks})
+        return orders + tasks
+
+    def _give(self, now: float, *, evaluate: bool, begins_anew: bool) -> Order:
+        commander: Any = self.commander
+        counters = self.counters
+        task = dataclasses.replace(
+            commander.make_task(evaluate=evaluate),
+            lockstep=Lockstep(counters.rounds, counters.train_iter, begins_anew=begins_anew),
+        )
+        (rank,) = self._book.give("collector", task, now)
+        return Order(rank, task)
+
+    def _take_snapshot(self, now: float) -> list[Order]:  # noqa: ARG002
+        """None by time, and none at an end in the middle of a round: see `_begin`."""
+        return []
+
+    # --------------------------------------------------------------------------------- in a round
+
+    def _progress(
+        self,
+        message: CollectProgress,
+        rank: int,
+        now: float,  # noqa: ARG002
+    ) -> list[Order]:
+        """Count; limits and settings wait for the end of the round."""
+        self.counters.env_steps += message.env_steps
+        self.counters.episodes += len(message.episode_returns)
+        self.acting[rank] = message.policy_version
+        self._book.begun(message.task_id, rank)
+        return []
+
+    def _block_ready(self, message: BlockReady) -> list[Order]:
+        self._round.blocks.append(message)
+        return []
+
+    def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
+        self._book.finish(message.task_id, "collector", rank)
+        self.acting.pop(rank, None)
+        has_reached = self.commander.finish_collector_task(message.task_id, message)
+        if not self.life.is_on:
+            return []
+        if message.eval_flag:
+            self.counters.evaluated_at = self.counters.train_iter
+            self._round.step = _Step.REST
+            reason = self.commander.describe_goal(message) if has_reached else ""
+            return self.stop(Outcome("done", reason, 0), now) if has_reached else []
+        self._round.missing.discard(rank)
+        return [] if self._round.missing else self._read()
+
+    def _read(self) -> list[Order]:
+        """All pieces are there: the learners read them."""
+        blocks = sorted(self._round.blocks, key=lambda ready: ready.block_id)
+        transitions = sum(int(ready.items["item_len"].sum()) for ready in blocks)
+        self._round.step, self._round.batches = _Step.READ, self._plan.updates(transitions)
+        orders = [Order(*order) for ready in blocks for order in self.desk.assign(ready)]
+        return [*orders, *self._serve()]
+
+    def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
+        """As ever, but a limit is looked at before the next batch is drawn, not after it."""
+        partition = self.desk.partitions.get(rank)
+        if partition is None:
+            return []
+        whole = self._take_demand(partition, message, rank)
+        ended = self._count_iterations(whole.train_iter, now) if whole is not None else []
+        return ended or self._serve()
+
+    def _serve(self) -> list[Order]:
+        """The next batch, if all have asked for it; none left: the round is over."""
+        now = self._round
+        if now.step is _Step.READ and self._have_read():
+            now.step = _Step.LEARN
+        if now.step is not _Step.LEARN or not self._all_wait():
+            return []
+        orders = super()._serve() if now.batches else []
+        now.batches -= 1
+        if not orders:  # all are done; or the buffer has too little still
+            self.counters.rounds += 1
+            now.step = _Step.REST
+        return orders
+
+    def _all_wait(self) -> bool:
+        """Whether all learners have done what they were given, and ask for more."""
+        return all(part.waits for part in self.desk.partitions.values())
+
+    def _have_read(self) -> bool:
+        return all(part.backlog.is_idle for part in self.desk.partitions.values())

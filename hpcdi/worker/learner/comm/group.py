@@ -1,0 +1,207 @@
+"""A learner's place among the learners, and how the survivors go on when one of them has died.
+
+Rank 0 says who is left (`Regroup`). Every survivor comes to that word between two batches: by
+itself, or thrown out of a batch because the others' gradients do not come any more. Then::
+
+    leave the old group ──► form the new one ──► who has done the most batches? ──► take its state
+                                                                       └─► batch again, or the next
+
+All learners are handed as many batches as every other, and none can end a batch before all others
+have begun it. So survivors are at most one batch apart, and after this at the same one: a batch
+that somebody has done is dropped by those who have not, another is done anew by all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hpcdi.comm.fault_messages import GroupAddress, Regroup
+from hpcdi.comm.messages import Message
+from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.utils.backoff import Backoff
+from hpcdi.utils.log import LOGGER
+from hpcdi.worker.context import WorkerContext
+
+_MEET_S = 60.0
+"""For the survivors to meet; they may be in the middle of a batch."""
+
+
+class Member(Protocol):
+    """What of a learner the group must know and change; `BaseLearner` does."""
+
+    def state_to_share(self) -> bytes:
+        """All that must be equal on all learners."""
+        ...
+
+    def take_shared_state(self, state: bytes) -> None:
+        """Be as another learner is, but for random numbers."""
+        ...
+
+    def move(self, rank: int, world_size: int) -> None:
+        """Have another rank in the group."""
+        ...
+
+
+class LearnerGroup:
+    """This rank's membership.
+
+    Args:
+        context: this rank's place in the run; its `group` are the members at the start.
+        send: sends a message to a rank.
+        is_ending: whether the run ends, asked while this rank waits for the others.
+
+    Attributes:
+        rank: in the group.
+        size: of the group.
+        taken: batches that it has begun; the same ones on all learners.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext | None,
+        send: Callable[[int, Message], None],
+        is_ending: Callable[[], bool | None],
+    ) -> None:
+        self.rank, self.size, self.taken = 0, 1, 0
+        self._context, self._send, self._is_ending = context, send, is_ending
+        self._ordered: Regroup | None = None  # what is to be carried out
+        self._address: GroupAddress | None = None
+        if context is not None and context.group is not None:
+            from hpcdi.comm.dist import dist_init
+
+            self.rank, self.size = dist_init(self._backend, group=context.group)
+
+    def leave(self) -> None:
+        """Leave the group; again: nothing."""
+        if self.size > 1:
+            from hpcdi.comm.dist import dist_finalize
+
+            dist_finalize()
+
+    # ------------------------------------------------------------------ on the communication thread
+
+    def order(self, _rank: int, regroup: Regroup) -> None:
+        """Rank 0 says who is left."""
+        self._ordered = regroup
+
+    def meet_at(self, _rank: int, address: GroupAddress) -> None:
+        """The first of the new members says where the others find it."""
+        self._address = address
+
+    # ---------------------------------------------------------------------- on the computing thread
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether members have died, and the rest must form the group anew."""
+        return self._ordered is not None
+
+    def mend(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:
+        """Form the group anew; gives whether the present batch is to be done (again).
+
+        Where the run ends meanwhile, nothing is done any more.
+
+        Args:
+            learner: takes the state of the one that has done the most.
+            broken: what threw it out of its present batch; None: it is between two batches.
+
+        Raises:
+            GroupBrokenError: the run does not go on without the one that has died.
+        """
+        error = broken or GroupBrokenError("a learner has died before all had begun to learn")
+        context = self._context
+        if learner is None or context is None or not context.link.ranks_may_die:
+            raise error
+        done = self.taken - (broken is not None)
+        while True:
+            self._leave_broken()
+            regroup = self._wait_for_order(error)
+            if regroup is None:
+                return False
+            try:
+                self._form(regroup, regroup.ranks.index(context.link.rank))
+                behind = self._share(learner, done)
+            except CommError as problem:  # another one has died meanwhile
+                LOGGER.warning("the learners' group could not be formed: %s", problem)
+                continue
+            facts = {"ranks": regroup.ranks, "batches_behind": behind}
+            LOGGER.info("the learners' group is formed anew", extra={"group": facts})
+            return behind == 0
+
+    def _wait_for_order(self, error: GroupBrokenError) -> Regroup | None:
+        """Who is left, says rank 0; None where the run ends."""
+        deadline, backoff = time.monotonic() + _MEET_S, Backoff()
+        while self._ordered is None:
+            if self._is_ending():
+                return None
+            if time.monotonic() > deadline:
+                raise error
+            backoff.nap()
+        regroup, self._ordered = self._ordered, None
+        return regroup
+
+    def _form(self, regroup: Regroup, own: int) -> None:
+        from hpcdi.comm.dist import dist_init
+
+        self.rank, self.size = own, len(regroup.ranks)
+        if self.size > 1:
+            meeting = _MeetingByMessages(self, regroup, own)
+            dist_init(self._backend, group=meeting)
+
+    def _share(self, learner: Member, done: int) -> int:
+        """All be as the one that has done the most; gives how many batches this one was behind."""
+        from hpcdi.comm.dist import broadcast_object, gather_objects
+
+        of_all = gather_objects(done)
+        most = max(of_all)
+        source = of_all.index(most)
+        state = learner.state_to_share() if source == self.rank and self.size > 1 else b""
+        state = broadcast_object(state, source)
+        if source != self.rank:
+            learner.take_shared_state(state)
+        learner.move(self.rank, self.size)
+        return int(most - done)
+
+    def _leave_broken(self) -> None:
+        from hpcdi.comm.dist import dist_finalize
+
+        dist_finalize()  # frees those who wait for this one
+
+    @property
+    def _backend(self) -> str:
+        is_cuda = self._context is not None and self._context.config.policy.cuda
+        return "nccl" if is_cuda else "gloo"
+
+    def wait_for_address(self, regroup: Regroup) -> tuple[str, int]:
+        """Where the new group meets.
+
+        Raises:
+            GroupBrokenError: its first member does not say so, or it has died as well.
+        """
+        deadline, backoff = time.monotonic() + _MEET_S, Backoff()
+        while self._address is None or self._address.number != regroup.number:
+            if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
+                raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")
+            backoff.nap()
+        return self._address.host, self._address.port
+
+    def tell_address(self, regroup: Regroup, address: tuple[str, int]) -> None:
+        """Say where the new group meets."""
+        for rank in regroup.ranks[1:]:
+            self._send(rank, GroupAddress(regroup.number, *address))
+
+
+class _MeetingByMessages:
+    """The survivors meet; see `rendezvous.Meeting`."""
+
+    def __init__(self, group: LearnerGroup, regroup: Regroup, rank: int) -> None:
+        self.rank = rank
+        self.hosts: Sequence[str] = regroup.hosts
+        self._group, self._regroup = group, regroup
+
+    def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
+        if address is None:
+            return self._group.wait_for_address(self._regroup)
+        self._group.tell_address(self._regroup, address)
+        return address

@@ -1,0 +1,170 @@
+"""A real Slurm cluster, and jobs on it, looked at from outside as a user would."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOOL = ROOT / "tools" / "slurm_dev_cluster.sh"
+LIMIT_S = 120.0
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+HERE = Path(__file__).parent
+CARTPOLE = ROOT / "configs" / "cartpole_dqn.yaml"
+QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
+
+
+def solved_after(restarts: int, folder: Path) -> tuple[str, ...]:
+    """Settings of a run that is solved as soon as it has been started again so often."""
+    return (
+        "env.env_id=hpcdi/Paced-v0", "env.import_names=[paced]", "env.vectorization=sync",
+        f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}}}",
+        "env.collector_env_num=2", "env.evaluator_env_num=2", "env.stop_value=2000",
+        "policy.collect.n_sample=16", "policy.other.commander.eval_interval=1",
+        "system.snapshot_s=2", "policy.other.replay_buffer.min_fill=200",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A throw-away cluster; `variables` is the environment in which its commands are typed."""
+
+    folder: Path
+    variables: dict[str, str]
+    has_accounting: bool
+
+    def run(self, *command: str | Path, code: int | None = 0, cwd: Path = ROOT) -> str:
+        """Output of a command, both streams."""
+        done = subprocess.run(
+            [str(word) for word in command], env=self.variables, cwd=cwd, capture_output=True,
+            text=True, timeout=LIMIT_S, errors="replace",
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert code is None or done.returncode == code, f"{command}: {done.returncode}\n{said}"
+        return said
+
+    def hpcdi(self, *arguments: str | Path, code: int | None = 0, cwd: Path = ROOT) -> str:
+        """Output of an hpcdi command."""
+        return self.run(sys.executable, "-m", "hpcdi", *arguments, code=code, cwd=cwd)
+
+    def sbatch(self, folder: Path, *command: str | Path, **variables: str) -> Job:
+        """Submit a job (options, script, arguments) whose run folder is in `folder`."""
+        output, run_dir = folder / "out", folder / "run"
+        own = dataclasses.replace(
+            self, variables={**self.variables, "HPCDI_RUN": str(run_dir), **variables}
+        )
+        said = own.run("sbatch", "--parsable", f"--output={output}", *command)
+        return Job(self, said.strip().split(";")[0], output, run_dir)
+
+    def submit(self, folder: Path, *arguments: str | Path, code: int = 0) -> Job:
+        """Submit a job by `hpcdi submit`, which ends with an exit code."""
+        run_dir = folder / "run"
+        said = self.hpcdi("submit", *arguments, "--run-dir", run_dir, code=code)
+        number = said.split()[1].rstrip(":")
+        return Job(self, number, run_dir / "submit" / f"slurm-{number}.out", run_dir)
+
+    def array_states(self, job: Job, wanted: dict[str, str]) -> None:
+        """Wait until the states of an array's elements, by index, are as wanted."""
+
+        def states() -> dict[str, str]:
+            lines = self.run("scontrol", "show", "job", "-o", job.number).splitlines()
+            found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
+            return {facts["ArrayTaskId"]: facts["JobState"] for facts in found}
+
+        job.until(lambda: states() == wanted)
+
+    def unplug(self, node: str) -> None:
+        """Kill a node and all that runs on it."""
+        self.run(TOOL, "unplug", self.folder, node)
+
+    def repair(self) -> None:
+        """Start again what is missing."""
+        self.run(TOOL, "up", self.folder)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a cluster."""
+
+    cluster: Cluster
+    number: str
+    output: Path
+    run_dir: Path
+
+    def facts(self) -> dict[str, str]:
+        """What scontrol says of it."""
+        return self.facts_of(self.number)
+
+    def facts_of(self, number: str) -> dict[str, str]:
+        """What scontrol says of a job."""
+        said = self.cluster.run("scontrol", "show", "job", "-o", number).splitlines()[0]
+        return dict(re.findall(r"(\w+)=(\S*)", said))
+
+    @property
+    def state(self) -> str:
+        """PENDING, RUNNING, COMPLETED, FAILED, ..."""
+        return self.facts()["JobState"]
+
+    @property
+    def restarts(self) -> int:
+        """How often Slurm has started it again."""
+        return int(self.facts()["Restarts"])
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """What run.json says; empty before the run has begun."""
+        file = self.run_dir / "run.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of this part of the run and those before it."""
+        file = self.run_dir / "status.json"
+        return int(json.loads(file.read_text()).get("env_steps", 0)) if file.exists() else 0
+
+    def read(self) -> str:
+        """What it has printed; mpirun's own messages carry NUL bytes."""
+        if not self.output.exists():
+            return ""
+        return self.output.read_bytes().replace(b"\0", b"").decode(errors="replace")
+
+    def until(self, is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + limit_s
+        while not is_so():
+            if time.monotonic() > deadline:
+                facts = {k: v for k, v in self.facts().items() if k in ("JobState", "Reason")}
+                pytest.fail(f"it did not come to that within {limit_s} s: {facts}\n{self.read()}")
+            time.sleep(0.25)
+
+    def wait(self, state: str = "COMPLETED", limit_s: float = LIMIT_S) -> str:
+        """Wait for its end, which must be in a state; gives what it has printed."""
+        self.until(lambda: self.state in ENDED, limit_s)
+        assert self.state == state, f"{self.facts()}\n{self.read()}"
+        return self.read()
+
+
+def job_variables(folder: Path) -> dict[str, str]:
+    """The environment of a user of a cluster of this machine, whose nodes share its few cores."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
+    return {
+        **kept,
+        "SLURM_CONF": str(folder / "etc" / "slurm.conf"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{HERE}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",  # more ranks than cores
+    }

@@ -1,0 +1,117 @@
+"""Jobs that are ended from outside go on from their newest snapshot, with no hand on them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, solved_after
+
+pytestmark = pytest.mark.slurm
+
+SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
+TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
+
+
+def check_gone_on(job: Job, restarts: int) -> None:
+    """See that counters went on from snapshots, and that the run was solved then."""
+    said = job.read()
+    begun = re.findall(r"resumed +snapshot_\d+: env step ([\d.]+)(k?)", said)
+    counts = [float(number) * (1000 if unit else 1) for number, unit in begun]
+    assert len(counts) == restarts, said
+    assert counts == sorted(counts)
+    assert counts[0] > 0
+    assert job.run["restarts"] == restarts
+    assert job.run["state"] == "done"
+    assert job.run["reason"].startswith("stop value reached")
+    assert job.env_steps >= counts[-1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job of two minutes, which runs while the other tests do; Slurm's signal does no harm."""
+    folder = tmp_path_factory.mktemp("limited")
+    options = (*TWO_NODES, "--nodelist=node[3-4]", "--time=2", "--signal=CONT@1")
+    return cluster.sbatch(folder, *options, SCRIPT, CARTPOLE, *solved_after(1, folder))
+
+
+def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
+    """That of preemption; `scontrol requeue` from outside is in test_submit.py."""
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    job.until(lambda: job.env_steps > 300)
+    cluster.run("scancel", "--signal=TERM", job.number)
+    said = job.wait()
+    check_gone_on(job, 1)
+    assert job.restarts == 1
+    assert "received SIGTERM" in said
+
+
+def test_a_job_that_may_not_be_requeued_is_submitted_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    settings = solved_after(1, tmp_path)
+    options = (*TWO_NODES, "--no-requeue", f"--chdir={tmp_path}")  # options are not handed on
+    job = cluster.sbatch(tmp_path, *options, SCRIPT, CARTPOLE, *settings)
+    job.until(lambda: job.env_steps > 200)
+    cluster.run("scancel", "--signal=USR2", job.number)
+    said = job.wait("FAILED")
+    assert job.facts()["ExitCode"] == "85:0"
+    (number,) = re.findall(r"Submitted batch job (\d+)", said)
+    again = Job(cluster, number, Path(job.facts_of(number)["StdOut"]), job.run_dir)
+    again.wait()
+    check_gone_on(again, 1)
+
+
+def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    job.until(lambda: job.env_steps > 200)
+    cluster.run("scancel", job.number)
+    job.wait("CANCELLED")
+    listed = ("squeue", "--noheader", "--states=PD,R,CG", "--jobs", job.number)
+    job.until(lambda: cluster.run(*listed) == "")
+    assert job.state == "CANCELLED"
+    assert job.restarts == 0
+    assert "is to go on" not in cluster.hpcdi("status", job.run_dir, code=None)
+
+
+def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
+    """The plug is pulled under collectors of an srun; the job goes on on nodes that are there."""
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    job.until(lambda: "snapshot_000002" in job.read())
+    lost = job.run["placement"][-1]["host"]
+    assert lost != job.run["placement"][0]["host"]
+    cluster.unplug(lost)
+    try:
+        job.wait()
+    finally:
+        cluster.repair()
+    check_gone_on(job, 1)
+    assert lost not in {place["host"] for place in job.run["placement"]}
+
+
+def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
+    """One world over two nodes by mpirun, whose exit code says nothing of a node that is lost."""
+    settings = solved_after(1, tmp_path)
+    job = cluster.submit(
+        tmp_path, CARTPOLE, *settings, "--launcher", "mpirun", "--nodes", "2",
+        "--ntasks-per-node", "2",
+    )  # fmt: skip
+    job.until(lambda: job.env_steps > 200)
+    placement = job.run["placement"]
+    assert [place["host"] for place in placement] == ["node1", "node1", "node2", "node2"]
+    cluster.unplug("node2")
+    try:
+        said = job.wait("FAILED")
+    finally:
+        cluster.repair()
+    assert "the job ended without saying how" in said
+    assert job.run["state"] == "failed"
+
+
+def test_a_time_limit(limited: Job) -> None:
+    said = limited.wait()
+    check_gone_on(limited, limited.restarts)  # one, unless this machine is very slow
+    assert "the time limit is near" in said
+    assert f"job {limited.number} is to go on with it" in said
+    assert f"Slurm job {limited.number} on node[3-4], started again 1 x" in said

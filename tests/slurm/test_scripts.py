@@ -1,0 +1,76 @@
+"""The scripts of slurm/, each as a user submits it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from slurm_jobs import CARTPOLE, QUICK, ROOT, Cluster
+
+pytestmark = pytest.mark.slurm
+
+SLURM = ROOT / "slurm"
+
+
+def test_smoke(cluster: Cluster, tmp_path: Path) -> None:
+    """The doctor and a run on two nodes, and what that has left."""
+    job = cluster.sbatch(tmp_path, SLURM / "smoke.sbatch")
+    said = job.wait()
+    assert f"hpcdi works here: {job.run_dir}" in said
+    assert Counter(place["host"] for place in job.run["placement"]) == {"node1": 2, "node2": 2}
+    assert "  rank  host   role         cores  GPU" in said
+    assert f"Slurm job {job.number} on node[1-2]" in said
+
+
+def test_a_heterogeneous_job_is_one_world(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 0 and collectors in the first component, the learner in the second."""
+    job = cluster.sbatch(tmp_path, SLURM / "train_het.sbatch", CARTPOLE, *QUICK)
+    said = job.wait()
+    placement = job.run["placement"]
+    assert [place["component"] for place in placement] == [0, 0, 0, 1, 1]
+    assert [place["role"] for place in placement] == [
+        "coordinator", "collector", "collector", "learner", "collector",
+    ]  # fmt: skip
+    assert len({place["host"] for place in placement}) == 2
+    assert [len(place["gpus"]) for place in placement] == [0, 0, 0, 2, 2]
+    assert "solved: " in said
+
+
+def test_an_array_and_its_failed_run_again(cluster: Cluster, tmp_path: Path) -> None:
+    settings = (SLURM / "sweep_array.sbatch").read_text()
+    script = tmp_path / "sweep.sbatch"
+    script.write_text(settings.replace("seed=1 policy.learn.learning_rate=0.001", "sead=1"))
+    options = (f"--chdir={tmp_path}", "--array=0-1", "--ntasks-per-node=3")
+    variables = {"HPCDI_RUN": ""}  # each by its index
+    job = cluster.sbatch(tmp_path, *options, script, CARTPOLE, *QUICK, **variables)
+    cluster.array_states(job, {"0": "COMPLETED", "1": "FAILED"})
+    assert "did you mean 'seed'" in job.read()
+    runs = tmp_path / "runs" / f"sweep-{job.number}"
+    assert (runs / "0" / "policies" / "best.safetensors").exists()
+    assert not list((runs / "1").iterdir())
+    again = cluster.sbatch(
+        tmp_path, *options, "--array=1", SLURM / "sweep_array.sbatch", CARTPOLE, *QUICK,
+        HPCDI_SWEEP=job.number, **variables,
+    )  # fmt: skip
+    cluster.array_states(again, {"1": "COMPLETED"})
+    assert (runs / "1" / "policies" / "best.safetensors").exists()
+
+
+def test_the_script_for_gpus_is_accepted(cluster: Cluster) -> None:
+    """Nothing can be learnt on these GPUs; but the job could be."""
+    options = ("--test-only", "--ntasks-per-node=4", "--cpus-per-task=1", "--gpus-per-node=2")
+    script = SLURM / "train_gpu.sbatch"
+    assert "to start at" in cluster.run("sbatch", *options, script, CARTPOLE)
+    said = cluster.run("sbatch", *options, "--gpus-per-node=3", script, CARTPOLE, code=1)
+    assert "Requested node configuration is not available" in said
+
+
+def test_the_wrong_pmi_plugin_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    options = ("--nodes=2", "--ntasks-per-node=2")
+    script = SLURM / "train_cpu.sbatch"
+    job = cluster.sbatch(tmp_path, *options, script, CARTPOLE, HPCDI_PMI="none")
+    said = job.wait("FAILED")
+    assert "4 processes were started, but each is rank 0 of a world of 1" in said
+    assert "srun --mpi=pmix python -m hpcdi train" in said
+    assert "the run has not begun (exit code " in said  # 2, or 143 where srun was faster

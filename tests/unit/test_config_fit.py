@@ -1,0 +1,82 @@
+"""Which settings may change when a run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi.config.fit import BINDING, FREE, SAME, Difference, differences, is_below, named
+from hpcdi.config.load import load
+
+CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
+
+
+def mapping(*overrides: str) -> dict[str, Any]:
+    return load(CONFIG, overrides).to_mapping()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "env.stop_value=475", "env.collector_env_num=4", "env.manager.type=subprocess",
+        "policy.learn.learning_rate=1e-4", "policy.learn.batch_size=64",
+        "policy.learn.learner.learner_num=2", "policy.other.commander.eval_interval=9",
+        "policy.other.commander.max_train_iter=7", "policy.collect.collector.collector_num=5",
+        "policy.other.eps.decay=1", "system.snapshot_s=7", "policy.other.replay_buffer.alpha=0.5",
+    ],
+)  # fmt: skip
+def test_harmless_settings_may_differ(override: str) -> None:
+    assert mapping(override) != mapping()
+    assert differences(mapping(), mapping(override)) == []
+    assert differences(mapping(), mapping(override), (*SAME, *BINDING)) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "difference"),
+    [
+        ("env.env_id=Acrobot-v1", ("env.env_id", "CartPole-v1", "Acrobot-v1")),
+        ("env.kwargs.x=3", ("env.kwargs.x", "nothing", 3)),
+        ("policy.nstep=3", ("policy.nstep", 5, 3)),
+        ("policy.priority=true", ("policy.priority", False, True)),
+        (
+            "policy.model.encoder_hidden_size_list=[64]",
+            ("policy.model.encoder_hidden_size_list", [128, 128], [64]),
+        ),
+        (
+            "policy.other.replay_buffer.replay_buffer_size=9000",
+            ("policy.other.replay_buffer.replay_buffer_size", 150000, 9000),
+        ),
+    ],
+)
+def test_what_a_snapshot_depends_on_may_not(
+    override: str, difference: tuple[str, Any, Any]
+) -> None:
+    found = differences(mapping(), mapping(override))
+    assert Difference(*difference) in found
+    assert str(found[-1] if "kwargs" in override else found[0]).startswith(f"{difference[0]}: ")
+
+
+def test_another_seed_is_another_experiment_whose_snapshots_fit() -> None:
+    assert differences(mapping(), mapping("seed=1")) == []
+    assert differences(mapping(), mapping("seed=1"), SAME) == [Difference("seed", 0, 1)]
+
+
+def test_every_key_of_the_list_is_one() -> None:
+    def has(tree: Any, key: str) -> bool:
+        for name in key.split("."):
+            if name not in tree:
+                return False
+            tree = tree[name]
+        return True
+
+    whole = mapping()
+    assert [key for key in (*BINDING, *FREE, *SAME) if not has(whole, key)] == []
+
+
+def test_a_name_frees_what_is_below_it() -> None:
+    keys = named(["policy.model={a: 1}", "seed=3"])
+    assert keys == ["policy.model", "seed"]
+    assert is_below("policy.model.a.b", keys)
+    assert not is_below("policy.models", keys)

@@ -1,0 +1,249 @@
+"""What rank 0 does when a worker has died. Rank 1 learns in a `Run`; 1, 2 and 3 in a `Group`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from test_coordinator_desk import make_desk
+from test_coordinator_group import COLLECTORS, LEARNERS, Group
+from test_coordinator_partition import CAPACITY, admitted, block, demand
+from test_coordinator_scheduler import EVERY_S, Run, evaluates
+
+from hpcdi.comm.fault_messages import RankLost, Regroup
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    DataDemand,
+    Goodbye,
+    LearnResult,
+    Leave,
+    SnapshotPart,
+    Stop,
+    TakeSnapshot,
+    WorkerFailed,
+    WorkerReady,
+)
+from hpcdi.config.schema import SurvivalConfig
+from hpcdi.worker.coordinator.lifecycle import Order, Outcome, Phase
+from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.survival import Survival
+
+FAILED = WorkerFailed("collector", "host", "ValueError: no", "Traceback", 1)
+
+
+def run_of(collectors: int = 3, **rules: str) -> Run:
+    run = Run(collectors)
+    survival = run.scheduler.life.survival
+    survival.rules, survival.is_possible = SurvivalConfig(**rules), True
+    return run
+
+
+def reason_of(run: Any) -> str:
+    outcome = run.scheduler.life.outcome
+    return "" if outcome is None else outcome.reason
+
+
+# --------------------------------------------------------------------------------------- collectors
+
+
+def test_the_run_goes_on_without_a_collector() -> None:
+    run = run_of()
+    run.progress(3, 10)
+    assert run.hear(3, RankLost()) == []
+    assert run.scheduler.life.phase is Phase.RUNNING
+    assert run.scheduler.acting == {}
+    assert run.scheduler.life.silent == [1, 2, 4]
+    assert run.scheduler.life.survival.lost == {3: "collector"}
+    run.result(2)
+    assert run.tasks[2] is not None  # the others get tasks as before
+    assert all(order.rank != 3 for order in run.tick(EVERY_S))
+
+
+def test_an_evaluation_is_given_to_another_at_once() -> None:
+    run = run_of()
+    run.learn_info(10)
+    run.tick(EVERY_S)
+    run.result(2, EVERY_S)
+    task: Any = run.tasks[2]
+    assert task.eval_flag
+    run.hear(2, RankLost(), EVERY_S + 0.1)
+    run.tick(EVERY_S + 0.2)  # a collector is told to make room
+    orders = run.result(3, EVERY_S + 0.3)
+    assert [order.rank for order in orders if evaluates(order)] == [3]
+
+
+def test_the_space_for_collect_tasks_shrinks_with_the_collectors() -> None:
+    run = Run(3, collector_task_space=3)
+    run.hear(4, RankLost())
+    run.result(2)
+    given = run.scheduler.commander.get_collector_task(0.0)
+    assert given is None  # two tasks for two collectors
+
+
+def test_the_last_collector_ends_the_run() -> None:
+    run = run_of(2)
+    run.hear(2, RankLost())
+    orders = run.hear(3, RankLost())
+    assert [order for order in orders if isinstance(order.message, Stop)]
+    assert reason_of(run) == (
+        "rank 3 (collector, host host) has died, and the run cannot go on without it: "
+        "it was the last collector"
+    )
+
+
+def test_who_does_not_want_it_has_the_run_end() -> None:
+    run = run_of(on_collector_death="abort")
+    run.hear(3, RankLost())
+    assert "on_collector_death is 'abort'" in reason_of(run)
+
+
+def test_a_rank_that_dies_before_it_has_come_ends_the_run() -> None:
+    run = Run(2, ready=False)
+    run.ready(1)
+    run.hear(3, RankLost())
+    assert reason_of(run).startswith("rank 3 has died")
+
+
+def test_nobody_waits_for_the_goodbye_of_the_dead() -> None:
+    run = run_of(2)
+    run.hear(2, RankLost())
+    run.learn_info(10**9)
+    run.scheduler.stop(Outcome("done", "enough", 0), 0.0)
+    run.hear(1, Goodbye())
+    assert not run.scheduler.finished
+    run.hear(3, RankLost())  # dies as the run ends
+    assert run.scheduler.finished
+
+
+@pytest.mark.parametrize("is_possible", [True, False])
+def test_one_that_raises_dies_alone_where_that_is_wanted_and_possible(is_possible: bool) -> None:
+    run = run_of(on_worker_error="continue")
+    run.scheduler.life.survival.is_possible = is_possible
+    orders = run.hear(3, FAILED)
+    alone = Order(3, Leave(1, alone=True))
+    assert (orders == [alone]) is is_possible
+    assert run.scheduler.life.is_on is is_possible
+
+
+def test_one_that_raises_ends_the_run_where_nothing_else_is_said() -> None:
+    run = run_of()
+    run.hear(3, FAILED)
+    assert reason_of(run) == "ValueError: no"
+
+
+# ----------------------------------------------------------------------------------------- learners
+
+
+def group_of(**settings: Any) -> Group:
+    group = Group()
+    group.scheduler.life.survival.is_possible = True
+    for name, value in settings.items():
+        setattr(group.scheduler.life.survival, name, value)
+    return group
+
+
+def test_the_other_learners_form_their_group_anew() -> None:
+    group = group_of()
+    group.task()
+    group.ready(*COLLECTORS)
+    orders = group.hear(1, RankLost())
+    regroup = Regroup(1, (2, 3), ("host", "host"))
+    assert [order for order in orders if isinstance(order.message, Regroup)] == [
+        Order(2, regroup), Order(3, regroup),
+    ]  # fmt: skip
+    (again, *_) = group.hear(3, RankLost())
+    assert again == Order(2, Regroup(2, (2,), ("host",)))
+    group.hear(2, RankLost())
+    assert "it was the last learner" in str(group.scheduler.life.outcome)
+
+
+def test_learners_on_gpus_are_not_regrouped() -> None:
+    group = group_of(learners_on_gpu=True)
+    group.task()
+    group.hear(2, RankLost())
+    assert "learners on GPUs" in str(group.scheduler.life.outcome)
+
+
+def test_iterations_are_counted_without_the_dead() -> None:
+    group = group_of()
+    task, none = group.task(), np.zeros(0)
+    ids = none.astype(np.int64)
+    for rank, train_iter in ((1, 30), (2, 25)):
+        group.hear(rank, DataDemand(task.task_id, "b", 1, 4, train_iter, ids, none))
+    group.hear(3, RankLost())
+    group.hear(1, DataDemand(task.task_id, "b", 1, 4, 33, ids, none))
+    assert group.scheduler.counters.train_iter == 25
+
+
+def test_the_task_has_ended_when_only_the_dead_ones_word_was_missing() -> None:
+    group = group_of()
+    task = group.task()
+    group.ready(*COLLECTORS)
+    group.hear(1, LearnResult(task.task_id, 50))
+    group.hear(3, LearnResult(task.task_id, 50))
+    orders = group.hear(2, RankLost())
+    assert {order.rank for order in orders if isinstance(order.message, Stop)} >= {1, 3}
+    assert "have done their iterations: 50" in str(group.scheduler.life.outcome)
+
+
+def test_a_snapshot_without_a_learners_part_is_given_up() -> None:
+    clock = SnapshotClock(math.inf, lambda: ("s1", "snapshots/.s1"))
+    assert isinstance(clock.take(LEARNERS, 0.0), TakeSnapshot)
+    clock.part(1, SnapshotPart("s1", {}, 5, 0.0))
+    clock.lose(1)  # its part is there
+    assert clock.take_complete() == []
+    clock.lose(2)
+    (given_up,) = clock.take_complete()
+    assert given_up.error == "rank 2 died before its part was written"
+
+
+def filled(*sizes: int) -> Any:
+    """A desk with two learners that hold blocks of these many items, in turn."""
+    desk = make_desk()
+    desk.open(1, 2)
+    for number, size in enumerate(sizes, start=1):
+        for rank, order in desk.assign(block(number, [size])):
+            desk.admit(rank, admitted(order.block_id))
+    return desk
+
+
+def test_the_others_read_what_the_dead_one_held() -> None:
+    desk = filled(10, 10, 10, 10)
+    held = desk.partitions[2].buffer.count()
+    assert 0 < held < 40
+    desk.partitions[2].demand(demand(2, 4))
+    desk.partitions[1].demand(demand(2, 4))
+    drawn = sum(batches.rows.size for _, batches in desk.serve(0, []))
+    orders = desk.lose(2)
+    assert {rank for rank, _ in orders} == {1}
+    for rank, order in orders:
+        assert isinstance(order, AdmitBlock)
+        desk.admit(rank, admitted(order.block_id))
+    assert desk.count() == 40
+    assert desk.samples_drawn() == drawn
+    assert desk.lose(2) == []
+
+
+def test_they_read_the_newest_that_they_have_room_for() -> None:
+    sizes = [17] * (2 * CAPACITY // 17)
+    desk = filled(*sizes)
+    own = desk.partitions[1].buffer.count()
+    room = CAPACITY - own
+    orders = desk.lose(2)
+    assert sum(17 for _ in orders) <= room
+    for rank, order in orders:
+        desk.admit(rank, admitted(order.block_id))
+    assert desk.partitions[1].buffer.count() >= own  # nothing of its own has given way
+    assert len(desk.take_freed()) + len(orders) >= len(sizes) // 2
+
+
+def test_who_is_who() -> None:
+    survival = Survival()
+    survival.come(2, WorkerReady("learner", "a", 1))
+    survival.come(3, WorkerReady("collector", "b", 1))
+    assert survival.left("learner") == (2,)
+    assert survival.hosts((3, 2)) == ("b", "a")
+    assert survival.why_not_without(9) == "it had not come yet"
+    assert not survival.have_come([2, 9])

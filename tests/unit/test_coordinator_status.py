@@ -1,0 +1,65 @@
+"""What rank 0 leaves for `hpcdi status`: the file beside the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from test_coordinator_progress import INF, Shown, busy
+
+from hpcdi.comm.messages import Goodbye, WorkerFailed
+from hpcdi.store.status import StatusFile
+from hpcdi.worker.coordinator.progress import ProgressLine
+
+
+def line_with_file(path: Path) -> ProgressLine:
+    file = StatusFile(path, (INF, INF), 195.0)
+    return ProgressLine(
+        is_terminal=False, interval_s=10.0, limits=(INF, INF), started=1000.0, file=file
+    )
+
+
+def told(path: Path, run: Shown, now: float = 1002.0) -> dict[str, Any]:
+    line_with_file(path).refresh(run.scheduler, run.record, now)
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_busy_run(tmp_path: Path) -> None:
+    held = told(tmp_path / "status.json", busy())
+    assert held["phase"] == "running"
+    assert (held["env_steps"], held["train_iter"], held["episodes"]) == (12345, 600, 3)
+    assert (held["env_steps_per_s"], held["train_iters_per_s"]) == (2000.0, 150.0)
+    assert held["return_mean"] == 20.0
+    assert held["staleness"] == 10
+    assert held["buffer"] == {"held": 0, "capacity": 100, "blocked": held["buffer"]["blocked"]}
+    assert held["idle"]["2"] == 0.0  # its ledger has no wait
+    assert "error" not in held
+
+
+def test_a_run_that_waits_for_its_ranks(tmp_path: Path) -> None:
+    assert told(tmp_path / "status.json", Shown(ready=False))["phase"] == "starting"
+
+
+def test_a_failure_is_told_with_its_rank_and_traceback(tmp_path: Path) -> None:
+    run = busy()
+    run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
+    held = told(tmp_path / "status.json", run)
+    assert held["phase"] == "stopping"
+    assert held["error"] == {
+        "rank": 2, "role": "collector", "host": "node2", "error": "ValueError: 1",
+        "traceback": "Traceback ...", "exit_code": 1,
+    }  # fmt: skip
+
+
+def test_the_last_word_is_written_though_it_is_not_due(tmp_path: Path) -> None:
+    run, path = busy(), tmp_path / "status.json"
+    line = line_with_file(path)
+    line.refresh(run.scheduler, run.record, 1002.0)
+    run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
+    line.refresh(run.scheduler, run.record, 1002.1)
+    assert json.loads(path.read_text())["phase"] == "running"  # a second has not passed
+    for rank in (1, 3):
+        run.hear(rank, Goodbye({}))
+    line.refresh(run.scheduler, run.record, 1002.2)
+    assert json.loads(path.read_text())["phase"] == "finished"

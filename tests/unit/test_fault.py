@@ -1,0 +1,231 @@
+"""Faults on purpose: who has them, when, and that nobody has them by accident."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdi.worker  # noqa: F401 (registers what an experiment names)
+from hpcdi.config.check import check_faults, check_over_ranks, check_serial
+from hpcdi.config.load import compile_config, dump, load
+from hpcdi.config.schema import FaultConfig
+from hpcdi.errors import ConfigError
+from hpcdi.store.atomic import pretend_full, write_text
+from hpcdi.worker.fault import FAULTS, Faults, InjectedFault, hang_environment, tear
+
+
+def compiled(fault: Any) -> Any:
+    return compile_config({"env": {"env_id": "CartPole-v1"}, "fault": fault}).config
+
+
+def armed(
+    *faults: FaultConfig, rank: int = 2, role: str = "collector", restarts: int = 0
+) -> Faults:
+    made = Faults()
+    made.arm(faults, rank, role, restarts)
+    return made
+
+
+def raises(**given: Any) -> FaultConfig:
+    return FaultConfig(kind="raise", **given)
+
+
+# ------------------------------------------------------------------------------------ configuration
+
+
+def test_there_are_none_by_default() -> None:
+    assert compile_config({"env": {"env_id": "CartPole-v1"}}).config.fault == ()
+    FAULTS.advance(10**9)
+    FAULTS.reach(10**9)
+
+
+def test_a_run_without_any_can_be_given_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(compile_config({"env": {"env_id": "CartPole-v1"}}).to_mapping()))
+    one = load(path, ["fault.kind=raise", "fault.rank=1", "fault.at_step=5"]).config.fault
+    assert one == (raises(rank=1, at_step=5),)
+    several = "fault=[{kind: kill, rank: 2, at_step: 5}, {kind: raise, rank: 1, after_s: 1}]"
+    assert len(load(path, [several]).config.fault) == 2
+    assert load(path, ["fault=[]"]).config.fault == load(path).config.fault == ()
+    path.write_text(dump(load(path, [several]).to_mapping()))
+    with pytest.raises(ConfigError, match="incompatible container types"):
+        load(path, ["fault.kind=raise"])
+
+
+def test_one_is_a_mapping_and_several_are_a_list() -> None:
+    one = {"kind": "kill", "rank": 2, "at_step": 1000}
+    other = {"kind": "enospc", "role": "collector", "after_s": 2.5, "seconds": 4, "every": 30}
+    assert compiled(one).fault == (FaultConfig("kill", rank=2, at_step=1000),)
+    both = compiled([one, other])
+    assert both.fault[1] == FaultConfig(
+        "enospc", role="collector", after_s=2.5, seconds=4.0, every=30.0
+    )
+    again = compile_config({"env": {"env_id": "CartPole-v1"}, "fault": [one, other]})
+    assert again.to_mapping()["fault"][0]["rank"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ({"kind": "explode", "rank": 1, "at_step": 1}, "fault.kind: must be one of 'kill'"),
+        ({"rank": 1}, "fault.at_step: name either at_step or after_s"),
+        ({"rank": 1, "at_step": 1, "after_s": 1}, "fault.at_step: name either"),
+        ({"at_step": 1}, "fault.rank: name either a rank or a role"),
+        ({"rank": 1, "role": "learner", "at_step": 1}, "fault.rank: name either"),
+        ({"role": "worker", "at_step": 1}, "fault.role: must be one of None, 'coordinator'"),
+        ({"kind": "torn_shard", "role": "learner", "at_step": 1}, "only a collector can have"),
+        ({"rank": 1, "at_stp": 1}, "did you mean 'at_step'"),
+        ([{"rank": 1, "at_step": 1}, {"rank": 1}], r"fault\[1\].at_step: name either"),
+        ("kill", "fault: must be a mapping of settings"),
+    ],
+)
+def test_what_is_wrong_is_told(fault: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        compiled(fault)
+
+
+def test_they_are_refused_where_nobody_has_allowed_them() -> None:
+    config = compiled({"rank": 2, "at_step": 1})
+    (problem,) = check_faults(config, {})
+    assert problem.path == "fault"
+    assert "HPCDI_ALLOW_FAULTS=1" in problem.message
+    assert check_faults(config, {"CI": "true"}) == []
+    assert check_faults(config, {"HPCDI_ALLOW_FAULTS": "1"}) == []
+    assert check_faults(compiled([]), {}) == []
+
+
+def test_the_command_refuses_them(tmp_path: Path) -> None:
+    variables = {k: v for k, v in os.environ.items() if k not in ("CI", "HPCDI_ALLOW_FAULTS")}
+    config = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
+    told = subprocess.run(
+        [
+            sys.executable, "-m", "hpcdi", "serial", str(config), "fault.kind=kill",
+            "fault.rank=0", "fault.at_step=1", "--run-dir", str(tmp_path / "run"),
+        ],
+        env=variables, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert told.returncode == 2
+    assert "fault: kills or disturbs ranks on purpose" in told.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_who_cannot_have_them_is_told() -> None:
+    assert check_serial(compiled({"role": "learner", "at_step": 1}))
+    assert check_serial(compiled({"kind": "env_hang", "rank": 0, "at_step": 1}))
+    assert not check_serial(compiled({"role": "serial", "at_step": 1}))
+    assert check_over_ranks(compiled({"role": "serial", "at_step": 1}))
+
+
+# ----------------------------------------------------------------------------------------- striking
+
+
+@pytest.mark.parametrize(
+    ("fault", "strikes"),
+    [
+        ({"rank": 2}, True),
+        ({"rank": 3}, False),
+        ({"role": "collector"}, True),
+        ({"role": "learner"}, False),
+        ({"rank": 2, "restart": 1}, False),
+    ],
+)
+def test_they_strike_those_that_are_named(fault: dict[str, Any], strikes: bool) -> None:
+    faults = armed(raises(at_step=10, **fault))
+    faults.advance(9)
+    if strikes:
+        with pytest.raises(InjectedFault, match="on purpose, at step 12"):
+            faults.advance(3)
+    faults.advance(10**6)
+
+
+def test_after_a_restart_only_those_of_the_restart() -> None:
+    one, other = raises(rank=2, at_step=1), raises(rank=2, at_step=5, restart=2)
+    faults = armed(one, other, restarts=2)
+    faults.reach(4)
+    with pytest.raises(InjectedFault):
+        faults.reach(5)
+
+
+def test_again_and_again() -> None:
+    faults = armed(raises(rank=2, at_step=10, every=5))
+    struck = []
+    for step in range(31):
+        try:
+            faults.reach(step)
+        except InjectedFault:
+            struck.append(step)
+    assert struck == [10, 15, 20, 25, 30]
+
+
+def test_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:
+    faults = armed(raises(rank=2, after_s=0.05))
+    faults.reach(10**9)
+    time.sleep(0.06)
+    with caplog.at_level("WARNING", "hpcdi"), pytest.raises(InjectedFault):
+        faults.reach(0)
+    assert "a fault on purpose: raise" in caplog.text
+
+
+def test_what_the_role_makes_itself_is_owed_once() -> None:
+    faults = armed(FaultConfig("torn_shard", rank=2, at_step=1))
+    assert not faults.takes("torn_shard")
+    faults.advance(1)
+    assert not faults.takes("env_hang")
+    assert faults.takes("torn_shard")
+    assert not faults.takes("torn_shard")
+
+
+def test_a_hang_can_end() -> None:
+    began = time.monotonic()
+    armed(FaultConfig("hang", rank=2, at_step=1, seconds=0.2)).advance(1)
+    assert time.monotonic() - began >= 0.2
+
+
+def test_writes_find_no_room_for_a_while(tmp_path: Path) -> None:
+    armed(FaultConfig("enospc", rank=2, at_step=0, seconds=3600)).reach(0)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_text(tmp_path / "x", "x")
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+    pretend_full(-1.0)
+    write_text(tmp_path / "x", "x")
+    assert (tmp_path / "x").read_text() == "x"
+
+
+KILLED = """
+from hpcdi.config.schema import FaultConfig
+from hpcdi.worker.fault import FAULTS
+FAULTS.arm([FaultConfig("kill", rank=1, at_step=3)], 1, "learner", 0)
+for step in range(5):
+    print(step, flush=True)
+    FAULTS.reach(step)
+"""
+
+
+def test_a_kill_is_one() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout.split() == ["0", "1", "2", "3"]
+
+
+def test_an_environment_stands_still_and_a_shard_is_torn(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        hang_environment([child.pid])
+        assert os.waitpid(child.pid, os.WUNTRACED)[1] >> 8 == signal.SIGSTOP
+    finally:
+        child.kill()
+        child.wait()
+    (tmp_path / "shard").write_bytes(bytes(100))
+    tear(tmp_path / "shard")
+    assert (tmp_path / "shard").stat().st_size == 50

@@ -1,0 +1,181 @@
+"""How a run begins: new, from a snapshot, anew, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi.config.load import Compiled, load
+from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
+from hpcdi.launch import resume, run_folder
+from hpcdi.launch.resume import Way, config_of, folder_of, way_of
+from hpcdi.store.checkpoints import save_checkpoint
+from hpcdi.store.layout import RunLayout
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
+SLURM = {"SLURM_JOB_ID": "7"}
+PLACEMENT = [{"rank": 0, "role": "coordinator"}]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line."""
+
+    config: str | None = CONFIG
+    overrides: tuple[str, ...] = ()
+    run_dir: str | None = None
+    resume: str | None = None
+
+    def compiled(self) -> Compiled:
+        return load(config_of(self, "coordinator"), self.overrides)
+
+    def way(self, variables: Mapping[str, str] | None = None) -> Way:
+        return way_of(self, self.compiled(), "coordinator", variables or {})
+
+
+def take(line: Line, way: Way) -> int:
+    layout = RunLayout(folder_of(line, way, "x"))
+    return resume.take(layout, way, line.compiled().to_mapping(), PLACEMENT, mpi="")
+
+
+def reach(path: Path, train_iter: int, env_steps: int) -> None:
+    """Let a run have a snapshot."""
+    facts = {"train_iter": train_iter, "env_steps": env_steps}
+    name = f"snapshot_{train_iter:03d}_{env_steps:03d}"
+    save_checkpoint(RunLayout(path).snapshots_dir, name, {}, facts, keep=2)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that was started, and killed."""
+    path = tmp_path / "run"
+    assert take(Line(run_dir=str(path)), Way.NEW) == 0
+    return path
+
+
+def set_state(run: Path, state: str) -> None:
+    run_folder.end(RunLayout(run), state, "why not", 0, {})
+
+
+@pytest.mark.parametrize(
+    ("auto", "variables", "goes_on"),
+    [
+        ("null", {}, False), ("null", SLURM, True), ("true", {}, True), ("false", SLURM, False),
+    ],
+)  # fmt: skip
+def test_a_folder_is_gone_on_with_inside_slurm_or_where_that_is_wanted(
+    run: Path, auto: str, variables: dict[str, str], goes_on: bool
+) -> None:
+    reach(run, 10, 100)
+    line = Line(overrides=(f"system.auto_resume={auto}",), run_dir=str(run))
+    way = line.way(variables)
+    assert way is (Way.GO_ON if goes_on else Way.NEW)
+    if not goes_on:
+        with pytest.raises(LaunchError, match="holds another run"):
+            folder_of(line, way, "x")
+
+
+def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
+    line = Line(run_dir=str(run))
+    assert Line().way(SLURM) is Way.NEW
+    assert Line(run_dir=str(tmp_path / "none")).way(SLURM) is Way.NEW
+    assert line.way(SLURM) is Way.ANEW
+    reach(run, 10, 100)
+    for state in ("failed", "stopped", "running"):
+        set_state(run, state)
+        assert line.way(SLURM) is Way.GO_ON
+    set_state(run, "done")
+    assert line.way(SLURM) is Way.DONE
+    assert "is done already (why not)" in resume.done_line(run)
+    RunLayout(run).run_file.write_text("")  # killed while it took the folder
+    assert line.way(SLURM) is Way.ANEW
+
+
+def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
+    set_state(run, "done")
+    line = Line(overrides=("seed=1", "policy.nstep=2"), run_dir=str(run))
+    with pytest.raises(LaunchError, match="holds a run of another experiment") as caught:
+        line.way(SLURM)
+    assert "\n  - seed: 0 in the run, 1 now" in str(caught.value)
+    assert "\n  - policy.nstep: 5 in the run, 2 now" in str(caught.value)
+    with pytest.raises(LaunchError, match="holds no serial run"):
+        way_of(line, line.compiled(), "serial", SLURM)
+
+
+def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_path: Path) -> None:
+    reach(run, 10, 100)
+    other = tmp_path / "other.yaml"
+    text = Path(CONFIG).read_text().replace("nstep: 5", "nstep: 3").replace("0.001", "0.002")
+    other.write_text(text)
+    line = Line(str(other), resume=str(run))
+    with pytest.raises(LaunchError, match=r"does not fit the snapshots of") as caught:
+        line.way()
+    assert str(caught.value).count("\n  - ") == 1
+    assert "policy.nstep: 5 in the run, 3 now" in str(caught.value)
+    assert Line(str(other), ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
+    assert Line(str(other), ("policy.nstep=5",), resume=str(run)).way() is Way.GO_ON
+    assert Line(None, ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
+    assert config_of(Line(None, resume=str(run)), "coordinator") == str(run / "config.yaml")
+
+
+def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
+    for left in ("data/rank00002/a.h5", "tb/events", "log/rank00000.jsonl", "checkpoints/a/b"):
+        (run / left).parent.mkdir(parents=True)
+        (run / left).write_text("left")
+    started = run_folder.read(run)["started"]
+    line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
+    assert take(line, Way.ANEW) == 1
+    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "log", "run.json"]
+    facts = run_folder.read(run)
+    assert facts["started"] >= started
+    assert (facts["state"], facts["restarts"], facts["restarts_without_progress"]) == (
+        "running", 1, 1,
+    )  # fmt: skip
+    assert load(run / "config.yaml").config.env.stop_value == 7
+
+
+def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
+    line = Line(resume=str(run), overrides=("system.max_restarts_without_progress=2",))
+    reach(run, 10, 100)
+    for reached, in_vain in (
+        ((10, 100), 0), ((10, 100), 1), ((10, 101), 0), ((10, 101), 1), ((11, 101), 0),
+        ((11, 101), 1), ((11, 101), 2),
+    ):  # fmt: skip
+        reach(run, *reached)
+        take(line, Way.GO_ON)
+        assert run_folder.read(run)["restarts_without_progress"] == in_vain
+    before = RunLayout(run).run_file.read_bytes()
+    with pytest.raises(NoProgressError, match="restarted 2 times in a row") as caught:
+        take(line, Way.GO_ON)
+    assert caught.value.exit_code == 1
+    assert "train iteration 11" in str(caught.value)
+    assert RunLayout(run).run_file.read_bytes() == before
+    more = Line(resume=str(run))  # 3 by default
+    assert take(more, Way.GO_ON) == 8
+    reach(run, 12, 101)
+    assert take(line, Way.GO_ON) == 9
+    assert json.loads(RunLayout(run).run_file.read_text())["restarts_without_progress"] == 0
+
+
+def test_a_run_that_dies_before_its_first_snapshot_is_not_started_for_ever(run: Path) -> None:
+    line: Any = Line(run_dir=str(run), overrides=("system.max_restarts_without_progress=2",))
+    assert [take(line, Way.ANEW), take(line, Way.ANEW)] == [1, 2]
+    with pytest.raises(NoProgressError):
+        take(line, Way.ANEW)
+
+
+def test_torn_snapshots_are_never_wiped(run: Path) -> None:
+    reach(run, 10, 100)
+    (manifest,) = run.rglob("manifest.json")
+    manifest.unlink()
+    line = Line(run_dir=str(run))
+    assert line.way(SLURM) is Way.GO_ON
+    before = RunLayout(run).run_file.read_bytes()
+    with pytest.raises(CheckpointError, match="no whole snapshot"):
+        take(line, Way.GO_ON)
+    assert RunLayout(run).run_file.read_bytes() == before

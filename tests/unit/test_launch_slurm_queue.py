@@ -1,0 +1,113 @@
+"""What Slurm's commands say, as they said it; and where there are none."""
+
+from __future__ import annotations
+
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdi.launch.slurm_queue import GONE, QueueJob, ask, ask_all, is_job_id, parse_scontrol
+
+# said by Slurm 22.05
+RUNNING = (
+    "JobId=73 JobName=hpcdi a=b UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 "
+    "Nice=0 Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 "
+    "Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:04 TimeLimit=01:00:00 "
+    "StartTime=2026-11-22T01:00:00 EndTime=2026-11-22T02:00:00 Partition=debug NodeList=node[1-2] "
+    "BatchHost=node1 NumNodes=2 TRES=cpu=4,node=2,billing=4 Socks/Node=* "
+    "Command=/home/me/my runs/a b.sbatch WorkDir=/home/me/my runs StdErr=/home/me/x.out "
+    "StdIn=/dev/null StdOut=/home/me/x.out Power="
+)
+
+
+def test_a_running_job_is_read() -> None:
+    ends_at = time.mktime(time.strptime("2026-11-22T02:00:00", "%Y-%m-%dT%H:%M:%S"))
+    job = parse_scontrol("73", RUNNING + "\n")
+    assert job == QueueJob(
+        "73", "RUNNING", "", "node[1-2]", ends_at, 2, "/home/me/x.out", "/home/me/my runs"
+    )
+    assert job.is_on
+    assert not job.waits
+
+
+def test_a_pending_job_says_why() -> None:
+    text = "JobId=8 JobState=PENDING Reason=BeginTime EndTime=Unknown NodeList=(null) Restarts=1"
+    job = parse_scontrol("8", text)
+    assert job == QueueJob("8", "PENDING", "BeginTime", restarts=1)
+    assert job.waits
+    assert not job.is_on
+
+
+def test_what_is_no_job_is_none() -> None:
+    assert parse_scontrol("8", "") is None
+    assert parse_scontrol("8", "No jobs in the system") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"), [("12", True), ("12_3", True), ("12_", False), ("run", False), ("", False)]
+)
+def test_job_numbers(text: str, is_one: bool) -> None:
+    assert is_job_id(text) is is_one
+
+
+def test_without_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask("12") is None
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """A command of that name: a site's wrapper around Slurm's own is no more than that."""
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\nimport sys\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize("sacct", ["", "print('TIMEOUT|node1|/home/me')"])
+def test_a_job_that_scontrol_has_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sacct: str
+) -> None:
+    invalid = "sys.exit('slurm_load_jobs error: Invalid job id specified')"
+    program(tmp_path, "scontrol", invalid)
+    program(tmp_path, "squeue", invalid)
+    program(tmp_path, "sacct", sacct or "sys.exit('Slurm accounting storage is disabled')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job = ask("12")
+    assert job is not None
+    assert job.state == ("TIMEOUT" if sacct else GONE)
+    assert not job.is_on
+    assert not job.waits
+
+
+def test_a_controller_that_does_not_answer_is_not_believed_to_know_no_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("scontrol", "squeue", "sacct"):
+        program(tmp_path, name, "sys.exit('Unable to contact slurm controller')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask("12") is None
+
+
+def test_only_squeue_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(tmp_path, "squeue", "print('PENDING|Priority|')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask("12") == QueueJob("12", "PENDING", "Priority")
+
+
+def test_many_jobs_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answer = (
+        "7_0|RUNNING|None|node1\\n7_1|PENDING|Resources|\\n7_2|FAILED|None|n\\n8_N/A|PENDING|x|"
+    )
+    program(tmp_path, "squeue", f"assert '7,8' in sys.argv\nprint('{answer}')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask_all(["7_0", "7_1", "7_3", "8"]) == {
+        "7_0": QueueJob("7_0", "RUNNING", "", "node1"),
+        "7_1": QueueJob("7_1", "PENDING", "Resources"),
+        "7_3": QueueJob("7_3", GONE),
+        "8": QueueJob("8", "PENDING", "x"),
+    }
+    assert ask_all([]) == {}
+    program(tmp_path, "squeue", "sys.exit('Unable to contact slurm controller')")
+    assert ask_all(["7_0"]) == {}

@@ -1,0 +1,83 @@
+"""The file that says how a run goes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi.store.status import EVERY_S, StatusFile, job_of
+from hpcdi.utils.progress import Evaluation, Status
+
+INF = float("inf")
+
+
+def evaluation(mean: float) -> Evaluation:
+    return Evaluation(mean, 1.0, mean - 1, mean + 1, 20, 7, 1000)
+
+
+def status(env_steps: int = 5, **facts: Any) -> Status:
+    return Status((env_steps, 2.5), (3, INF), [1.0, 2.0], None, ([], []), facts)
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def test_it_says_all_that_the_line_says_and_more(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    file = StatusFile(path, (1e6, INF), 195.0)
+    evaluations = [evaluation(9.0), evaluation(20.0), evaluation(10.0)]
+    file.refresh(lambda: status(phase="running"), evaluations, 0.0)
+    held = read(path)
+    assert held["limits"] == {"env_steps": 1e6, "train_iter": None, "stop_value": 195.0}
+    assert (held["env_steps"], held["env_steps_per_s"]) == (5, 2.5)
+    assert (held["train_iter"], held["train_iters_per_s"]) == (3, None)  # JSON knows no infinity
+    assert held["return_mean"] == 1.5
+    assert held["evaluations"] == 3
+    assert held["evaluation"]["mean"] == 10.0
+    assert held["best_evaluation"]["mean"] == 20.0
+    assert held["phase"] == "running"
+    assert held["pid"] == os.getpid()
+    assert held["started_at"] <= held["written_at"]
+
+
+def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    file = StatusFile(path, (INF, INF), 0.0)
+    asked: list[int] = []
+
+    def now(env_steps: int) -> Status:
+        asked.append(env_steps)
+        return status(env_steps)
+
+    file.refresh(lambda: now(1), [], 100.0)
+    file.refresh(lambda: now(2), [], 100.0 + EVERY_S / 2)
+    assert read(path)["env_steps"] == 1
+    file.refresh(lambda: now(3), [], 100.0 + EVERY_S / 2, at_once=True)
+    assert read(path)["env_steps"] == 3
+    file.refresh(lambda: now(4), [], 200.0)
+    assert read(path)["env_steps"] == 4
+    assert asked == [1, 3, 4]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a file").write_text("")
+    file = StatusFile(tmp_path / "a file" / "status.json", (INF, INF), 0.0)
+    with caplog.at_level(logging.WARNING, "hpcdi"):
+        file.refresh(status, [], 0.0)
+        file.refresh(status, [], 10.0)
+    assert len(caplog.records) == 1
+    assert "`hpcdi status` will not tell how the run goes" in caplog.text
+
+
+def test_of_the_environment_only_the_job_is_told() -> None:
+    variables = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1", "SLURM_CONF": "x", "HOME": "y"}
+    assert job_of(variables) == {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"}

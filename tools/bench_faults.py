@@ -1,0 +1,331 @@
+"""What a run bears: kinds of faults x seeds, each at a random moment of a real `mpirun -n 5`.
+
+Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is resumed
+until it is done. Of each kind the table says how often the run went on by itself and how often it
+was resumed, after how many seconds the fault was noticed (a warning, or the end of the job), how
+many environment steps had to be done again, how many published shards were lost (0 is the only
+good number), and the exit codes. Fails (exit code 1) if a run hangs: 60 s without progress.
+
+    python tools/bench_faults.py                       every kind, 10 seeds each: an hour
+    python tools/bench_faults.py --quick               four kinds, one seed each
+    python tools/bench_faults.py --kinds kill_learner --seeds 3 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from figures import Row, at_most, show
+
+from hpcdi.errors import StoreError
+from hpcdi.launch.resume import newest_snapshot
+from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+from hpcdi.worker.coordinator.resume import resume_from
+
+CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
+RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4]}
+ITERATIONS, HANG_S, RESUMES = 1500, 60.0, 4
+SETTINGS = (
+    "policy.learn.learner.learner_num=2", "policy.collect.collector.collector_num=2",
+    "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9",
+    f"policy.other.commander.max_train_iter={ITERATIONS}",
+    "policy.other.commander.eval_interval=1", "system.snapshot_s=2",
+    "system.survival.worker_timeout_s=10",
+)  # fmt: skip
+
+
+class Trial:
+    """One run, as far as it has come.
+
+    Args:
+        folder: for the run and what it prints.
+        overrides: settings of its own.
+        dice: random numbers of this trial.
+    """
+
+    def __init__(self, folder: Path, overrides: Iterable[str], dice: random.Random) -> None:
+        self.run, self.dice, self.codes = folder / "run", dice, list[int]()
+        self.hung = False
+        self._printed = folder / "printed"
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self.start(str(CONFIG), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides)
+
+    def start(self, *arguments: str) -> None:
+        """Start `hpcdi train`."""
+        with self._printed.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hpcdi", "train", *arguments],
+                stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, "HPCDI_ALLOW_FAULTS": "1"},
+            )  # fmt: skip
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The launcher."""
+        assert self._process is not None
+        return self._process
+
+    def status(self) -> dict[str, Any]:
+        """What the run says of itself; empty before it says anything."""
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            return dict(json.loads((self.run / "status.json").read_text()))
+        return {}
+
+    def wait(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until something holds or the job has ended; one that makes no progress is killed."""
+        seen, since = self._progress(), time.monotonic()
+        while self.process.poll() is None and not until():
+            time.sleep(0.02)
+            if self._progress() != seen:
+                seen, since = self._progress(), time.monotonic()
+            if time.monotonic() - since > HANG_S:
+                self.hung = True
+                self.kill_all()
+
+    def _progress(self) -> tuple[int, int]:
+        status = self.status()
+        printed = self._printed.stat().st_size if self._printed.exists() else 0
+        return int(status.get("train_iter", -1)), printed if not status else 0
+
+    def pids(self) -> list[int]:
+        """Of the ranks' processes."""
+        facts = json.loads((self.run / "run.json").read_text())
+        return [int(place["pid"]) for place in facts["placement"]]
+
+    def signal(self, rank: int, number: int = signal.SIGKILL) -> float:
+        """Send a rank a signal; gives when (seconds since the epoch)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids()[rank], number)
+        return time.time()
+
+    def kill_all(self) -> float:
+        """As if the node had gone."""
+        for pid in [*self.pids(), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        struck = time.time()
+        self.process.wait()
+        time.sleep(1.0)  # mpirun sees that its parent is gone
+        return struck
+
+    def warned(self, words: str = "", after: float = 0.0) -> float:
+        """When a rank has warned, or rank 0 of something else than the fault's own words."""
+        for path in sorted((self.run / "log").glob("rank*.jsonl")):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    said = json.loads(line)
+                    is_own = "fault on purpose" in said["message"]
+                    fits = words in said["message"] if words else not is_own
+                    if said["level"] == "WARNING" and fits and said["time"] >= after:
+                        return float(said["time"])
+        return 0.0
+
+    def shards(self) -> set[Path]:
+        """What is published."""
+        return {p for p in (self.run / "data").rglob("*.h5") if not p.name.startswith(".")}
+
+
+Strike = Callable[[Trial], float]
+"""Makes the fault; gives when it struck (seconds since the epoch)."""
+
+
+def kill_of(*roles: str, number: int = signal.SIGKILL) -> Strike:
+    """Send a signal to a random rank of each of these roles, at once."""
+    return lambda trial: max(trial.signal(trial.dice.choice(RANKS[r]), number) for r in roles)
+
+
+def kill_in_snapshot(trial: Trial) -> float:
+    """Everything dies while a snapshot is being written."""
+    aside = trial.run / "snapshots"
+    trial.wait(lambda: any(p.name.startswith(".") for p in aside.glob(".*")))
+    return trial.kill_all()
+
+
+def by_itself(trial: Trial) -> float:
+    """The run has its fault from its configuration."""
+    found = [0.0]
+
+    def has_struck() -> bool:
+        found[0] = trial.warned("fault on purpose")
+        return found[0] > 0
+
+    trial.wait(has_struck)
+    return found[0]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        strike: makes it.
+        fault: of the configuration's `fault`; the step is drawn.
+        role: whose fault that is.
+        settings: of its runs.
+        may_lose: shards that are damaged on purpose.
+    """
+
+    strike: Strike = by_itself
+    fault: str = ""
+    role: str = ""
+    settings: tuple[str, ...] = ()
+    may_lose: int = 0
+
+    def overrides(self, dice: random.Random) -> list[str]:
+        """Settings of one trial."""
+        if not self.fault:
+            return list(self.settings)
+        rank = dice.choice(RANKS[self.role])
+        steps = {"collector": (2000, 15000), "learner": (50, 900), "coordinator": (3, 10)}
+        step = dice.randint(*steps[self.role])
+        return [*self.settings, f"fault={{kind: {self.fault}, rank: {rank}, at_step: {step}}}"]
+
+
+SURVIVE = ("system.survival.on_worker_error=continue",)
+CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
+KINDS = {
+    "kill_collector": Kind(kill_of("collector")),
+    "kill_learner": Kind(kill_of("learner")),
+    "kill_coordinator": Kind(kill_of("coordinator")),
+    "kill_collector_and_learner": Kind(kill_of("collector", "learner")),
+    "kill_everything": Kind(Trial.kill_all),
+    "kill_in_snapshot": Kind(kill_in_snapshot),
+    "raise_in_collector": Kind(fault="raise", role="collector", settings=SURVIVE),
+    "raise_in_learner": Kind(fault="raise", role="learner", settings=SURVIVE),
+    "raise_ends_the_run": Kind(fault="raise", role="collector"),
+    "hang_in_collector": Kind(fault="hang", role="collector"),
+    "hang_in_learner": Kind(fault="hang", role="learner"),
+    "hang_in_coordinator": Kind(fault="hang", role="coordinator"),
+    "stopped_collector": Kind(kill_of("collector", number=signal.SIGSTOP)),
+    "environment_hangs": Kind(fault="env_hang", role="collector", settings=CHILDREN),
+    "torn_shard": Kind(fault="torn_shard", role="collector", may_lose=1),
+    "no_room_for_3_s": Kind(fault="enospc, seconds: 3", role="collector"),
+    "preempted_by_usr2": Kind(kill_of("collector", number=signal.SIGUSR2)),
+    "terminated": Kind(kill_of("coordinator", number=signal.SIGTERM)),
+}
+QUICK = ("kill_collector", "kill_learner", "kill_everything", "terminated")
+
+
+@dataclass
+class Result:
+    """What came of a kind's trials, a value for each."""
+
+    survived: int = 0
+    resumed: int = 0
+    failed: int = 0
+    hung: int = 0
+    noticed_s: list[float] = field(default_factory=list)
+    steps_again: list[int] = field(default_factory=list)
+    shards_lost: int = 0
+    codes: Counter[int] = field(default_factory=Counter)
+
+
+def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
+    """One run with one fault, to its end."""
+    dice = random.Random(seed)
+    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice)
+    trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
+    if kind.strike is not by_itself:
+        moment = time.monotonic() + dice.uniform(0.0, 5.0)
+        trial.wait(lambda: time.monotonic() >= moment)
+    published, struck = trial.shards(), kind.strike(trial)
+    published |= {path for path in trial.shards() if path.stat().st_mtime < struck}
+    steps_again = 0
+    for _ in range(RESUMES):
+        trial.wait()
+        trial.codes.append(trial.process.returncode)
+        ended = time.time()
+        if len(trial.codes) == 1 and struck:
+            noticed = trial.warned(after=struck) or ended
+            result.noticed_s.append(max(0.0, min(noticed, ended) - struck))
+        if trial.codes[-1] == 0 or trial.hung:
+            break
+        steps_again += steps_to_do_again(trial)
+        trial.start("--resume", str(trial.run))
+    result.steps_again.append(steps_again)
+    result.shards_lost += lost_shards(published, kind.may_lose)
+    result.codes.update(trial.codes)
+    result.hung += trial.hung
+    is_done = trial.codes[-1] == 0
+    result.survived += is_done and len(trial.codes) == 1
+    result.resumed += is_done and len(trial.codes) > 1
+    result.failed += not is_done
+
+
+def steps_to_do_again(trial: Trial) -> int:
+    """Environment steps that the run had counted and that a resumed one has not."""
+    layout = RunLayout(trial.run)
+    try:
+        resumed = resume_from(layout, newest_snapshot(layout))
+    except StoreError:
+        return 0  # no snapshot yet: told as a failure
+    return max(0, int(trial.status()["env_steps"]) - resumed.facts["env_steps"] - resumed.later)
+
+
+def lost_shards(published: set[Path], may_lose: int) -> int:
+    """Shards that were published and cannot be read any more, every checksum verified."""
+    damaged = sum(bool(inspect(path).errors) for path in published)
+    return max(0, damaged - may_lose)
+
+
+def rows_of(name: str, result: Result) -> list[Row]:
+    """The figures of a kind."""
+    codes = ", ".join(f"{code} x {count}" for code, count in sorted(result.codes.items()))
+    noticed, again = result.noticed_s or [float("nan")], result.steps_again or [0]
+    went_on = f"{result.survived} went on, {result.resumed} resumed; exit codes {codes}"
+    return [
+        at_most(f"{name}: runs that were not brought to their end", result.failed, "runs", 0,
+                peer=went_on),
+        at_most(f"{name}: published shards lost", result.shards_lost, "shards", 0),
+        Row(f"{name}: noticed after (median)", median(noticed), "s",
+            peer=f"max {max(noticed):.2f}"),
+        Row(f"{name}: env steps done again (median)", median(again), "steps",
+            peer=f"max {max(again)}"),
+        at_most(f"{name}: hangs", result.hung, "runs", 0),
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
+    parser.add_argument("--seeds", type=int, default=10, help="trials of each kind")
+    parser.add_argument("--quick", action="store_true", help="four kinds, one seed each")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the runs there")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    given = parser.parse_args()
+    kinds, seeds = (QUICK, 1) if given.quick else (given.kinds, given.seeds)
+    hung = 0
+    for name in kinds:
+        result = Result()
+        for seed in range(seeds):
+            base = (
+                Path(given.keep) if given.keep else Path(tempfile.mkdtemp(prefix="hpcdi-faults-"))
+            )
+            folder = base / f"{name}-{seed}" if given.keep else base
+            folder.mkdir(parents=True, exist_ok=True)
+            try_once(KINDS[name], seed, folder, result)
+        show(rows_of(name, result), given.json)
+        hung += result.hung
+    return 1 if hung else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

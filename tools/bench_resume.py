@@ -1,0 +1,153 @@
+"""Going on: a run that is killed many times in a row, and one with a replay buffer of 1e6 rows.
+
+In a row: one run over five ranks loses all its processes at a random moment, is resumed, and again;
+at last it is left alone until it is solved. Nothing that was published may be lost, no temporary
+file and no lock may be left, and rank 0 must have counted the environment steps that lie in shards
+(and those that a kill has cost: what collectors had not published, less than a second's).
+Large: the learner's stall while a snapshot is taken of a buffer with 1e6 items, and the seconds
+from the command to the first new train iteration, for a fresh start and for a resumed run.
+
+    python tools/bench_resume.py                 20 kills and 1e6 rows: some 20 minutes
+    python tools/bench_resume.py --quick         3 kills and 5e4 rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench_faults import Trial
+from figures import Row, at_most, show
+
+from hpcdi.launch.resume import newest_snapshot
+from hpcdi.store.block import survey_block
+from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+
+STOP_VALUE = 195
+STALL_S, LATER_S = 0.1, 10.0
+
+
+def kills_in_a_row(folder: Path, kills: int) -> list[Row]:
+    """Kill a run, resume it, and again; then let it be solved."""
+    dice = random.Random(0)
+    trial = Trial(folder, [], dice)
+    published: set[Path] = set()
+    counted, back = 0, 0
+    for _ in range(kills):
+        begun = int(trial.status().get("train_iter", 0))
+        trial.wait(iterates_beyond(trial, begun))
+        moment = time.monotonic() + dice.uniform(0.0, 4.0)
+        trial.wait(lambda until=moment: time.monotonic() >= until)  # type: ignore[misc]
+        trial.wait(lambda: bool(list((trial.run / "snapshots").glob("snapshot_*"))))
+        published |= trial.shards()
+        trial.kill_all()
+        trial.start("--resume", str(trial.run), "policy.other.commander.max_train_iter=1e9")
+        back += int(trial.status().get("train_iter", 0)) < counted
+        counted = max(counted, int(trial.status().get("train_iter", 0)))
+    trial.wait(iterates_beyond(trial, counted))
+    trial.kill_all()
+    trial.start(
+        "--resume", str(trial.run), f"env.stop_value={STOP_VALUE}",
+        "policy.other.commander.max_train_iter=1e9",
+    )  # fmt: skip
+    trial.wait()
+    run = json.loads((trial.run / "run.json").read_text())
+    stored = sum(transitions(path) for path in trial.shards())
+    left = [p for p in trial.run.rglob(".*") if ".tmp-" in p.name]
+    left += list(trial.run.glob("run.lock"))
+    steps = int(run["figures"]["env_steps"])
+    return [
+        at_most(f"{kills} kills in a row: exit code at last", trial.process.returncode, "", 0,
+                peer=f"{run['reason']}; restarts {run['restarts']}"),
+        at_most("published shards lost", len(published - trial.shards()), "shards", 0),
+        at_most("damaged files", len(inspect(trial.run).errors), "files", 0),
+        at_most("temporary files and locks left", len(left), "files", 0),
+        Row("env steps counted", steps, "steps", ratio=steps / max(stored, 1),
+            peer="those that lie in shards"),
+        at_most("times that a restart hung", int(trial.hung), "times", 0),
+    ]  # fmt: skip
+
+
+def iterates_beyond(trial: Trial, begun: int) -> Callable[[], bool]:
+    """Whether the run has learnt more than it had."""
+    started = time.time()
+
+    def is_beyond() -> bool:
+        status = trial.status()
+        is_new = float(status.get("started_at", 0)) >= started - 1.0
+        return is_new and int(status.get("train_iter", 0)) > begun
+
+    return is_beyond
+
+
+def transitions(path: Path) -> int:
+    """How many a shard holds."""
+    _, block = survey_block(path, path.name)
+    return int(block.items["item_len"].sum())
+
+
+def large(folder: Path, rows: int) -> list[Row]:
+    """A run whose buffer is filled with so many items, killed and resumed."""
+    settings = [
+        f"policy.other.replay_buffer.replay_buffer_size={rows}", "system.snapshot_s=5",
+        "policy.other.commander.max_train_iter=1e9", "system.survival.worker_timeout_s=600",
+        "policy.learn.learner.learner_num=1", "-n", "4",
+    ]  # fmt: skip
+    began = time.monotonic()
+    trial = Trial(folder, settings, random.Random(0))
+    trial.wait(iterates_beyond(trial, 0))
+    fresh_s = time.monotonic() - began
+    trial.wait(lambda: int(trial.status()["buffer"]["held"]) >= rows)
+    full, before = time.time(), len(snapshots(trial))
+    trial.wait(lambda: len(snapshots(trial)) >= before + 3)
+    stalls = [said["stall_s"] for when, said in snapshots(trial) if when > full]
+    sizes = [said["bytes"] for when, said in snapshots(trial) if when > full]
+    trial.kill_all()
+    done = int(newest_snapshot(RunLayout(trial.run)).facts["train_iter"])
+    began = time.monotonic()
+    trial.start("--resume", str(trial.run))
+    trial.wait(iterates_beyond(trial, done))
+    resumed_s = time.monotonic() - began
+    trial.kill_all()
+    return [
+        at_most(f"{rows} rows: the learner's stall for a snapshot", max(stalls), "s", STALL_S,
+                peer=f"{len(stalls)} snapshots of {max(sizes) / 1e6:.0f} MB"),
+        at_most("command to the first iteration, resumed after fresh", resumed_s - fresh_s, "s",
+                LATER_S, peer=f"fresh {fresh_s:.1f} s, resumed {resumed_s:.1f} s at {done}"),
+    ]  # fmt: skip
+
+
+def snapshots(trial: Trial) -> list[tuple[float, dict[str, float]]]:
+    """When each snapshot was whole, and what rank 0 says of it."""
+    lines = (trial.run / "log" / "rank00000.jsonl").read_text().splitlines()
+    said = [json.loads(line) for line in lines if '"snapshot"' in line]
+    return [(line["time"], line["snapshot"]) for line in said if "snapshot" in line]
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--only", choices=("kills", "large"))
+    parser.add_argument("--quick", action="store_true", help="3 kills, 5e4 rows")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    given = parser.parse_args()
+    kills, rows = (3, 50_000) if given.quick else (given.kills, given.rows)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.only != "large":
+            show(kills_in_a_row(Path(folder) / "kills", kills), given.json)
+        if given.only != "kills":
+            show(large(Path(folder) / "large", rows), given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
