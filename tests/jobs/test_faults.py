@@ -112,7 +112,7 @@ def test_killed_environments_are_made_anew_then_retired_and_the_run_ends_without
     pids = [p["pid"] for p in json.loads((job.run_dir / "run.json").read_text())["placement"]]
 
     def kill_until(rank: int, said: str) -> None:
-        """Kill an environment of a rank, as soon as there is one, until that is said or all ends."""
+        """Kill an environment of a rank again and again, until that is said or all ends."""
 
         def is_said() -> bool:
             if said in job.read() or job.process.poll() is not None:
