@@ -160,11 +160,7 @@ def _take(lock: Path, me: Holder) -> None:
         _create(lock, me)
     except FileExistsError:
         _check(lock)
-        _put_away(lock)
-        try:
-            _create(lock, me)
-        except FileExistsError:
-            raise _just_taken(lock) from None
+        _take_over(lock, me)
 
 
 def _create(lock: Path, me: Holder) -> None:
@@ -173,21 +169,24 @@ def _create(lock: Path, me: Holder) -> None:
         json.dump(asdict(me), file)
 
 
-def _put_away(lock: Path) -> None:
-    """Remove a stale lock; one at a time, lest a second one removes what the first has made."""
-    guard = lock.with_name(f".{lock.name}{TEMPORARY_MARK}guard")
+def _take_over(lock: Path, me: Holder) -> None:
+    """Replace a stale lock, in one step; one at a time, lest a second one replaces the first's."""
+    mine = lock.with_name(f".{lock.name}{TEMPORARY_MARK}next")
     with contextlib.suppress(FileNotFoundError):
-        if (_age_s(guard) or 0.0) > SILENT_S:  # who made it was killed at this very place
-            guard.unlink()
+        if (_age_s(mine) or 0.0) > SILENT_S:  # who made it was killed at this very place
+            mine.unlink()
     try:
-        guard.touch(exist_ok=False)
+        _create(mine, me)
     except FileExistsError:
         raise _just_taken(lock) from None
     try:
         _check(lock)
-        lock.unlink(missing_ok=True)
-    finally:
-        guard.unlink(missing_ok=True)
+        if not lock.exists():
+            raise _just_taken(lock)
+        mine.replace(lock)
+    except (LaunchError, OSError):
+        mine.unlink(missing_ok=True)
+        raise
 
 
 def _just_taken(lock: Path) -> LaunchError:

@@ -187,15 +187,16 @@ from hpcdi.errors import LaunchError
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
 
-held = []
+held, won = [], []
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[2])):
     try:
         held.append(RunLock(RunLayout(Path(sys.argv[1]) / str(number))))
-        print(number, flush=True)
+        won.append(number)
     except LaunchError as error:
         assert "is in use" in str(error) or "just been taken" in str(error), error
+print(*won, flush=True)
 sys.stdin.readline()
 for lock in held:
     lock.close()
@@ -234,7 +235,9 @@ def test_of_several_that_want_a_folder_one_gets_it(
     for process in started:
         process.stdin.write("go\n")
         process.stdin.flush()
-    won = [process.communicate("end\n", timeout=60)[0].split() for process in started]
+    won = [process.stdout.readline().split() for process in started]
+    for process in started:  # all have tried all: nobody takes what another gives back
+        process.communicate("end\n", timeout=60)
     assert [process.returncode for process in started] == [0, 0, 0]
     assert sorted(int(number) for numbers in won for number in numbers) == list(range(rounds))
     assert not list(tmp_path.glob("*/*"))

@@ -171,10 +171,10 @@ def test_a_kill_while_one_replaces_another_leaves_one_of_both(tmp_path: Path) ->
                 told.readline()
             child.send_signal(signal.SIGKILL)
             child.wait()
-        found = names(tmp_path)
-        assert found
-        assert set(found) <= {"best", "best.before"}
-        assert all(open_checkpoint(tmp_path / name).facts["number"] >= 0 for name in found)
+        found = sorted(names(tmp_path))
+        assert found in (["best"], ["best", "best.before"], ["best.before"])
+        # of two, the one before may be half removed
+        assert open_checkpoint(tmp_path / found[0]).facts["number"] >= 0
     save_checkpoint(tmp_path, "best", {}, {"number": -1}, keep=None, replace=True)
     assert names(tmp_path) == ["best"]
 
