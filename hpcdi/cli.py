@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hpcdi import __version__
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 from hpcdi.launch import help_texts
+from hpcdi.launch.flags import add_short_settings, at_least
 
 if TYPE_CHECKING:
     from hpcdi.launch.kept_policy import PolicyArguments
@@ -53,15 +55,8 @@ def _train(arguments: Sequence[str]) -> int:
         help="take a last snapshot and end (exit code 85) before 90 minutes, 1:30:00, 2-12:00:00 "
         "are over (default: the queue's, from SLURM_JOB_END_TIME)",
     )  # fmt: skip
-    parser.add_argument(
-        "--survive", action="store_true",
-        help="where a learner or collector raises, go on with the others (Open MPI 5); short for "
-        "system.survival.on_worker_error=continue",
-    )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
     config, overrides = _experiment_of(given)
-    if given.survive:
-        overrides = (*overrides, "system.survival.on_worker_error=continue")
     train = TrainArguments(
         config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
     )
@@ -92,7 +87,7 @@ def _plan(arguments: Sequence[str]) -> int:
     parser = _parser("plan", help_texts.PLAN)
     _add_experiment(parser)
     given = parser.parse_intermixed_args(arguments)
-    compiled, spaces = load_experiment(given.config, given.override)
+    compiled, spaces = load_experiment(given.config, [*given.override, *given.short])
     ranks = given.ranks if given.ranks is not None else default_world_size(compiled.config)
     _print([*plan(compiled.config, spaces, ranks), *(f"note: {n}" for n in compiled.notes)])
     return EXIT_DONE
@@ -119,10 +114,10 @@ def _eval(arguments: Sequence[str]) -> int:
     parser = _parser("eval", help_texts.EVAL)
     _add_policy(parser)
     parser.add_argument(
-        "--episodes", type=_at_least(1), metavar="N", help="episodes to play (default: see above)"
+        "--episodes", type=at_least(1), metavar="N", help="episodes to play (default: see above)"
     )
     parser.add_argument(
-        "--seed", type=_at_least(0), metavar="S",
+        "--seed", type=at_least(0), metavar="S",
         help="of the environments (default: the experiment's)",
     )  # fmt: skip
     parser.add_argument(
@@ -180,20 +175,9 @@ def _policy_of(given: argparse.Namespace) -> PolicyArguments:
     return PolicyArguments(given.policy, tuple(given.override), given.which, given.config)
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
-    """Reads an integer that is not below `minimum`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"must be an integer from {minimum}, not {text!r}")
-        return int(text)
-
-    return read
-
-
 def _batch(text: str) -> int | None:
     """Reads a number of observations; None: any number."""
-    return None if text == "dynamic" else _at_least(1)(text)
+    return None if text == "dynamic" else at_least(1)(text)
 
 
 def _doctor(arguments: Sequence[str]) -> int:
@@ -218,22 +202,13 @@ def _submit(arguments: Sequence[str]) -> int:
     return submit(_parser("submit", SUBMIT_HELP), arguments)
 
 
-def _status(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.watch_commands import status
+def _in(module: str, name: str) -> Callable[[Sequence[str]], int]:
+    """A command that reads its own line, loaded when it is called."""
 
-    return status(arguments)
+    def run(arguments: Sequence[str]) -> int:
+        return int(getattr(import_module(f"hpcdi.launch.{module}"), name)(arguments))
 
-
-def _tail(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.watch_commands import show_log
-
-    return show_log(arguments)
-
-
-def _sweep(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.sweep_commands import sweep
-
-    return sweep(arguments)
+    return run
 
 
 def _parser(command: str, about: str) -> argparse.ArgumentParser:
@@ -260,7 +235,7 @@ def _add_run_folder(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
     """Configuration and settings; with --resume, what looks like a setting is one."""
-    config, overrides = given.config, tuple(given.override)
+    config, overrides = given.config, (*given.override, *getattr(given, "short", ()))
     if given.resume is not None and config is not None and "=" in config:
         return None, (config, *overrides)
     return config, overrides
@@ -270,8 +245,9 @@ def _add_experiment(parser: argparse.ArgumentParser, nargs: str | None = None) -
     _add_settings(parser, nargs)
     parser.add_argument(
         "-n", "--ranks", type=int, metavar="N",
-        help="number of ranks (default: 1 + learner_num + collector_num)",
+        help="number of ranks (default: 1 + learner_num + collector_num, or collector_max)",
     )  # fmt: skip
+    add_short_settings(parser)
 
 
 def _print(lines: Sequence[str]) -> None:
@@ -285,9 +261,10 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serial": _serial,
     "plan": _plan,
     "submit": _submit,
-    "sweep": _sweep,
-    "status": _status,
-    "tail": _tail,
+    "sweep": _in("sweep_commands", "sweep"),
+    "status": _in("watch_commands", "status"),
+    "tail": _in("watch_commands", "show_log"),
+    "scale": _in("scale", "scale"),
     "inspect": _inspect,
     "eval": _eval,
     "export": _export,

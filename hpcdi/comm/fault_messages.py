@@ -1,9 +1,10 @@
-"""Messages about ranks that die, hang or are left: what keeps a run going, or ends it.
+"""Messages about who takes part: ranks that die, hang or are left, collectors that are wanted.
 
 Who says what::
 
     link, of a dead rank ──► every rank     RankLost
     any                  ──► coordinator    Heartbeat
+    people               ──► coordinator    ScaleCollectors
     coordinator          ──► learner        Regroup
     learner              ──► learner        GroupAddress
 """
@@ -26,6 +27,13 @@ class Heartbeat(Message):
 
     activity: str
     """What it has done last."""
+
+
+@dataclass(frozen=True)
+class ScaleCollectors(Message):
+    """So many collectors should work; others wait until they are needed."""
+
+    count: int
 
 
 @dataclass(frozen=True)

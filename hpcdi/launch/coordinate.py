@@ -13,6 +13,7 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
 from hpcdi.launch import resume, run_folder, run_lock, words
 from hpcdi.launch.allocation import allocation
 from hpcdi.launch.placement import table
+from hpcdi.launch.topology import learner_count, working_collectors
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.utils.watchdog import Watchdog
 
@@ -28,12 +29,15 @@ def coordinate(context: Any, ends_at: float) -> int:
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     from hpcdi.comm.failure import abort_job, describe, headline
+    from hpcdi.launch.scale import ScaleFile
     from hpcdi.launch.time_limit import TimeLimit
     from hpcdi.utils.log import LOGGER, forget_events_after, say
     from hpcdi.worker.coordinator import Coordinator
 
     layout, config = context.layout, context.config
     limit = TimeLimit(ends_at, context.stop_request)
+    collectors = context.link.size - 1 - learner_count(config)
+    requests = ScaleFile(layout, collectors, limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     for line in _opening(context):
         say(line)
@@ -42,7 +46,7 @@ def coordinate(context: Any, ends_at: float) -> int:
         if snapshot is not None:  # before anybody writes curves anew
             forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
         with Coordinator(
-            config, context.link, layout, stop_request=_turn(watchdog, limit.take),
+            config, context.link, layout, stop_request=_turn(watchdog, requests.take),
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
         ) as coordinator:  # fmt: skip
             limit.snapshot_s = coordinator.snapshot_s
@@ -144,10 +148,15 @@ def _opening(context: Any) -> list[str]:
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
         f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
-        f"of {config.env.collector_env_num} environments"
+        f"of {config.env.collector_env_num} environments{_waiting(collectors, size, config)}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
     return [*words.opening(title, context.layout), *_where(context.layout)]
+
+
+def _waiting(collectors: int, size: int, config: Any) -> str:
+    spare = collectors - working_collectors(size, config)
+    return f" ({spare} of them wait until they are wanted)" if spare else ""
 
 
 def _where(layout: Any) -> list[str]:

@@ -14,6 +14,7 @@ others collect.
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local      several settings, a run each
   hpcdi status runs/cartpole_dqn/latest       how it stands: from any host, without a port
   hpcdi tail runs/cartpole_dqn/latest -f      what its ranks say
+  hpcdi scale runs/cartpole_dqn/latest 4      how many collectors work, while it runs
   hpcdi inspect runs/cartpole_dqn/latest      what it has left, checksums verified
   hpcdi eval runs/cartpole_dqn/latest         what its policy is worth; --video films it
   hpcdi export runs/cartpole_dqn/latest       its policy as a file for PyTorch or ONNX
@@ -31,6 +32,7 @@ takes the role that its rank has:
   hpcdi train configs/cartpole_dqn.yaml                   here, with as many ranks as asked for
   hpcdi train configs/cartpole_dqn.yaml -n 6 seed=3       with 4 collectors, and another seed
   hpcdi train configs/cartpole_dqn.yaml policy.learn.learner.learner_num=2      with 2 learners
+  hpcdi train configs/cartpole_dqn.yaml --collectors-max 6              4 more that wait, see scale
   srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
   hpcdi train --resume runs/cartpole_dqn/latest           go on from its newest snapshot
   hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from hpcdi.launch.placement import Place, roles_of
-from hpcdi.launch.topology import check_world, learner_count, threads_of
+from hpcdi.launch.topology import check_world, learner_count, threads_of, working_collectors
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
 
@@ -42,7 +42,8 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
         envs = str(config.env.collector_env_num) if role == "collector" else "-"
         memory = human_bytes(memory_of(role, config, row_bytes))
         lines.append(f"{rank:>4}  {role:<12} {device:<7} {threads:>7}  {envs:>12}  {memory}")
-    collectors = ranks - 1 - learner_count(config)
+    collectors = working_collectors(ranks, config)
+    spare = ranks - 1 - learner_count(config) - collectors
     per_s = collectors * _STEPS_PER_S * row_bytes
     storage = config.system.storage
     files_per_s = collectors * max(
@@ -50,6 +51,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     )
     kept = "kept" if storage.keep_data else "removed when the replay buffer has dropped them"
     lines += [
+        *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "

@@ -29,6 +29,7 @@ def lines_of(status: RunStatus) -> list[str]:
     lines += _job(status)
     if progress:
         lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
+    lines += _collectors(status)
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
         lines.append(_line("lost", f"{', '.join(gone)}: the run goes on without"))
@@ -174,6 +175,18 @@ def _waits(status: RunStatus) -> list[str]:
         idle.setdefault(str(roles.get(rank, "rank")), {})[rank] = share
     parts = [_idle(role, shares) for role, shares in sorted(idle.items())]
     return [*lines, _line("idle", "; ".join(parts))] if parts else lines
+
+
+def _collectors(status: RunStatus) -> list[str]:
+    """How many work, where that are not all."""
+    ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
+    told = status.progress.get("collectors")
+    if told is None or status.is_over or told["working"] == ranks:
+        return []
+    waiting = told["there"] - told["working"]
+    parts = [f"{told['working']} of {ranks} work"]
+    parts += [f"{waiting} wait until they are wanted"] if waiting else []
+    return [_line("collectors", ", ".join(parts))]
 
 
 def _idle(role: str, shares: dict[str, float]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.batch_script import TEXTS, BatchJob
+from hpcdi.launch.flags import add_short_settings
 from hpcdi.launch.run_folder import read, short
 from hpcdi.launch.slurm_limits import check_fits, check_script
 from hpcdi.launch.submit import (
@@ -52,7 +53,7 @@ def submit(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """
     _add_options(parser)
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = given.config, tuple(given.override)
+    config, overrides = given.config, (*given.override, *given.short)
     if given.resume is not None and config is not None and "=" in config:
         config, overrides = None, (config, *overrides)
     asked = SubmitArguments(config, (*overrides, *settings_of(given)), given.run_dir, given.resume)
@@ -150,6 +151,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--scheduler", choices=tuple(TEXTS), default="slurm",
         help="pbs, lsf: a script to submit yourself (not tested on real ones)",
     )  # fmt: skip
+    add_short_settings(parser)
     parser.add_argument("--wait", action="store_true", help="until the run is over; its exit code")
     parser.add_argument("--follow", action="store_true", help="the same, showing its log")
     add_resources(parser)

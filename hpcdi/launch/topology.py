@@ -18,7 +18,14 @@ def learner_count(config: Any) -> int:
 
 def default_world_size(config: Any) -> int:
     """Ranks that an experiment asks for: the coordinator, its learners, its collectors."""
-    return 1 + learner_count(config) + int(config.policy.collect.collector.collector_num)
+    collector = config.policy.collect.collector
+    return 1 + learner_count(config) + int(collector.collector_max or collector.collector_num)
+
+
+def working_collectors(world: int, config: Any) -> int:
+    """Collectors that work at first; the others of a world wait until they are wanted."""
+    collector, there = config.policy.collect.collector, world - 1 - learner_count(config)
+    return there if collector.collector_max is None else min(there, int(collector.collector_num))
 
 
 def check_world(world: int, config: Any) -> None:
@@ -30,6 +37,13 @@ def check_world(world: int, config: Any) -> None:
     """
     learners = learner_count(config)
     collectors = learners if config.policy.on_policy else 1
+    working = working_collectors(world, config)
+    if working < collectors <= world - 1 - learners:
+        raise LaunchError(
+            f"of {world - 1 - learners} collectors {working} would work at first "
+            f"(policy.collect.collector.collector_num), but on-policy each of {learners} learners "
+            "needs one"
+        )
     needed = 1 + learners + collectors
     if world < needed:
         missing = needed - world

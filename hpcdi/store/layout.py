@@ -68,6 +68,11 @@ class RunLayout:
         return self.root / "status.json"
 
     @property
+    def scale_file(self) -> Path:
+        """How many collectors people want to work."""
+        return self.root / "scale.json"
+
+    @property
     def data_dir(self) -> Path:
         """All shards."""
         return self.root / "data"

@@ -18,8 +18,8 @@ from hpcdi.launch import run_folder
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
-    "train", "serial", "plan", "submit", "sweep", "status", "tail", "inspect", "eval", "export",
-    "doctor",
+    "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
+    "export", "doctor",
 )  # fmt: skip
 
 

@@ -150,7 +150,8 @@ def test_each_collector_gets_its_task_as_it_comes() -> None:
 def test_only_as_many_collect_tasks_as_there_is_space_for() -> None:
     run = Run(collectors=3, collector_task_space=2)
     assert sorted(run.tasks) == [1, 2, 3]
-    assert run.result(2, 1.0) == [Order(4, run.tasks[4])]  # who has been free the longest
+    assert run.result(2, 1.0) == [Order(2, run.tasks[2])]  # its environments are made
+    assert sorted(run.tasks) == [1, 2, 3]
 
 
 def test_a_task_that_ended_is_followed_by_the_next() -> None:

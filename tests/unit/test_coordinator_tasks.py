@@ -33,13 +33,13 @@ def book(collectors: int = 0, learners: int = 0) -> TaskBook:
 # --------------------------------------------------------------------------------------- the book
 
 
-def test_who_is_free_the_longest_goes_first() -> None:
-    tasks = book(collectors=2)
+def test_who_has_worked_last_goes_first() -> None:
+    tasks = book(collectors=3)
     assert [tasks.give("collector", collect(name), 0.0) for name in "ab"] == [[1], [2]]
-    assert not tasks.has_free("collector")
     tasks.finish("b", "collector", 2)
     tasks.finish("a", "collector", 1)
-    assert [tasks.give("collector", collect(name), 1.0) for name in "cd"] == [[2], [1]]
+    assert [tasks.give("collector", collect(name), 1.0) for name in "cde"] == [[1], [2], [3]]
+    assert not tasks.has_free("collector")
 
 
 def test_kinds_are_kept_apart() -> None:

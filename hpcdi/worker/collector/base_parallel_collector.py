@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from hpcdi.comm.messages import CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.errors import Problem
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Lockstep, Settings
 from hpcdi.utils.lifetime import Closing
@@ -95,9 +96,21 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         """Settings that every parallel collector has."""
 
         collector_num: int = setting(2, "collectors that `hpcdi train` starts", minimum=1)
+        collector_max: int | None = setting(
+            None,
+            "collector ranks it starts, where collector_num is how many of them work at first: "
+            "the others wait until one is lost, or until `hpcdi scale` wants more; empty: none",
+            minimum=1,
+        )
         update_policy_second: float = setting(
             3.0, "seconds between updates of the acting policy", minimum=0
         )
+
+        def problems(self) -> Iterator[Problem]:
+            """Whether so many can wait."""
+            if self.collector_max is not None and self.collector_max < self.collector_num:
+                said = f"must be at least collector_num, {self.collector_num}, or empty"
+                yield Problem("collector_max", f"{said}, not {self.collector_max}")
 
     TASK_KEYS = (
         "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
-from hpcdi.config.schema import ExperimentConfig, SystemConfig
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
@@ -98,11 +98,11 @@ def scheduler_of(config: ExperimentConfig, workers: int) -> Callable[..., Schedu
     return partial(LockstepScheduler, plan=plan)
 
 
-def timeouts(system: SystemConfig) -> Timeouts:
+def timeouts(config: ExperimentConfig) -> Timeouts:
     """How long the scheduler waits for what."""
-    config = system.coordinator
+    own = config.system.coordinator
     return Timeouts(
-        config.start_timeout_s, config.stop_timeout_s,
-        config.collector_task_timeout, config.learner_task_timeout,
-        system.survival.worker_timeout_s + _OWN_END_S,
+        own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
+        own.learner_task_timeout, config.system.survival.worker_timeout_s + _OWN_END_S,
+        config.env.manager.retry_window_s,
     )  # fmt: skip

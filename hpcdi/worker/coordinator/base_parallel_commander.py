@@ -29,7 +29,7 @@ class BaseCommander(Configurable, ABC):
     def __init__(self, cfg: Any) -> None:
         self._main = ConfigDict(cfg) if isinstance(cfg, Mapping) else cfg
         self._cfg: Any = self.parse_config(self._main.policy.other.commander)
-        self._collector_space = self._cfg.collector_task_space
+        self._collector_space: int | None = self._cfg.collector_task_space
         self._learner_space = self._cfg.learner_task_space
 
     @dataclass(frozen=True)
@@ -40,6 +40,15 @@ class BaseCommander(Configurable, ABC):
             None, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
         )
         learner_task_space: int = setting(1, "learner tasks at a time", minimum=1, maximum=1)
+
+    @property
+    def collector_task_space(self) -> int | None:
+        """Collect and evaluation tasks that may be under way; None: one for each collector."""
+        return self._collector_space
+
+    @collector_task_space.setter
+    def collector_task_space(self, space: int) -> None:
+        self._collector_space = space
 
     @abstractmethod
     def get_collector_task(self, now: float) -> CollectTask | None:

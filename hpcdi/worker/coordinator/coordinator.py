@@ -86,10 +86,13 @@ class Coordinator(Closing, Configurable):
             LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
             self._view.snapshot_clock(config.system.snapshot_s),
             ranks,
-            timeouts(config.system),
+            timeouts(config),
             self._view.observe,
             Survival.of(config, is_possible=self._link.ranks_may_die),
         )
+        collector = config.policy.collect.collector
+        if collector.collector_max is not None:
+            self._scheduler.crew.want(collector.collector_num)
         self._stop_request = stop_request
         self._tasks: dict[str, TaskState] = {}
         self._thread: BackgroundThread | None = None
@@ -255,14 +258,14 @@ class Coordinator(Closing, Configurable):
         return self._scheduler.commander.judge_learner_finish(task_id, info)
 
     def deal_with_increase_collector(self) -> None:
-        """There is room for one more collect task."""
+        """One collector more is wanted; it works if there is one."""
         with self._lock:
-            self._scheduler.commander.increase_collector_task_space()
+            self._scheduler.crew.more(1)
 
     def deal_with_decrease_collector(self) -> None:
-        """There is room for one collect task less."""
+        """One collector less is wanted; the last one stays."""
         with self._lock:
-            self._scheduler.commander.decrease_collector_task_space()
+            self._scheduler.crew.more(-1)
 
     def info(self, s: str) -> None:
         """Log a line."""

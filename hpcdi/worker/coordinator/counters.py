@@ -31,3 +31,5 @@ class Timeouts:
     learner_task_s: float = 600.0
     silence_s: float = math.inf
     """A worker with a task that says nothing for longer ends the run."""
+    rest_s: float = 300.0
+    """A collector whose environments have all failed makes them anew after so long."""

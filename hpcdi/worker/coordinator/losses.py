@@ -1,4 +1,4 @@
-"""What the scheduler does with a worker less: one has died, or can do nothing any more."""
+"""What the scheduler does with a worker less: one has died, or can do nothing for a while."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hpcdi.comm.fault_messages import Regroup
 from hpcdi.comm.messages import CollectTask, LearnResult, Leave, Message, TaskReturned, WorkerFailed
 from hpcdi.errors import EXIT_FAILED
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.crew import Crew
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.task import DiesAlone, Notice, TaskBook
+from hpcdi.worker.coordinator.task import ComesBack, DiesAlone, Notice, TaskBook
 
 
 class WithLosses(ABC):
@@ -23,6 +24,7 @@ class WithLosses(ABC):
     desk: ReplayDesk
     snapshots: SnapshotClock
     commander: BaseCommander
+    crew: Crew
     acting: dict[int, int]
     _book: TaskBook
     _observe: Callable[[int, Message | Notice], None]
@@ -66,7 +68,7 @@ class WithLosses(ABC):
         self.acting.pop(rank, None)
         if role == "learner":
             return self._learner_lost(rank, now)
-        self.commander.decrease_collector_task_space()
+        self.crew.lose(rank)
         return [*self._assign(now), *self._serve()]
 
     def _learner_lost(self, rank: int, now: float) -> list[Order]:
@@ -81,14 +83,22 @@ class WithLosses(ABC):
         return orders if result is None else [*orders, *self._learners_done(result, now)]
 
     def _task_returned(self, message: TaskReturned, rank: int, now: float) -> list[Order]:
-        """A collector can do nothing any more: others do its work; without others it is over."""
+        """A collector has no environments: others do its work; without others it is over."""
         task = self._book.finish(message.task_id, "collector", rank)
         self._book.lose(rank)
         self.acting.pop(rank, None)
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
-        self.life.survival.dismiss(rank)
-        if self.life.survival.left("collector"):
+        self.crew.rest(rank, now)
+        left = self.crew.there
+        if left >= self.life.survival.collectors_needed:
             return self._assign(now) if self.life.is_on else []
-        reason = f"no collector has environments left; rank {rank}: {message.reason}"
+        few = f"only {left} collectors have" if left else "no collector has"
+        reason = f"{few} environments left; rank {rank}: {message.reason}"
         return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
+
+    def _come_back(self, now: float) -> None:
+        """Collectors that have paused for long enough may make their environments anew."""
+        for rank in self.crew.take_rested(now):
+            self._book.add_worker(rank, self.life.survival.report_of(rank))
+            self._observe(rank, ComesBack())

@@ -86,6 +86,11 @@ def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
             if rank not in scheduler.life.survival.lost
         },
         "lost": dict(scheduler.life.survival.lost),
+        "collectors": {
+            "working": scheduler.crew.working,
+            "there": scheduler.crew.there,
+            "wanted": scheduler.crew.wanted,
+        },
     }
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure

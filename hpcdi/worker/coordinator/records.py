@@ -29,7 +29,7 @@ from hpcdi.utils.metrics import Distribution, Rate, evaluation_scalars
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import Kept
-from hpcdi.worker.coordinator.task import DiesAlone, Notice, RankQuiet, TaskLate
+from hpcdi.worker.coordinator.task import ComesBack, DiesAlone, Notice, RankQuiet, TaskLate
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
@@ -117,7 +117,7 @@ class RunRecord:
                 LOGGER.warning("rank %d lost a block: %s", rank, message.error)
             case BlockAdmitted():
                 self.traffic.latency.add(message.latency_s)
-            case TaskLate() | RankQuiet() | DiesAlone():
+            case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
                 self._warn(rank, message)
             case _:
                 self._log_life(rank, message)
@@ -227,6 +227,8 @@ class RunRecord:
                 )  # fmt: skip
             case DiesAlone():
                 LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
+            case ComesBack():
+                LOGGER.info("rank %d may make its environments anew", rank)
 
     def _log_life(self, rank: int, message: Message) -> None:
         about: dict[str, Any] = {"about_rank": rank}

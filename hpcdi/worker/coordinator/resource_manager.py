@@ -6,7 +6,10 @@ from typing import Any
 
 
 class NaiveResourceManager:
-    """Workers by kind ("collector", "learner"); the one that is free the longest goes first."""
+    """Workers by kind ("collector", "learner").
+
+    Of free ones that goes first which has worked last: its environments are made.
+    """
 
     def __init__(self) -> None:
         self._free: dict[str, dict[str, Any]] = {"collector": {}, "learner": {}}
@@ -32,7 +35,7 @@ class NaiveResourceManager:
     def release(self, name: str, id_: str) -> None:
         """A worker has ended its task: it is free again, as it was."""
         if id_ in self._assigned[name]:
-            self._free[name][id_] = self._assigned[name].pop(id_)
+            self._free[name] = {id_: self._assigned[name].pop(id_), **self._free[name]}
 
     def delete(self, name: str, id_: str) -> bool:
         """Forget a worker; whether it was known."""

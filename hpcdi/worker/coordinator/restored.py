@@ -30,18 +30,20 @@ class Restored:
 
     def into(self, partitions: Mapping[int, Partition]) -> list[tuple[int, AdmitBlock]]:
         """Let partitions be what they were, if they can; gives what learners must read again."""
-        by_name = {f"rank{rank}": (rank, part) for rank, part in partitions.items()}
         states, self._states = self._states, {}
-        if by_name.keys() != states.keys():
+        if len(partitions) != len(states):
             return []
-        sizes = {name: part.buffer.replay_buffer_size for name, (_, part) in by_name.items()}
-        if any(state["buffer"]["capacity"] != sizes[name] for name, state in states.items()):
+        # in their order: after a death the learners' ranks are others than after a restart
+        names = sorted(states, key=lambda name: int(name.removeprefix("rank")))
+        pairs = [(rank, states[name]) for rank, name in zip(sorted(partitions), names, strict=True)]
+        sizes = {rank: part.buffer.replay_buffer_size for rank, part in partitions.items()}
+        if any(state["buffer"]["capacity"] != sizes[rank] for rank, state in pairs):
             return []
         orders = []
-        for name, (rank, part) in by_name.items():
-            again = part.load_state_dict(states[name], self._published)
+        for rank, state in pairs:
+            again = partitions[rank].load_state_dict(state, self._published)
             orders += [(rank, order) for order in again]
-            for block in states[name]["blocks"]:
+            for block in state["blocks"]:
                 if block["end_id"] >= 0:
                     self._published.pop(block["path"], None)
         return orders

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import starmap
 
-from hpcdi.comm.fault_messages import Heartbeat, RankLost
+from hpcdi.comm.fault_messages import Heartbeat, RankLost, ScaleCollectors
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -31,6 +31,7 @@ from hpcdi.errors import EXIT_FAILED
 from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
 from hpcdi.worker.coordinator.counters import Counters, Timeouts
+from hpcdi.worker.coordinator.crew import Crew
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
 from hpcdi.worker.coordinator.losses import WithLosses
 from hpcdi.worker.coordinator.partition import Partition
@@ -72,6 +73,7 @@ class Scheduler(WithLosses):
         self.desk = desk
         self.snapshots = snapshots
         self.commander = commander
+        self.crew = Crew(commander, self.life.survival, timeouts.rest_s)
         self._book = TaskBook(timeouts, learners)
         self._observe = observe
 
@@ -125,6 +127,8 @@ class Scheduler(WithLosses):
                 self.desk.named.push(message)
             case SnapshotPart():
                 self.snapshots.part(rank, message)
+            case ScaleCollectors():
+                self.crew.want(message.count)  # the next turn gives tasks to them, or ends some
             case Heartbeat():
                 pass
             case _:
@@ -139,6 +143,7 @@ class Scheduler(WithLosses):
         waiting = [rank for rank, part in self.desk.partitions.items() if part.waits]
         for rank, notice in self._book.notices(now, waiting):
             self._observe(rank, notice)
+        self._come_back(now)
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
         orders += self._serve()
@@ -180,13 +185,19 @@ class Scheduler(WithLosses):
                 break
             (rank,) = self._book.give("collector", collect, now)
             orders.append(Order(rank, collect))
-        return orders + self._make_room_for_evaluation(now)
+        return orders + self._close_surplus(now) + self._make_room_for_evaluation(now)
+
+    def _close_surplus(self, now: float) -> list[Order]:
+        """End collect tasks where fewer collectors are wanted than work."""
+        surplus = self._book.close_surplus(self.crew.working, now)
+        return [Order(running.rank, CloseTask(running.task.task_id)) for running in surplus]
 
     def _worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
         self.life.ready(rank, message)
         if not self.life.is_on:
             return []  # it has its Stop already
         self._book.add_worker(rank, message)
+        self.crew.fit()
         return self._assign(now)
 
     def _make_room_for_evaluation(self, now: float) -> list[Order]:

@@ -18,11 +18,13 @@ class Survival:
         rules: what the user wants.
         is_possible: the MPI library lets the others live when a rank is killed.
         learners_on_gpu: learners speak by NCCL, which cannot be left in the middle of a step.
+        each_learner_needs_one: a collector: on-policy, a batch has a piece for each learner.
     """
 
     rules: SurvivalConfig = field(default_factory=SurvivalConfig)
     is_possible: bool = False
     learners_on_gpu: bool = False
+    each_learner_needs_one: bool = False
     _alive: dict[int, WorkerReady] = field(default_factory=dict)
     _idle: set[int] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Survival:
         rules = config.system.survival
         if config.system.deterministic:
             rules = dataclasses.replace(rules, on_collector_death="abort", on_learner_death="abort")
-        return cls(rules, is_possible, config.policy.cuda)
+        return cls(rules, is_possible, config.policy.cuda, config.policy.on_policy)
 
     def come(self, rank: int, message: WorkerReady) -> None:
         """A worker has come."""
@@ -71,6 +73,8 @@ class Survival:
             return ""
         if len(self.left(role)) == 1:
             return f"it was the last {role}"
+        if role == "collector" and len(self.left(role)) <= self.collectors_needed:
+            return "on-policy there must be a collector to each learner"
         rule = {"collector": self.rules.on_collector_death, "learner": self.rules.on_learner_death}
         if rule[role] == "abort":
             return f"system.survival.on_{role}_death is 'abort'"
@@ -78,14 +82,27 @@ class Survival:
             return "learners on GPUs cannot form their group anew"
         return ""
 
+    @property
+    def collectors_needed(self) -> int:
+        """With fewer the run cannot go on."""
+        return len(self.left("learner")) if self.each_learner_needs_one else 1
+
     def goes_on_after_error(self, rank: int) -> bool:
         """Whether a worker that has raised is to die alone."""
         is_wanted = self.rules.on_worker_error == "continue"
         return is_wanted and self.is_possible and not self.why_not_without(rank)
 
     def dismiss(self, rank: int) -> None:
-        """A worker is there, and can do nothing any more."""
+        """A worker is there, and can do nothing now."""
         self._idle.add(rank)
+
+    def recall(self, rank: int) -> None:
+        """It may be able to again."""
+        self._idle.discard(rank)
+
+    def report_of(self, rank: int) -> WorkerReady:
+        """What a worker said when it came."""
+        return self._alive[rank]
 
     def lose(self, rank: int) -> str:
         """A worker has died, and the run goes on; gives what it was."""

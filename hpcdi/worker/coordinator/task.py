@@ -38,7 +38,12 @@ class DiesAlone:
     failure: WorkerFailed
 
 
-Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone
+@dataclass(frozen=True)
+class ComesBack:
+    """A collector without environments has paused for long enough: it may make them anew."""
+
+
+Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack
 
 QUIET_S = 60.0
 """After so long without a word one wonders whether a rank hangs."""
@@ -186,6 +191,23 @@ class TaskBook:
         oldest = min(open_tasks, key=lambda task: task.started)
         oldest.closing = now
         return oldest
+
+    def close_surplus(self, space: int, now: float) -> list[RunningTask]:
+        """Collect tasks to end where more are under way than there is `space` for, newest first."""
+        staying = [
+            (running, running.task.eval_flag)
+            for running in self._running.values()
+            if isinstance(running.task, CollectTask) and running.closing is None
+        ]
+        newest_first = sorted(
+            (running for running, is_evaluation in staying if not is_evaluation),
+            key=lambda running: running.started,
+            reverse=True,
+        )
+        surplus = newest_first[: max(len(staying) - space, 0)]
+        for task in surplus:
+            task.closing = now
+        return surplus
 
     def late(self, now: float) -> list[tuple[int, TaskLate]]:
         """Collect tasks that were told to end too long ago, each told once, with their rank."""
