@@ -11,5 +11,5 @@ accident.
 
 Life of a message::
 
-    dataclass ──wire.encode──► head (pickle 5) + frames (array bytes) ──Isend──► ... ──► dataclass
+    dataclass ──wire.encode──► head (JSON) + frames (array bytes) ──Isend──► ... ──► dataclass
 """

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpcdi.comm.wire import pack, unpack
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.watchdog import WAITING
 
@@ -219,20 +220,44 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
     """Member `src`'s object, on every member; what the others give is not looked at."""
     if get_world_size() == 1:
         return value
-    box = [value if get_rank() == src else None]
+    is_source = get_rank() == src
+    data = _packed(value) if is_source else torch.empty(0, dtype=torch.uint8, device=_device())
     with together(f"what learner {src} gives"):
-        dist.broadcast_object_list(box, src)
-    return box[0]
+        size = torch.tensor([data.numel()], device=data.device)
+        dist.broadcast(size, src)
+        data = data if is_source else data.new_empty(int(size))
+        dist.broadcast(data, src)
+    return value if is_source else unpack(data.cpu().numpy())
 
 
 def gather_objects(value: Any) -> list[Any]:
     """Every member's object, in the order of ranks, on every member."""
     if get_world_size() == 1:
         return [value]
-    gathered: list[Any] = [None] * get_world_size()
+    data = _packed(value)
     with together("what the others give"):
-        dist.all_gather_object(gathered, value)
-    return gathered
+        sizes = [torch.empty(1, dtype=torch.int64, device=data.device) for _ in _members()]
+        dist.all_gather(sizes, torch.tensor([data.numel()], device=data.device))
+        longest = int(max(sizes))
+        padded = torch.nn.functional.pad(data, (0, longest - data.numel()))
+        gathered = [data.new_empty(longest) for _ in _members()]
+        dist.all_gather(gathered, padded)
+    return [
+        unpack(own[: int(size)].cpu().numpy()) for own, size in zip(gathered, sizes, strict=True)
+    ]
+
+
+def _members() -> range:
+    return range(get_world_size())
+
+
+def _packed(value: Any) -> torch.Tensor:
+    """A value's bytes where the group can send them from."""
+    return torch.from_numpy(pack(value)).to(_device())
+
+
+def _device() -> str:
+    return "cuda" if get_world_size() > 1 and dist.get_backend() == "nccl" else "cpu"
 
 
 def _tensor_of(x: Any) -> torch.Tensor:
@@ -242,5 +267,4 @@ def _tensor_of(x: Any) -> torch.Tensor:
     if not isinstance(x, numbers.Real):  # numpy's are
         raise TypeError(f"not a number or a tensor: {type(x).__name__}")
     dtype = torch.int64 if isinstance(x, numbers.Integral) else torch.float64
-    device = "cuda" if get_world_size() > 1 and dist.get_backend() == "nccl" else "cpu"
-    return torch.tensor(x, dtype=dtype, device=device)
+    return torch.tensor(x, dtype=dtype, device=_device())

@@ -12,7 +12,7 @@ Who says what::
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
 
-Anything that exists per item travels as an array. About ranks that die: `fault_messages`.
+What exists per item travels as an array. About ranks that die: `fault_messages`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdi.comm.plain import sendable
 from hpcdi.types import Array, Lockstep, ShardRef
 
 
 @dataclass(frozen=True)
 class Message:
     """Base of all messages."""
+
+    def __init_subclass__(cls) -> None:
+        sendable(cls)
 
 
 # ---------------------------------------------------------------------------- worker -> coordinator
@@ -79,10 +83,9 @@ class CollectProgress(Message):
 
 @dataclass(frozen=True)
 class CollectResult(Message):
-    """A collect or evaluation task has ended.
+    """A task has ended: an evaluation with all its episodes, a collect task with its last ones.
 
-    The episodes are all of an evaluation, and the last ones of a collect task, which has told of
-    each as it ended. An evaluation that was cut short is not `is_complete`: it lacks the long ones.
+    An evaluation that was cut short is not `is_complete`: it lacks the long ones.
     """
 
     task_id: str
@@ -148,7 +151,7 @@ class SnapshotPart(Message):
     name: str
     files: dict[str, dict[str, int]]  # file -> ``bytes, crc32``
     train_iter: int
-    stall_s: float  # seconds that the learner stood still for it
+    stall_s: float  # that the learner stood still for it
     error: str = ""
 
 
@@ -188,8 +191,6 @@ class Goodbye(Message):
 
 
 # ---------------------------------------------------------------------------- coordinator -> worker
-
-
 @dataclass(frozen=True)
 class CollectTask(Message):
     """Collect (or evaluate) until the environments are done or the task is closed."""
@@ -199,8 +200,7 @@ class CollectTask(Message):
     policy_id: str
     eval_flag: bool
     setting: dict[str, Any]  # keyword arguments of the policy's forward, e.g. ``{"eps": 0.5}``
-    publish_above: float = float("inf")
-    """An evaluation better than this publishes its policy as the best one."""
+    publish_above: float = float("inf")  # a better evaluation publishes its policy as the best
     lockstep: Lockstep | None = None  # of a deterministic run
 
 

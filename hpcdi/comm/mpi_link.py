@@ -145,7 +145,8 @@ class MpiLink:
             ]
         if incoming.frame_requests and not MPI.Request.Testall(incoming.frame_requests):
             return None
-        return decode(incoming.head, incoming.frames)
+        message: Message = decode(incoming.head, incoming.frames)
+        return message
 
     def _forget_sent(self) -> None:
         for waiting in self._outgoing.values():

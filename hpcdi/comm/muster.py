@@ -7,10 +7,12 @@ not an accident.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.wire import pack, unpack
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.watch import Watch
 
@@ -42,28 +44,33 @@ class Muster:
         self._round += 1
         if self._comm.rank:
             self._watch.rest()
-            sending = self._comm.isend(value, 0, self._round)
+            packed = pack(value)
+            sending = self._comm.Isend([packed, MPI.BYTE], 0, self._round)
             answered: R = self._next()[1]
-            sending.wait()
+            sending.Wait()
             return answered
         reports = {0: value}
         while missing := [rank for rank in range(self._comm.size) if rank not in reports]:
             self._watch.wait_for(self._name(missing))
-            rank, report = self._next()  # type: tuple[int, T]
+            rank, report = self._next()
             reports[rank] = report
         made = answer([reports[rank] for rank in range(self._comm.size)])
+        packed = pack(made)
         for sending in [
-            self._comm.isend(made, rank, self._round) for rank in range(1, self._comm.size)
+            self._comm.Isend([packed, MPI.BYTE], rank, self._round)
+            for rank in range(1, self._comm.size)
         ]:
-            sending.wait()
+            sending.Wait()
         return made
 
-    def _next(self) -> tuple[int, T]:
+    def _next(self) -> tuple[int, Any]:
         """Source and content of the next message of this round."""
         backoff = Backoff(longest_s=10e-3)
         status = MPI.Status()
         while True:
-            message = self._comm.improbe(MPI.ANY_SOURCE, self._round, status)
+            message = self._comm.Improbe(MPI.ANY_SOURCE, self._round, status)
             if message is not None:
-                return status.Get_source(), message.recv()
+                packed = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+                message.Recv([packed, MPI.BYTE])
+                return status.Get_source(), unpack(packed)
             backoff.nap()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hpcdi.comm.plain import sendable
 
+
+@sendable
 @dataclass(frozen=True)
 class Begun:
     """MPI, as it has started on this rank.
@@ -24,6 +27,7 @@ class Begun:
     start_s: float = 0.0
 
 
+@sendable
 @dataclass(frozen=True)
 class Link:
     """How fast two ranks talk.
@@ -39,6 +43,7 @@ class Link:
     bytes_per_s: float
 
 
+@sendable
 @dataclass(frozen=True)
 class Reduced:
     """A process group that has worked.

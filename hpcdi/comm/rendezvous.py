@@ -58,12 +58,16 @@ class MpiMeeting:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.rank: int = comm.Get_rank()
-        self.hosts: Sequence[str] = comm.allgather(platform.node())
+        from hpcdi.comm.world import collect  # a group of threads needs no MPI
+
+        self.hosts: Sequence[str] = collect(comm, platform.node())
         self._comm = comm
 
     def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
         """See `Meeting.share`; collective."""
-        shared: tuple[str, int] = self._comm.bcast(address, root=0)
+        from hpcdi.comm.world import share
+
+        shared: tuple[str, int] = share(self._comm, address)
         return shared
 
 

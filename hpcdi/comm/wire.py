@@ -1,21 +1,20 @@
 """A message as bytes: a small head, and the bytes of its large arrays as they lie in memory.
 
-The head is a pickle (protocol 5) without the arrays' bytes; small arrays follow in the same buffer,
-large ones are frames of their own that are sent from and received into their memory (an array with
-strides is copied into the pickle first). Messages travel only between the ranks of one job; nothing
-pickled is ever read from a file.
+The head is JSON without the arrays' bytes (see `plain`); small arrays follow in the same buffer,
+large ones are frames of their own that are sent from and received into their memory.
 """
 
 from __future__ import annotations
 
-import pickle
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.messages import Message
+from hpcdi.comm.plain import flatten, restore
 from hpcdi.errors import CommError
 from hpcdi.types import Array
 
@@ -23,7 +22,7 @@ INLINE_BYTES = 32 << 10
 """Arrays up to this size ride in the head's buffer: one MPI message instead of two."""
 
 _ALIGNMENT = 16
-_PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the pickle
+_PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
 
 
@@ -35,22 +34,24 @@ class Encoded:
     frames: tuple[memoryview, ...]
 
 
-def encode(message: Message) -> Encoded:
+def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
     """Bytes of a message; frames are views of the message's own arrays.
+
+    Args:
+        message: of type `Message`, or any value that `plain.flatten` takes.
+        inline_bytes: arrays up to this size have no frame of their own.
 
     Raises:
         CommError: the message holds something that has no bytes.
     """
-    buffers: list[pickle.PickleBuffer] = []
     try:
-        body = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        body, views = flatten(message)
+    except CommError as error:
         raise CommError(
             f"a {type(message).__name__} cannot be sent: {error}. Messages hold numbers, texts, "
             "arrays, and containers of these"
         ) from error
-    views = [buffer.raw() for buffer in buffers]
-    inline = [len(view) <= INLINE_BYTES for view in views]
+    inline = [len(view) <= inline_bytes for view in views]
     head = bytearray(_PREFIX.pack(len(views), len(body)))
     for view, is_inline in zip(views, inline, strict=True):
         head += _ENTRY.pack(len(view), not is_inline)
@@ -70,14 +71,18 @@ def frame_sizes(head: Array) -> list[int]:
     return [size for size, is_frame in entries if is_frame]
 
 
-def decode(head: Array, frames: Sequence[Array]) -> Message:
-    """The message of a head and its frames; its arrays are views of them."""
+def decode(head: Array, frames: Sequence[Array]) -> Any:
+    """The message of a head and its frames; its arrays are views of them.
+
+    Raises:
+        CommError: it is of a class that may not be sent.
+    """
     view = head.data
     count, body_size = _PREFIX.unpack_from(view)
     at = _PREFIX.size
     entries = list(_ENTRY.iter_unpack(view[at : at + count * _ENTRY.size]))
     at += count * _ENTRY.size
-    body = view[at : at + body_size]
+    body = bytes(view[at : at + body_size])
     at += body_size
     separate = iter(frames)
     buffers: list[memoryview] = []
@@ -88,8 +93,17 @@ def decode(head: Array, frames: Sequence[Array]) -> Message:
             at += _padding(at)
             buffers.append(view[at : at + size])
             at += size
-    message: Message = pickle.loads(body, buffers=buffers)  # noqa: S301 (ranks of one job)
-    return message
+    return restore(body, buffers)
+
+
+def pack(value: Any) -> Array:
+    """A value as one piece of bytes, uint8 [n]; see `encode`."""
+    return encode(value, sys.maxsize).head
+
+
+def unpack(packed: Array) -> Any:
+    """The value that `pack` took; its arrays are views of the bytes."""
+    return decode(packed, ())
 
 
 def _padding(at: int) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcdi.comm.mpi_link import MpiLink
+from hpcdi.comm.wire import pack, unpack
 from hpcdi.errors import LaunchError
 
 T = TypeVar("T")
@@ -33,12 +35,12 @@ class World:
 
     def share(self, value: T, root: int = 0) -> T:
         """`value` of rank `root`, on every rank (collective)."""
-        shared: T = self.comm.bcast(value, root=root)
+        shared: T = share(self.comm, value, root)
         return shared
 
     def collect(self, value: T) -> list[T]:
         """Every rank's `value`, on every rank (collective)."""
-        values: list[T] = self.comm.allgather(value)
+        values: list[T] = collect(self.comm, value)
         return values
 
     def open_link(self) -> MpiLink:
@@ -49,6 +51,27 @@ class World:
         """Communicator of the ranks that say they are members (collective); None for the others."""
         group = self.comm.Split(0 if member else MPI.UNDEFINED, self.rank)
         return None if group == MPI.COMM_NULL else group
+
+
+def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
+    """`value` of rank `root`, on every rank (collective)."""
+    is_root = comm.Get_rank() == root
+    packed = pack(value) if is_root else np.empty(0, np.uint8)
+    size = np.array([len(packed)], np.int64)
+    comm.Bcast(size, root)
+    packed = packed if is_root else np.empty(int(size[0]), np.uint8)
+    comm.Bcast([packed, MPI.BYTE], root)
+    return value if is_root else unpack(packed)
+
+
+def collect(comm: MPI.Comm, value: Any) -> list[Any]:
+    """Every rank's `value`, on every rank (collective)."""
+    packed, sizes = pack(value), np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([len(packed)], np.int64), sizes)
+    counts = sizes.tolist()
+    gathered = np.empty(sum(counts), np.uint8)
+    comm.Allgatherv([packed, MPI.BYTE], [gathered, counts, MPI.BYTE])
+    return [unpack(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
 
 
 def open_world() -> World:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hpcdi
+from hpcdi.comm.plain import sendable
 from hpcdi.launch.run_folder import git_commit, versions
 from hpcdi.launch.topology import thread_variables
 
@@ -22,6 +23,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 
 
+@sendable
 @dataclass(frozen=True)
 class Software:
     """Versions that have to be the same on all ranks.
@@ -37,6 +39,7 @@ class Software:
     versions: Mapping[str, str]
 
 
+@sendable
 @dataclass(frozen=True)
 class Cores:
     """Where a rank may run.
@@ -54,6 +57,7 @@ class Cores:
     asked: int = 0
 
 
+@sendable
 @dataclass(frozen=True)
 class Memory:
     """What a host has to give; a limit of 0 is none."""
@@ -64,6 +68,7 @@ class Memory:
     shm_free_bytes: int
 
 
+@sendable
 @dataclass(frozen=True)
 class Limits:
     """Bounds of this process; -1 is unlimited."""
@@ -74,6 +79,7 @@ class Limits:
     has_infiniband: bool
 
 
+@sendable
 @dataclass(frozen=True)
 class Gpus:
     """CUDA devices that a rank sees.

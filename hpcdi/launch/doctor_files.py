@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdi.comm.plain import sendable
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
 from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding, ranks_text, together
@@ -27,6 +28,7 @@ _LATE_S = 1.0
 ELSEWHERE = "give another folder: hpcdi doctor DIR, hpcdi train --run-dir DIR/NAME"
 
 
+@sendable
 @dataclass(frozen=True)
 class Place:
     """Where and for what the doctor looks.
@@ -44,6 +46,7 @@ class Place:
     learners: int
 
 
+@sendable
 @dataclass(frozen=True)
 class Folder:
     """Where runs would be written, as rank 0 sees it.

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from hpcdi.comm.failure import abort_job
 from hpcdi.comm.muster import Muster
+from hpcdi.comm.plain import sendable
 from hpcdi.comm.probe_facts import Begun
 from hpcdi.comm.world import World
 from hpcdi.errors import EXIT_FAILED, HpcdiError
@@ -39,6 +40,7 @@ class Shown(Protocol):
         """Give the verdict and the exit code."""
 
 
+@sendable
 @dataclass(frozen=True)
 class Given:
     """A rank's facts for a check, or the error that kept it from having them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import sys
@@ -106,8 +107,7 @@ def _agree(arguments: TrainArguments, world: Any, held: ExitStack) -> Agreement:
     }
     placement = world.collect(facts)
     agreement = _prepare(arguments, placement, held) if world.rank == 0 else None
-    shared: Agreement = world.share(agreement)
-    return shared
+    return Agreement(**world.share(agreement and dataclasses.asdict(agreement)))
 
 
 def _prepare(
