@@ -4,10 +4,12 @@ In a row: one run over five ranks loses all its processes at a random moment, is
 at last it is left alone until it is solved. Nothing that was published may be lost, no temporary
 file and no lock may be left, and rank 0 must have counted the environment steps that lie in shards
 (and those that a kill has cost: what collectors had not published, less than a second's).
+Deterministic: the same, and at last counters and weights must be those, to the bit, of a run that
+was never killed.
 Large: the learner's stall while a snapshot is taken of a buffer with 1e6 items, and the seconds
 from the command to the first new train iteration, for a fresh start and for a resumed run.
 
-    python tools/bench_resume.py                 20 kills and 1e6 rows: some 20 minutes
+    python tools/bench_resume.py                 20 kills, twice, and 1e6 rows: some 25 minutes
     python tools/bench_resume.py --quick         3 kills and 5e4 rows
 """
 
@@ -20,10 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench_faults import Trial
 from figures import Row, at_most, show
+from safetensors.numpy import load_file
 
 from hpcdi.launch.resume import newest_snapshot
 from hpcdi.store.block import survey_block
@@ -31,32 +35,20 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 
 STOP_VALUE = 195
+ENDLESS = "policy.other.commander.max_train_iter=1e9"
+SAME = (
+    "system.deterministic=true", "system.snapshot_rounds=2", "policy.learn.update_per_collect=40",
+    "policy.eval.evaluator.eval_freq=400", "policy.model.encoder_hidden_size_list=[16]",
+)  # fmt: skip
+COUNTERS = ("env_steps", "train_iter", "episodes")
 STALL_S, LATER_S = 0.1, 10.0
 
 
 def kills_in_a_row(folder: Path, kills: int) -> list[Row]:
     """Kill a run, resume it, and again; then let it be solved."""
-    dice = random.Random(0)
-    trial = Trial(folder, [], dice)
-    published: set[Path] = set()
-    counted, back = 0, 0
-    for _ in range(kills):
-        begun = int(trial.status().get("train_iter", 0))
-        trial.wait(iterates_beyond(trial, begun))
-        moment = time.monotonic() + dice.uniform(0.0, 4.0)
-        trial.wait(lambda until=moment: time.monotonic() >= until)  # type: ignore[misc]
-        trial.wait(lambda: bool(list((trial.run / "snapshots").glob("snapshot_*"))))
-        published |= trial.shards()
-        trial.kill_all()
-        trial.start("--resume", str(trial.run), "policy.other.commander.max_train_iter=1e9")
-        back += int(trial.status().get("train_iter", 0)) < counted
-        counted = max(counted, int(trial.status().get("train_iter", 0)))
-    trial.wait(iterates_beyond(trial, counted))
-    trial.kill_all()
-    trial.start(
-        "--resume", str(trial.run), f"env.stop_value={STOP_VALUE}",
-        "policy.other.commander.max_train_iter=1e9",
-    )  # fmt: skip
+    trial = Trial(folder, [ENDLESS], random.Random(0))
+    published = kill_again_and_again(trial, kills)
+    trial.start("--resume", str(trial.run), f"env.stop_value={STOP_VALUE}", ENDLESS)
     trial.wait()
     run = json.loads((trial.run / "run.json").read_text())
     stored = sum(transitions(path) for path in trial.shards())
@@ -73,6 +65,50 @@ def kills_in_a_row(folder: Path, kills: int) -> list[Row]:
             peer="those that lie in shards"),
         at_most("times that a restart hung", int(trial.hung), "times", 0),
     ]  # fmt: skip
+
+
+def kill_again_and_again(trial: Trial, kills: int) -> set[Path]:
+    """Kill all processes of a run at random moments, resuming it in between; gives its shards."""
+    published: set[Path] = set()
+    for number in range(kills):
+        if number:
+            trial.start("--resume", str(trial.run), ENDLESS)
+        trial.wait(iterates_beyond(trial, int(trial.status().get("train_iter", 0))))
+        moment = time.monotonic() + trial.dice.uniform(0.0, 4.0)
+        trial.wait(lambda until=moment: time.monotonic() >= until)  # type: ignore[misc]
+        trial.wait(lambda: bool(list((trial.run / "snapshots").glob("snapshot_*"))))
+        published |= trial.shards()
+        trial.kill_all()
+    return published
+
+
+def repeated(folder: Path, kills: int) -> list[Row]:
+    """The same of a deterministic run, and one that nobody disturbs."""
+    killed = Trial(folder / "killed", [*SAME, ENDLESS], random.Random(1))
+    kill_again_and_again(killed, kills)
+    done = int(newest_snapshot(RunLayout(killed.run)).facts["train_iter"])
+    limit = f"policy.other.commander.max_train_iter={done + 300}"
+    killed.start("--resume", str(killed.run), limit)
+    killed.wait()
+    whole = Trial(folder / "whole", [*SAME, limit], random.Random(1))
+    whole.wait()
+    ends = [json.loads((trial.run / "run.json").read_text()) for trial in (killed, whole)]
+    one, other = ({name: end["figures"][name] for name in COUNTERS} for end in ends)
+    told = f"{one} and {other}; restarts {ends[0]['restarts']}"
+    differing = sum(one[name] != other[name] for name in COUNTERS)
+    return [
+        at_most(f"{kills} kills in a row, deterministic: exit codes",
+                killed.process.returncode + whole.process.returncode, "", 0),
+        at_most("counters that differ from an undisturbed run's", differing, "counters", 0,
+                peer=told),
+        at_most("weights that differ, to the bit", int(weights(killed) != weights(whole)), "", 0),
+    ]  # fmt: skip
+
+
+def weights(trial: Trial) -> dict[str, bytes]:
+    """Of the last policy."""
+    file = trial.run / "checkpoints" / "ckpt_final" / "policy.safetensors"
+    return {name: tensor.tobytes() for name, tensor in load_file(file).items()}
 
 
 def iterates_beyond(trial: Trial, begun: int) -> Callable[[], bool]:
@@ -136,16 +172,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=("kills", "large"))
+    parser.add_argument("--only", choices=("kills", "repeated", "large"))
     parser.add_argument("--quick", action="store_true", help="3 kills, 5e4 rows")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
     kills, rows = (3, 50_000) if given.quick else (given.kills, given.rows)
     with tempfile.TemporaryDirectory() as folder:
-        if given.only != "large":
-            show(kills_in_a_row(Path(folder) / "kills", kills), given.json)
-        if given.only != "kills":
-            show(large(Path(folder) / "large", rows), given.json)
+        for name, part in (
+            ("kills", partial(kills_in_a_row, kills=kills)),
+            ("repeated", partial(repeated, kills=kills)),
+            ("large", partial(large, rows=rows)),
+        ):
+            if given.only in (None, name):
+                show(part(Path(folder) / name), given.json)
     return 0
 
 

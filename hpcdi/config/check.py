@@ -77,6 +77,11 @@ def _deterministic_problems(config: Any) -> list[Problem]:
     for is_wrong, path, said in (
         (policy.on_policy, "policy.on_policy", "learning on-policy cannot be deterministic yet"),
         (
+            policy.collect.collector.collector_max is not None,
+            "policy.collect.collector.collector_max",
+            "a deterministic run has the same collectors from start to end",
+        ),
+        (
             not hasattr(commander, "make_task"),
             "policy.other.commander.type",
             "a deterministic run needs one with a method make_task, as 'solo' has it",

@@ -250,6 +250,10 @@ def test_the_stop_value_ends_the_run() -> None:
             },
             "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit",
         ),
+        (
+            {"policy": {"collect": {"collector": {"collector_max": 4}}}},
+            "policy.collect.collector.collector_max",
+        ),
     ],
 )
 def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> None:
