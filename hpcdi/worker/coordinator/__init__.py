@@ -1,10 +1,14 @@
 """Rank 0: who does what, and when the run is over.
 
 Owns: tasks and who sets them (`task`, `*_parallel_commander`), who is free (`resource_manager`),
-what is learnt from (`replay_desk`, each learner's `partition`, `on_policy`), how a run begins and
-ends (`lifecycle`), the decisions about all that (`scheduler`: messages and time in, orders out,
-nothing else), the loop that carries them out (`coordinator`), what people see (`view`, `records`,
-`progress`); for a run in one process, its commander (`base_serial_commander`). May import:
+what is learnt from (`replay_desk`, each learner's `partition` and `backlog`, `on_policy`; those of
+callers, `named_buffers`), how a run begins and ends (`lifecycle`), without whom it goes on
+(`survival`, `losses`) and how many collectors work (`crew`), when snapshots are taken (`snapshots`,
+`snapshot_keeper`) and gone on from (`resume`, `restored`), the decisions about all that
+(`scheduler`: messages and time in, orders out, nothing else; the same each time, `lockstep`), the
+loop that carries them out (`coordinator`, its parts put together in `assembly`), what people see
+(`view`, `records`, `progress`, with its `counters`); for a run in one process, its commander
+(`base_serial_commander`). May import:
 `worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
 decision that needs no clock, no MPI and no file can be tested with ``==``.
 
