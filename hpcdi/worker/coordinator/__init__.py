@@ -8,9 +8,9 @@ callers, `named_buffers`), how a run begins and ends (`lifecycle`), without whom
 (`scheduler`: messages and time in, orders out, nothing else; the same each time, `lockstep`), the
 loop that carries them out (`coordinator`, its parts put together in `assembly`), what people see
 (`view`, `records`, `progress`, with its `counters`); for a run in one process, its commander
-(`base_serial_commander`). May import:
-`worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
-decision that needs no clock, no MPI and no file can be tested with ``==``.
+(`base_serial_commander`). May import: `worker.replay_buffer`, `policy`, `store`, `comm`, `config`,
+`utils`, `types`, `errors`. Why so: a decision that needs no clock, no MPI and no file can be tested
+with ``==``.
 
 Life of a run::
 
