@@ -94,9 +94,9 @@ def _check(status: RunStatus, wanted: int) -> int:
     ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
     if wanted > ranks:
         raise LaunchError(
-            f"{run} has {ranks} collector ranks, and none can be added while it runs; start it "
-            f"with more: hpcdi train --resume {run} -n N, N = {len(status.facts['placement'])} "
-            f"+ {wanted - ranks}"
+            f"{run} has {ranks} collector ranks, and none can be added while it runs; stop it, and "
+            f"go on with more: hpcdi train --resume {run} "
+            f"-n {len(status.facts['placement']) + wanted - ranks}"
         )
     return ranks
 

@@ -185,7 +185,8 @@ def _collectors(status: RunStatus) -> list[str]:
         return []
     waiting = told["there"] - told["working"]
     parts = [f"{told['working']} of {ranks} work"]
-    parts += [f"{waiting} wait until they are wanted"] if waiting else []
+    if waiting:
+        parts.append(f"{waiting} wait{'s' * (waiting == 1)} until wanted")
     return [_line("collectors", ", ".join(parts))]
 
 

@@ -56,7 +56,7 @@ def test_collectors_wait_until_one_dies_or_more_are_wanted(start: Start) -> None
     job.until(lambda: collectors(job).get("there") == 4)
     assert collectors(job) == {"working": 1, "there": 4, "wanted": 1}
     (first,) = collecting(job.run_dir)
-    assert "1 of 4 work, 3 wait until they are wanted" in hpcdi("status", job.run_dir).stdout
+    assert "1 of 4 work, 3 wait until wanted" in hpcdi("status", job.run_dir).stdout
 
     # one dies: another begins
     placement = json.loads((job.run_dir / "run.json").read_text())["placement"]

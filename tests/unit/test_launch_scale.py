@@ -75,7 +75,7 @@ def test_more_than_there_are_ranks(layout: RunLayout, capsys: pytest.CaptureFixt
     assert asked(layout, 5) == EXIT_USAGE
     said = capsys.readouterr().err
     assert "has 2 collector ranks, and none can be added while it runs" in said
-    assert "-n N, N = 4 + 3" in said
+    assert "-n 7" in said
     assert not layout.scale_file.exists()
 
 
