@@ -13,6 +13,8 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
 from hpcdi.launch import resume, run_folder, run_lock, words
 from hpcdi.launch.allocation import allocation
 from hpcdi.launch.placement import table
+from hpcdi.launch.scale import ScaleFile
+from hpcdi.launch.time_limit import TimeLimit
 from hpcdi.launch.topology import learner_count, working_collectors
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.utils.watchdog import Watchdog
@@ -29,15 +31,12 @@ def coordinate(context: Any, ends_at: float) -> int:
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     from hpcdi.comm.failure import abort_job, describe, headline
-    from hpcdi.launch.scale import ScaleFile
-    from hpcdi.launch.time_limit import TimeLimit
     from hpcdi.utils.log import LOGGER, forget_events_after, say
     from hpcdi.worker.coordinator import Coordinator
 
     layout, config = context.layout, context.config
     limit = TimeLimit(ends_at, context.stop_request)
-    collectors = context.link.size - 1 - learner_count(config)
-    requests = ScaleFile(layout, collectors, limit.take)
+    requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     for line in _opening(context):
         say(line)

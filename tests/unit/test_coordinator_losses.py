@@ -53,7 +53,7 @@ def test_the_run_goes_on_without_a_collector() -> None:
     run.progress(3, 10)
     assert run.hear(3, RankLost()) == []
     assert run.scheduler.life.phase is Phase.RUNNING
-    assert run.scheduler.acting == {}
+    assert run.scheduler.crew.acting == {}
     assert run.scheduler.life.silent == [1, 2, 4]
     assert run.scheduler.life.survival.lost == {3: "collector"}
     run.result(2)

@@ -19,10 +19,12 @@ class Crew:
 
     Attributes:
         wanted: collectors that should work; None: all there are.
+        acting: policy version that each collecting rank acts by.
     """
 
     def __init__(self, commander: BaseCommander, survival: Survival, rest_s: float) -> None:
         self.wanted = commander.collector_task_space
+        self.acting: dict[int, int] = {}
         self._commander, self._survival, self._rest_s = commander, survival, rest_s
         self._resting: dict[int, float] = {}  # rank -> until when
         self._rests = Counter[int]()
@@ -68,11 +70,13 @@ class Crew:
         self._survival.dismiss(rank)
         self._resting[rank] = now + self._rest_s * 2 ** self._rests[rank]
         self._rests[rank] += 1
+        self.acting.pop(rank, None)
         self.fit()
 
     def lose(self, rank: int) -> None:
         """A collector has died."""
         self._resting.pop(rank, None)
+        self.acting.pop(rank, None)
         self.fit()
 
     def take_rested(self, now: float) -> list[int]:

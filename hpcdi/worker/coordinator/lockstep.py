@@ -146,7 +146,7 @@ class LockstepScheduler(Scheduler):
         """Count; limits and settings wait for the end of the round."""
         self.counters.env_steps += message.env_steps
         self.counters.episodes += len(message.episode_returns)
-        self.acting[rank] = message.policy_version
+        self.crew.acting[rank] = message.policy_version
         self._book.begun(message.task_id, rank)
         return []
 
@@ -156,7 +156,7 @@ class LockstepScheduler(Scheduler):
 
     def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "collector", rank)
-        self.acting.pop(rank, None)
+        self.crew.acting.pop(rank, None)
         has_reached = self.commander.finish_collector_task(message.task_id, message)
         if not self.life.is_on:
             return []

@@ -25,7 +25,6 @@ class WithLosses(ABC):
     snapshots: SnapshotClock
     commander: BaseCommander
     crew: Crew
-    acting: dict[int, int]
     _book: TaskBook
     _observe: Callable[[int, Message | Notice], None]
 
@@ -65,7 +64,6 @@ class WithLosses(ABC):
         for running in self._book.lose(rank):
             if isinstance(running.task, CollectTask):
                 self.commander.notify_fail_collector_task(running.task)
-        self.acting.pop(rank, None)
         if role == "learner":
             return self._learner_lost(rank, now)
         self.crew.lose(rank)
@@ -86,7 +84,6 @@ class WithLosses(ABC):
         """A collector has no environments: others do its work; without others it is over."""
         task = self._book.finish(message.task_id, "collector", rank)
         self._book.lose(rank)
-        self.acting.pop(rank, None)
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         self.crew.rest(rank, now)

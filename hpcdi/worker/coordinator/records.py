@@ -173,7 +173,7 @@ class RunRecord:
 
     def staleness(self, scheduler: Scheduler) -> int:
         """Train iterations by which the oldest acting policy is behind the learner."""
-        acting = scheduler.acting.values()
+        acting = scheduler.crew.acting.values()
         return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
 
     def _scalars(self, scheduler: Scheduler) -> dict[str, float]:

@@ -67,8 +67,6 @@ class Scheduler(WithLosses):
         survival: Survival | None = None,
     ) -> None:
         self.counters = Counters()
-        self.acting: dict[int, int] = {}
-        """Policy version that each collecting rank acts by."""
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s, survival)
         self.desk = desk
         self.snapshots = snapshots
@@ -211,7 +209,7 @@ class Scheduler(WithLosses):
 
     def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
         self._book.finish(message.task_id, "collector", rank)
-        self.acting.pop(rank, None)
+        self.crew.acting.pop(rank, None)
         reached = self.commander.finish_collector_task(message.task_id, message)
         if reached:
             reason = self.commander.describe_goal(message)
@@ -280,7 +278,7 @@ class Scheduler(WithLosses):
     def _progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
         self.counters.env_steps += message.env_steps
         self.counters.episodes += len(message.episode_returns)
-        self.acting[rank] = message.policy_version
+        self.crew.acting[rank] = message.policy_version
         orders = self._stop_at_limit(now)
         running = self._book.begun(message.task_id, rank)
         if orders or running is None or not isinstance(running.task, CollectTask):

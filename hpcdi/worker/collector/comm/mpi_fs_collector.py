@@ -66,8 +66,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         if context is None:
             raise CommError("a collector's message side needs its place in a run (context=)")
         self._place = context
-        self._collectors: dict[bool, Any] = {}  # whether it evaluates -> parallel collector
-        self._health = Counter[str]()  # of those that are closed
+        self._collectors = _Made()
         self._task = CollectTask("", "", "", eval_flag=False, setting={})
         self._stops = Ends(
             context.link.rank, context.config.system.storage.disk_patience_s,
@@ -121,9 +120,9 @@ class MPIFileSystemCollector(BaseCommCollector):
             return
         super().close()
         for eval_flag in list(self._collectors):
-            self._discard(eval_flag)
+            self._collectors.discard(eval_flag)
         self._outlet.close()
-        report = {**self.meter.report(), **self._outlet.report(), **self._health}
+        report = {**self.meter.report(), **self._outlet.report(), **self._collectors.health}
         self.exit_code = depart(self._place, self.pump, report)
 
     # ------------------------------------------------------------------------------ what tasks call
@@ -138,7 +137,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._task = task
         self._outlet.begin(task.task_id, task.buffer_id)
         if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
-            self._discard(task.eval_flag)
+            self._collectors.discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
         collector.begin(CollectorTask(task.task_id, task.setting, lockstep=task.lockstep))
         if not self._stops.concern(task.task_id):
@@ -203,15 +202,8 @@ class MPIFileSystemCollector(BaseCommCollector):
         """This rank has no environments left: what it has is published, others do its work."""
         LOGGER.info("no environments are left, the task goes back", exc_info=error)
         self._outlet.seal()
-        self._discard(task.eval_flag)
+        self._collectors.discard(task.eval_flag)
         self.send_metadata(TaskReturned(task.task_id, str(error)))
-
-    def _discard(self, eval_flag: bool) -> None:
-        """Close a parallel collector; the next task that needs one makes its environments anew."""
-        collector = self._collectors.pop(eval_flag, None)
-        if collector is not None:
-            self._health.update(collector.health)
-            collector.close()
 
     def _collector_for(self, eval_flag: bool) -> Any:
         if eval_flag not in self._collectors:
@@ -272,6 +264,21 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._stops.end_run()
         for collector in list(self._collectors.values()):
             collector.stop()
+
+
+class _Made(dict[bool, Any]):
+    """Parallel collectors, by whether they evaluate; `health`: what is counted of closed ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.health = Counter[str]()
+
+    def discard(self, eval_flag: bool) -> None:
+        """Close one; the next task that needs one makes its environments anew."""
+        collector = self.pop(eval_flag, None)
+        if collector is not None:
+            self.health.update(collector.health)
+            collector.close()
 
 
 FlaskFileSystemCollector = MPIFileSystemCollector
