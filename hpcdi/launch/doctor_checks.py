@@ -18,6 +18,7 @@ from hpcdi.comm.world import World
 from hpcdi.errors import StoreError
 from hpcdi.launch import doctor_facts, doctor_files, doctor_host, doctor_world
 from hpcdi.launch.doctor_files import Place
+from hpcdi.launch.doctor_quota import quotas_of
 from hpcdi.launch.doctor_report import Finding, ranks_of
 from hpcdi.store import probe as store_probe
 
@@ -152,6 +153,7 @@ def _folder(ground: Ground) -> doctor_files.Folder | None:
     return doctor_files.Folder(
         str(place.folder), kind, mount, store_probe.space(place.folder), umask,
         place.folder.stat().st_mode, store_probe.lock_error(place.scratch),
+        quotas_of(place.folder, kind, mount),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcdi.comm.plain import sendable
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
+from hpcdi.launch.doctor_quota import Quota, judge_quotas
 from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding, ranks_text, together
 from hpcdi.launch.topology import learner_count
 from hpcdi.store.atomic import temporary_beside
@@ -59,6 +60,7 @@ class Folder:
         umask: of this process.
         mode: permissions of the folder.
         lock_error: why HDF5 cannot lock files there; empty: it can.
+        quotas: that hold there, as far as a command tells them.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Folder:
     umask: int
     mode: int
     lock_error: str
+    quotas: tuple[Quota, ...] = ()
 
 
 def place_of(target: Path, cuda: bool) -> Place:
@@ -92,7 +95,7 @@ def judge_folder(folder: Folder) -> Finding:
     if folder.kind in ("tmpfs", "ramfs"):
         advice = f"what is written there takes memory and is gone with it; {ELSEWHERE}"
         findings.append(Finding(WARN, "it is memory, no disk", advice))
-    findings += _room(room)
+    findings += [*_room(room), *judge_quotas(folder.quotas)]
     is_shared = folder.mode & stat.S_ISGID and folder.mode & stat.S_IWGRP
     if is_shared and folder.umask & stat.S_IWGRP:
         advice = "umask 0002, else your group can neither go on with runs nor remove them"
