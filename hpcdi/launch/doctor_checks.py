@@ -20,6 +20,7 @@ from hpcdi.launch import doctor_facts, doctor_files, doctor_host, doctor_world
 from hpcdi.launch.doctor_files import Place
 from hpcdi.launch.doctor_quota import quotas_of
 from hpcdi.launch.doctor_report import Finding, ranks_of
+from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.store import probe as store_probe
 
 MAX_PAIRS = 8
@@ -125,6 +126,11 @@ def _gloo(ground: Ground) -> list[Reduced]:
     return _reduced(ground, "gloo", list(pairs))
 
 
+def _judge_fault_tolerance(states: list[str], ground: Ground) -> Finding:
+    is_ours = LAUNCHER_VARIABLE in os.environ
+    return doctor_world.judge_fault_tolerance(states, ground.begun.library, is_ours=is_ours)
+
+
 def _nccl(ground: Ground) -> list[Reduced]:
     return _reduced(ground, "nccl", [tuple(ground.nccl)] if ground.nccl else [])
 
@@ -202,7 +208,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         _ulfm,
-        {"rank death": lambda f, g: doctor_world.judge_fault_tolerance(f, g.begun.library)},
+        {"rank death": _judge_fault_tolerance},
     ),
     Check(_transport, {"transport": _judge_transport}),
     Check(_links, {"messages": lambda f, g: doctor_world.judge_links(f[0], g.hosts)}),

@@ -99,8 +99,14 @@ def _differences(what: str, values: Sequence[str], hosts: Sequence[str]) -> list
     ]
 
 
-def judge_fault_tolerance(states: Sequence[str], library: str) -> Finding:
-    """Whether the other ranks can outlive a dead one (ULFM)."""
+def judge_fault_tolerance(states: Sequence[str], library: str, *, is_ours: bool) -> Finding:
+    """Whether the other ranks can outlive a dead one (ULFM).
+
+    Args:
+        states: of every rank: "active", "inactive" or something else.
+        library: of MPI.
+        is_ours: hpcdi has started mpirun, as `hpcdi train` does for runs, with ULFM.
+    """
     common, others = dissenters(states)
     if others:
         return Finding(WARN, "ULFM is active on some ranks only: a dead rank ends the job",
@@ -110,6 +116,8 @@ def judge_fault_tolerance(states: Sequence[str], library: str) -> Finding:
                        "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
     if common == "active":
         return Finding(OK, "ULFM is built in and active")
+    if common == "inactive" and is_ours:
+        return Finding(OK, "ULFM is built in: runs of `hpcdi train` outlive a dead rank")
     if common == "inactive":
         found = "ULFM is built in, not active: a dead rank ends the job; restart resumes"
         return Finding(WARN, found, "where that matters: mpirun --with-ft ulfm ...")

@@ -120,9 +120,16 @@ def test_what_is_not_installed_fails() -> None:
     ],
 )
 def test_death_of_a_rank(states: list[str], library: str, status: str, words: str) -> None:
-    finding = doctor_world.judge_fault_tolerance(states, library)
+    finding = doctor_world.judge_fault_tolerance(states, library, is_ours=False)
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
+
+
+def test_runs_that_hpcdi_starts_outlive_a_death_where_that_is_built_in() -> None:
+    finding = doctor_world.judge_fault_tolerance(["inactive"] * 3, OPEN_MPI, is_ours=True)
+    assert (finding.status, finding.advice) == (OK, "")
+    absent = doctor_world.judge_fault_tolerance(["absent"] * 3, OPEN_MPI, is_ours=True)
+    assert absent.status == WARN
 
 
 # ----------------------------------------------------------------------------------------- messages
