@@ -110,8 +110,8 @@ part and rank 0 prints:
   hpcdi doctor runs/cartpole_dqn/latest --cuda        where a run lies; there must be GPUs
   srun --mpi=pmix python -m hpcdi doctor --json       on the nodes of a Slurm job, for a program
 
-It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks
-and GPUs, in seconds on one host, and leaves nothing behind. Quotas are those that `quota` or, on
+It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks and
+GPUs, in seconds on one host, and leaves nothing behind. Quotas are those that `quota` or, on
 Lustre, `lfs quota` tells; for other file systems ask your cluster's own command. The exit code is 1
 if a check fails; warnings do not count.
 """
