@@ -112,6 +112,6 @@ part and rank 0 prints:
 
 It looks at launcher, versions, messages, process groups, files and locks, cores, memory, clocks and
 GPUs, in seconds on one host, and leaves nothing behind. Quotas are those that `quota` or, on
-Lustre, `lfs quota` tells; for other file systems ask your cluster's own command. The exit code is 1
-if a check fails; warnings do not count.
+Lustre, `lfs quota` tells; for other file systems ask your cluster's own command. The exit code is
+1 if a check fails; warnings do not count.
 """
