@@ -88,6 +88,8 @@ def _tree(value: Any, views: list[memoryview]) -> Any:
 
 
 def _rare(value: Any, views: list[memoryview]) -> Any:
+    if isinstance(value, np.memmap | np.recarray):
+        return _tree(value.view(np.ndarray), views)
     if isinstance(value, np.generic):
         return ["n", _add(np.asarray(value), views), _descr_of(value.dtype)]
     if isinstance(value, bytes | bytearray):

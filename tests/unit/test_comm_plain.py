@@ -76,6 +76,14 @@ def test_other_mappings_come_back_as_dicts() -> None:
     assert unpack(pack(Counter("aab"))) == {"a": 2, "b": 1}
 
 
+def test_arrays_in_files_come_back_as_arrays(tmp_path: Path) -> None:
+    lying = np.memmap(tmp_path / "array", np.int32, "w+", shape=(3, 2))
+    lying[:] = 7
+    again = unpack(pack(lying))
+    assert type(again) is np.ndarray
+    assert np.array_equal(again, lying)
+
+
 class Unknown:
     pass
 
@@ -86,6 +94,7 @@ class Unknown:
         (Unknown(), "it holds a test_comm_plain.Unknown"),
         ({"deep": [(Unknown,)]}, "it holds a builtins.type"),
         ({1, 2}, "it holds a builtins.set"),
+        (np.ma.masked_array([1, 2], [True, False]), r"it holds a numpy\.ma.*MaskedArray"),
         (np.array([None, 1]), "it holds an array of Python objects"),
     ],
 )
