@@ -195,7 +195,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
         return start(CARTPOLE, *never, limit, run_dir=run_dir, variables=script)
 
     job = again(0)
-    job.until(lambda: (run_dir / "data").exists())
+    job.until(lambda: (run_dir / "data" / "rank00002").exists())
     kill(job)
     (run_dir / "data" / "rank00002" / "left").write_text("of the first start")
     job = again(1)  # there is no snapshot: it begins anew

@@ -92,6 +92,7 @@ def test_collectors_wait_until_one_dies_or_more_are_wanted(start: Start) -> None
 def test_environments_that_are_all_retired_come_back(start: Start) -> None:
     job = start(
         CARTPOLE, *LONG, *CHILDREN, "env.manager.max_retry=0", "env.manager.retry_window_s=4",
+        "policy.other.commander.eval_interval=1000",
     )  # fmt: skip
     job.until(lambda: is_learning(job))
     pid = json.loads((job.run_dir / "run.json").read_text())["placement"][2]["pid"]
