@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpcdi import __version__
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 from hpcdi.launch import help_texts
-from hpcdi.launch.flags import add_short_settings, at_least
+from hpcdi.launch.flags import add_short_settings, at_least, experiment_of
 
 if TYPE_CHECKING:
     from hpcdi.launch.kept_policy import PolicyArguments
@@ -56,7 +56,7 @@ def _train(arguments: Sequence[str]) -> int:
         "are over (default: the queue's, from SLURM_JOB_END_TIME)",
     )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = _experiment_of(given)
+    config, overrides = experiment_of(given)
     train = TrainArguments(
         config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
     )
@@ -75,7 +75,7 @@ def _serial(arguments: Sequence[str]) -> int:
     _add_settings(parser, nargs="?")
     _add_run_folder(parser, "a serial run")
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = _experiment_of(given)
+    config, overrides = experiment_of(given)
     return serial(SerialArguments(config, overrides, given.run_dir, given.resume))
 
 
@@ -231,14 +231,6 @@ def _add_run_folder(parser: argparse.ArgumentParser, what: str) -> None:
         "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
     )
     where.add_argument("--resume", metavar="RUN", help=f"run folder of {what}, to go on with")
-
-
-def _experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
-    """Configuration and settings; with --resume, what looks like a setting is one."""
-    config, overrides = given.config, (*given.override, *getattr(given, "short", ()))
-    if given.resume is not None and config is not None and "=" in config:
-        return None, (config, *overrides)
-    return config, overrides
 
 
 def _add_experiment(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:

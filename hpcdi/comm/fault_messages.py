@@ -4,6 +4,7 @@ Who says what::
 
     link, of a dead rank ──► every rank     RankLost
     any                  ──► coordinator    Heartbeat
+    collector            ──► coordinator    TaskReturned
     people               ──► coordinator    ScaleCollectors
     coordinator          ──► learner        Regroup
     learner              ──► learner        GroupAddress
@@ -27,6 +28,14 @@ class Heartbeat(Message):
 
     activity: str
     """What it has done last."""
+
+
+@dataclass(frozen=True)
+class TaskReturned(Message):
+    """A collector has no environments left (`reason`): it can do nothing for a while."""
+
+    task_id: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Who says what::
 
     collector ──► coordinator   WorkerReady BlockReady ItemReady CollectProgress CollectResult
-                                TaskReturned
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart
     any       ──► coordinator   StopRequest WorkerFailed Goodbye
@@ -104,14 +103,6 @@ class CollectResult(Message):
 
 
 @dataclass(frozen=True)
-class TaskReturned(Message):
-    """A collector has no environments left (`reason`): it takes no more tasks."""
-
-    task_id: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class BlockAdmitted(Message):
     """A learner holds a block's rows, or could not read them (`error` says why)."""
 
@@ -191,6 +182,8 @@ class Goodbye(Message):
 
 
 # ---------------------------------------------------------------------------- coordinator -> worker
+
+
 @dataclass(frozen=True)
 class CollectTask(Message):
     """Collect (or evaluate) until the environments are done or the task is closed."""

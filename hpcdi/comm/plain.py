@@ -31,7 +31,7 @@ def sendable(cls: C) -> C:
     Raises:
         TypeError: another class has that name.
     """
-    known = _CLASSES.setdefault(cls.__name__, cls)
+    known = _CLASSES.get(cls.__name__, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise TypeError(f"{known.__module__} has a sendable class {cls.__name__}, too")
     _CLASSES[cls.__name__] = cls

@@ -57,9 +57,9 @@ class MpiMeeting:
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
-        self.rank: int = comm.Get_rank()
-        from hpcdi.comm.world import collect  # a group of threads needs no MPI
+        from hpcdi.comm.world import collect  # late: it starts MPI, which not every group has
 
+        self.rank: int = comm.Get_rank()
         self.hosts: Sequence[str] = collect(comm, platform.node())
         self._comm = comm
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding
+from hpcdi.store.probe import mounts_in
 from hpcdi.utils.metrics import human_bytes, human_count
 
 _LIMIT_S = 5.0
@@ -91,11 +92,8 @@ def _read(text: str, mount: str = "") -> list[Quota]:
 
 def _is_mounted(device: str, mount: str) -> bool:
     """Whether a device, or what a server exports, is what is mounted there."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        source, place, *_ = line.split()
-        if (source, place) == (device, mount):
-            return True
-    return False
+    mounted = mounts_in(Path("/proc/mounts").read_text())
+    return any((source, point) == (device, mount) for source, point, _ in mounted)
 
 
 def judge_quotas(quotas: Sequence[Quota]) -> list[Finding]:

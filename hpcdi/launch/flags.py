@@ -31,3 +31,11 @@ def add_short_settings(parser: argparse.ArgumentParser) -> None:
         help="where a learner or collector raises, go on with the others (Open MPI 5); short for "
         "system.survival.on_worker_error=continue",
     )  # fmt: skip
+
+
+def experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
+    """Configuration and settings; with --resume, what looks like a setting is one."""
+    config, overrides = given.config, (*given.override, *getattr(given, "short", ()))
+    if given.resume is not None and config is not None and "=" in config:
+        return None, (config, *overrides)
+    return config, overrides

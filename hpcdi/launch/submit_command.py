@@ -11,7 +11,7 @@ from typing import Any
 from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.batch_script import TEXTS, BatchJob
-from hpcdi.launch.flags import add_short_settings
+from hpcdi.launch.flags import add_short_settings, experiment_of
 from hpcdi.launch.run_folder import read, short
 from hpcdi.launch.slurm_limits import check_fits, check_script
 from hpcdi.launch.submit import (
@@ -53,9 +53,7 @@ def submit(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """
     _add_options(parser)
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = given.config, (*given.override, *given.short)
-    if given.resume is not None and config is not None and "=" in config:
-        config, overrides = None, (config, *overrides)
+    config, overrides = experiment_of(given)
     asked = SubmitArguments(config, (*overrides, *settings_of(given)), given.run_dir, given.resume)
     if given.print:
         submission = prepare(asked, makes_folder=False)

@@ -15,6 +15,7 @@ from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch import run_folder, sweep_slurm, sweep_table
 from hpcdi.launch.batch_script import slurm_text
+from hpcdi.launch.flags import at_least
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.status import GOES_WELL
 from hpcdi.launch.submit_command import add_resources, settings_of
@@ -63,7 +64,7 @@ def _start(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--sweep-dir", metavar="DIR", help="its folder (default: runs/<exp_name>/sweeps/<time>)"
     )
-    parser.add_argument("-n", "--ranks", type=_count, metavar="N", help="ranks of each run")
+    parser.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="ranks of each run")
     parser.add_argument(
         "--serial", action="store_true", help="each run is one process, as of `hpcdi serial`"
     )
@@ -162,20 +163,14 @@ def _tell(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--array-parallelism", type=_count, default=0, metavar="N",
+        "--array-parallelism", type=at_least(1), default=0, metavar="N",
         help="run at most N at a time (default: as many as the queue lets)",
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
     parser.add_argument(
-        "--jobs", type=_count, default=1, metavar="N", help="with --local: N at a time (1)"
+        "--jobs", type=at_least(1), default=1, metavar="N", help="with --local: N at a time (1)"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be started")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer from 1, not {text!r}")
-    return int(text)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def space(path: Path) -> Space:
     )
 
 
+def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:
+    """What is mounted, where, and its file-system type, of the text of ``/proc/mounts``."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) >= 3:
+            yield (
+                fields[0],
+                fields[1].encode().decode("unicode_escape"),
+                fields[2],
+            )  # a blank is \040
+
+
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
     """File-system type and mount point of an absolute path.
 
@@ -52,13 +65,9 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
         mounts: text of ``/proc/mounts``; of several mounts on one point the last counts.
     """
     best = ("unknown", "")
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = fields[1].encode().decode("unicode_escape")  # a blank is \040
+    for _, point, kind in mounts_in(mounts):
         if path.is_relative_to(point) and len(point) >= len(best[1]):
-            best = (fields[2], point)
+            best = (kind, point)
     return best
 
 

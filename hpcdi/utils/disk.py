@@ -17,16 +17,6 @@ def is_full(error: BaseException) -> bool:
     return _number_of(error) is not None
 
 
-def free_bytes(path: str | Path) -> int:
-    """Bytes that may still be written to the file system of a path, which need not be there yet.
-
-    Raises:
-        OSError: the file system does not answer.
-    """
-    state = os.statvfs(_existing(Path(path)))
-    return state.f_bavail * state.f_frsize
-
-
 def shortage(path: str | Path, error: BaseException) -> str:
     """What is short where a path could not be written, for people."""
     place = _existing(Path(path))

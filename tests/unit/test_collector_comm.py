@@ -10,6 +10,7 @@ import pytest
 import torch
 from worker_world import COLLECTOR, LEARNER, LENGTH, Script, experiment
 
+from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -21,7 +22,6 @@ from hpcdi.comm.messages import (
     Leave,
     PolicyRequest,
     Stop,
-    TaskReturned,
     WorkerReady,
 )
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError

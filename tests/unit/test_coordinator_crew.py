@@ -8,8 +8,8 @@ import pytest
 from test_coordinator_losses import reason_of
 from test_coordinator_scheduler import EVERY_S, TIMEOUTS, Run, evaluates
 
-from hpcdi.comm.fault_messages import RankLost, ScaleCollectors
-from hpcdi.comm.messages import CloseTask, CollectTask, TaskReturned
+from hpcdi.comm.fault_messages import RankLost, ScaleCollectors, TaskReturned
+from hpcdi.comm.messages import CloseTask, CollectTask
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.task import ComesBack
 

@@ -8,6 +8,7 @@ import pytest
 from test_coordinator_partition import block
 from test_coordinator_scheduler import EVERY_S, TIMEOUTS, Run, evaluating
 
+from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     AdmitBlock,
     CloseTask,
@@ -17,7 +18,6 @@ from hpcdi.comm.messages import (
     Leave,
     Stop,
     StopRequest,
-    TaskReturned,
     WorkerFailed,
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError

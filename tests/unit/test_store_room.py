@@ -25,11 +25,12 @@ from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
+from hpcdi.store.probe import space
 from hpcdi.store.room import DiskPatience, or_warn
 from hpcdi.store.shards import ShardWriter, read_block, write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.append import AppendFile
-from hpcdi.utils.disk import free_bytes, is_full, shortage
+from hpcdi.utils.disk import is_full, shortage
 from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, open_log, say
 from hpcdi.worker.learner.comm.policy_outlet import PolicyFile
 
@@ -95,7 +96,7 @@ def test_what_is_full_is_known_by_its_cause(disk: SmallDisk) -> None:
     assert_full(caught.value.__cause__)
     assert is_full(caught.value)
     assert not is_full(ShardError("x", "is torn"))
-    assert free_bytes(disk.root / "not" / "there") == 0
+    assert space(disk.root).free_bytes == 0
     assert shortage(disk.root / path_of(1), caught.value) == "0 B are free there"
     assert left_in(disk.root) == ["filler"], "nothing torn, nothing temporary"
 

@@ -42,7 +42,7 @@ class Crew:
 
     def want(self, count: int) -> None:
         """So many collectors should work from now on, if there are; at least those needed."""
-        self.wanted = max(count, self._survival.collectors_needed, 1)
+        self.wanted = max(count, self._survival.collectors_needed)
         self.fit()
 
     def more(self, change: int) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import starmap
 
-from hpcdi.comm.fault_messages import Heartbeat, RankLost, ScaleCollectors
+from hpcdi.comm.fault_messages import Heartbeat, RankLost, ScaleCollectors, TaskReturned
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -23,7 +23,6 @@ from hpcdi.comm.messages import (
     Message,
     SnapshotPart,
     StopRequest,
-    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )
@@ -187,6 +186,8 @@ class Scheduler(WithLosses):
 
     def _close_surplus(self, now: float) -> list[Order]:
         """End collect tasks where fewer collectors are wanted than work."""
+        if self.crew.wanted is None:
+            return []
         surplus = self._book.close_surplus(self.crew.working, now)
         return [Order(running.rank, CloseTask(running.task.task_id)) for running in surplus]
 

@@ -85,7 +85,7 @@ class Survival:
     @property
     def collectors_needed(self) -> int:
         """With fewer the run cannot go on."""
-        return len(self.left("learner")) if self.each_learner_needs_one else 1
+        return max(len(self.left("learner")), 1) if self.each_learner_needs_one else 1
 
     def goes_on_after_error(self, rank: int) -> bool:
         """Whether a worker that has raised is to die alone."""

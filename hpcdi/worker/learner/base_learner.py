@@ -177,11 +177,11 @@ class BaseLearner(LearnerView, Configurable):
         if self.rank == 0:
             save_learner(self, name, self._cfg.keep_checkpoints)
 
-    def state_to_share(self) -> bytes:
+    def state_to_share(self) -> dict[str, Any]:
         """Weights, optimizer and counters, for the other learners of its group."""
         return shared_state(self)
 
-    def take_shared_state(self, state: bytes) -> None:
+    def take_shared_state(self, state: Mapping[str, Any]) -> None:
         """Be as the learner that gave `state_to_share`, but for random numbers."""
         take_shared_state(self, state)
 

@@ -16,7 +16,6 @@ way round.
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -166,31 +165,21 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
     _restore_random_state(rest.get("random", {}))
 
 
-def shared_state(learner: LearnerView) -> bytes:
+def shared_state(learner: LearnerView) -> dict[str, Any]:
     """What the learners of a group have in common: weights, optimizer, counters."""
-    import torch
-
     state = {k: v for k, v in learner.policy.state_dict().items() if k not in _OWN}
-    memory = io.BytesIO()
-    torch.save(
-        {
-            "policy": _copied(state),
-            "train_iter": learner.train_iter,
-            "collector_envstep": learner.collector_envstep,
-        },
-        memory,
-    )
-    return memory.getvalue()
+    return {
+        "policy": state,
+        "train_iter": learner.train_iter,
+        "collector_envstep": learner.collector_envstep,
+    }
 
 
-def take_shared_state(learner: LearnerView, state: bytes) -> None:
+def take_shared_state(learner: LearnerView, state: Mapping[str, Any]) -> None:
     """Be as the learner that gave `shared_state`; random numbers stay one's own."""
-    import torch
-
-    shared = torch.load(io.BytesIO(state), weights_only=True)
-    learner.policy.load_state_dict(shared["policy"])
-    learner.last_iter.update(shared["train_iter"])
-    learner.collector_envstep = shared["collector_envstep"]
+    learner.policy.load_state_dict(state["policy"])
+    learner.last_iter.update(state["train_iter"])
+    learner.collector_envstep = state["collector_envstep"]
 
 
 def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdi.comm.fault_messages import RankLost
+from hpcdi.comm.fault_messages import RankLost, TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -18,7 +18,6 @@ from hpcdi.comm.messages import (
     Message,
     PolicyUpdate,
     Stop,
-    TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig

@@ -14,8 +14,8 @@ that somebody has done is dropped by those who have not, another is done anew by
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from hpcdi.comm.fault_messages import GroupAddress, Regroup
 from hpcdi.comm.messages import Message
@@ -31,11 +31,11 @@ _MEET_S = 60.0
 class Member(Protocol):
     """What of a learner the group must know and change; `BaseLearner` does."""
 
-    def state_to_share(self) -> bytes:
+    def state_to_share(self) -> dict[str, Any]:
         """All that must be equal on all learners."""
         ...
 
-    def take_shared_state(self, state: bytes) -> None:
+    def take_shared_state(self, state: Mapping[str, Any]) -> None:
         """Be as another learner is, but for random numbers."""
         ...
 
@@ -156,7 +156,7 @@ class LearnerGroup:
         of_all = gather_objects(done)
         most = max(of_all)
         source = of_all.index(most)
-        state = learner.state_to_share() if source == self.rank and self.size > 1 else b""
+        state = learner.state_to_share() if source == self.rank and self.size > 1 else None
         state = broadcast_object(state, source)
         if source != self.rank:
             learner.take_shared_state(state)
