@@ -146,7 +146,8 @@ def test_the_queue_gets_a_snapshot_and_a_code_to_requeue_by(start: Start, way: s
     assert ended.run["exit_code"] == 85
     assert ended.run["state"] == "stopped"
     assert time.monotonic() - began < 30
-    (facts,) = snapshots(job.run_dir)
+    first, facts = snapshots(job.run_dir)
+    assert first["train_iter"] < facts["train_iter"]
     assert facts["train_iter"] == ended.run["figures"]["train_iter"]
     assert "go on with   hpcdi train --resume" in ended.out
     assert not temporary_files(job.run_dir)
@@ -187,7 +188,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     """As Slurm requeues it: the same command line each time, and no hand on it."""
     run_dir = tmp_path / "run"
     variables = {"SLURM_JOB_ID": "4711"}
-    never = (*OFTEN, "system.snapshot_s=1e9")
+    never = (*OFTEN, "system.snapshot_s=.inf")
 
     def again(number: int, goal: float = 1e9) -> Running:
         script = {**variables, "SLURM_RESTART_COUNT": str(number)}

@@ -76,19 +76,33 @@ def snapshots(orders: list[Order]) -> list[tuple[int, str]]:
 # ---------------------------------------------------------------------------------------- the clock
 
 
-def test_snapshots_are_due_from_the_start_of_learning() -> None:
+def test_the_first_is_taken_when_all_learners_are_at_work() -> None:
     run = Run()
-    assert snapshots(run.scheduler.tick(EVERY_S)) == [], "nothing has been collected"
-    run.collected()
-    assert snapshots(run.scheduler.tick(EVERY_S - 0.1)) == []
-    first = run.scheduler.tick(EVERY_S)
+    assert snapshots(run.scheduler.tick(1.0)) == []
+    run.hear(1, demand(1, 4))
+    assert snapshots(run.scheduler.tick(1.1)) == [], "the other still starts"
+    run.hear(2, demand(1, 4))
+    first = run.scheduler.tick(1.2)
     assert snapshots(first) == [(1, "snapshot_000001"), (2, "snapshot_000001")]
-    assert snapshots(run.scheduler.tick(3 * EVERY_S)) == [], "one at a time"
+    assert snapshots(run.scheduler.tick(2 * EVERY_S)) == [], "one at a time"
     for rank in (1, 2):
         run.hear(rank, SnapshotPart("snapshot_000001", {}, 7, 0.0))
     assert [s.name for s in run.clock.take_complete()] == ["snapshot_000001"]
     assert run.clock.take_complete() == []
-    assert len(snapshots(run.scheduler.tick(3 * EVERY_S))) == 2
+    run.hear(1, demand(1, 4))
+    run.hear(2, demand(1, 4))
+    assert snapshots(run.scheduler.tick(1.1 + EVERY_S)) == []
+    assert len(snapshots(run.scheduler.tick(1.2 + EVERY_S))) == 2
+
+
+@pytest.mark.parametrize(("every_s", "resume"), [(EVERY_S, "snapshots/a"), (math.inf, "")])
+def test_none_is_taken_at_once(every_s: float, resume: str) -> None:
+    """Where there is one to go on with, or only those are wanted that are asked for."""
+    run = Run(every_s, resume)
+    run.hear(1, demand(1, 4))
+    run.hear(2, demand(1, 4))
+    assert snapshots(run.scheduler.tick(EVERY_S - 0.1)) == []
+    assert len(snapshots(run.scheduler.tick(EVERY_S))) == (2 if resume else 0)
 
 
 def test_all_learners_are_told_between_the_same_batches() -> None:
