@@ -188,7 +188,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     """As Slurm requeues it: the same command line each time, and no hand on it."""
     run_dir = tmp_path / "run"
     variables = {"SLURM_JOB_ID": "4711"}
-    never = (*OFTEN, "system.snapshot_s=.inf")
+    never = (*OFTEN, "system.snapshot_s=1e9")
 
     def again(number: int, goal: float = 1e9) -> Running:
         script = {**variables, "SLURM_RESTART_COUNT": str(number)}
@@ -196,10 +196,10 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
         return start(CARTPOLE, *never, limit, run_dir=run_dir, variables=script)
 
     job = again(0)
-    job.until(lambda: (run_dir / "data" / "rank00002").exists())
+    job.until(lambda: any((run_dir / "data").rglob("*.h5")))
     kill(job)
-    (run_dir / "data" / "rank00002" / "left").write_text("of the first start")
-    job = again(1)  # there is no snapshot: it begins anew
+    published = list((run_dir / "data").rglob("*.h5"))
+    job = again(1)  # from its very beginning, and nothing that was published is lost
     log = run_dir / "log" / "rank00001.jsonl"
     told = log.read_text().count('"scalars"')
     job.until(lambda: log.read_text().count('"scalars"') > told)
@@ -207,10 +207,11 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     ended = job.wait()
     assert ended.code == 85, ended.out + ended.err
     assert "restart 1" in ended.out
-    assert "resumed" not in ended.out
+    assert "resumed      snapshot_000001: env step 0, train iteration 0, " in ended.out
+    assert " transitions published after it are taken, too" in ended.out
+    assert all(path.exists() for path in published)
     reached = snapshots(run_dir)[-1]
     assert reached["train_iter"] == ended.run["figures"]["train_iter"]
-    assert not (run_dir / "data" / "rank00002" / "left").exists()
     assert not inspect(run_dir).errors
     goal = reached["train_iter"] + 100
     ended = again(2, goal).wait()

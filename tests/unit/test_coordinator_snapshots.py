@@ -30,6 +30,7 @@ from hpcdi.store.shards import write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.adapter import LearnerAggregator
+from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.resume import resume_from
@@ -76,33 +77,19 @@ def snapshots(orders: list[Order]) -> list[tuple[int, str]]:
 # ---------------------------------------------------------------------------------------- the clock
 
 
-def test_the_first_is_taken_when_all_learners_are_at_work() -> None:
+def test_snapshots_are_due_from_the_start_of_learning() -> None:
     run = Run()
-    assert snapshots(run.scheduler.tick(1.0)) == []
-    run.hear(1, demand(1, 4))
-    assert snapshots(run.scheduler.tick(1.1)) == [], "the other still starts"
-    run.hear(2, demand(1, 4))
-    first = run.scheduler.tick(1.2)
+    assert snapshots(run.scheduler.tick(EVERY_S)) == [], "nothing has been collected"
+    run.collected()
+    assert snapshots(run.scheduler.tick(EVERY_S - 0.1)) == []
+    first = run.scheduler.tick(EVERY_S)
     assert snapshots(first) == [(1, "snapshot_000001"), (2, "snapshot_000001")]
-    assert snapshots(run.scheduler.tick(2 * EVERY_S)) == [], "one at a time"
+    assert snapshots(run.scheduler.tick(3 * EVERY_S)) == [], "one at a time"
     for rank in (1, 2):
         run.hear(rank, SnapshotPart("snapshot_000001", {}, 7, 0.0))
     assert [s.name for s in run.clock.take_complete()] == ["snapshot_000001"]
     assert run.clock.take_complete() == []
-    run.hear(1, demand(1, 4))
-    run.hear(2, demand(1, 4))
-    assert snapshots(run.scheduler.tick(1.1 + EVERY_S)) == []
-    assert len(snapshots(run.scheduler.tick(1.2 + EVERY_S))) == 2
-
-
-@pytest.mark.parametrize(("every_s", "resume"), [(EVERY_S, "snapshots/a"), (math.inf, "")])
-def test_none_is_taken_at_once(every_s: float, resume: str) -> None:
-    """Where there is one to go on with, or only those are wanted that are asked for."""
-    run = Run(every_s, resume)
-    run.hear(1, demand(1, 4))
-    run.hear(2, demand(1, 4))
-    assert snapshots(run.scheduler.tick(EVERY_S - 0.1)) == []
-    assert len(snapshots(run.scheduler.tick(EVERY_S))) == (2 if resume else 0)
+    assert len(snapshots(run.scheduler.tick(3 * EVERY_S))) == 2
 
 
 def test_all_learners_are_told_between_the_same_batches() -> None:
@@ -265,7 +252,7 @@ def snapshot_of(layout: RunLayout, waiting: list[str], newest: dict[str, int]) -
     order = keeping.clock.take([1], 0.0)
     assert order is not None
     state = {**STATE, "replay": {"partitions": {}, "waiting": waiting, "newest": newest}}
-    keeping.keeper.begin(order, state, {"env_steps": 3})
+    keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
     for snapshot in keeping.clock.take_complete():
         keeping.keeper.commit(snapshot)
@@ -286,6 +273,24 @@ def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
     assert (ready.block_id, ready.shard.rows) == ((2 << BLOCK_ID_BITS) + 7, 4)
     assert resumed.folder == "snapshots/snapshot_000001"
     assert resumed.facts["train_iter"] == 9
+
+
+def test_the_beginning_of_a_run_is_a_snapshot_that_no_learner_has_a_part_in(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+
+    def run_once() -> None:
+        with Coordinator(experiment(), layout=layout, workers=[]) as coordinator:
+            coordinator.start()
+
+    run_once()
+    (first,) = names(layout.snapshots_dir)
+    later = publish(layout, 2, 8)
+    resumed = resume_from(layout, open_checkpoint(layout.snapshots_dir / first))
+    assert resumed.folder == "", "learners begin anew"
+    assert list(resumed.published) == [later]
+    assert (resumed.later, resumed.facts["train_iter"]) == (4, 0)
+    run_once()
+    assert names(layout.snapshots_dir) == [first], "it has begun already"
 
 
 def test_a_run_that_repeats_itself_has_no_use_for_what_came_later(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ class Coordinator(Closing, Configurable):
     def run(self) -> Outcome:
         """The loop, until the run is over."""
         scheduler, link, meter = self._scheduler, self._link, self._view.meter
+        self._view.keep_beginning(self.state_dict, scheduler)
         while not scheduler.finished:
             arrived = link.receive(scheduler.patience_s)
             meter.mark("wait")

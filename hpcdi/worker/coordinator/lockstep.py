@@ -113,7 +113,7 @@ class LockstepScheduler(Scheduler):
             self._round = _Round(_Step.EVALUATE, self._round.is_first)
             return [self._give(now, evaluate=True, begins_anew=True)]
         begins_anew = counters.rounds % plan.snapshot_every == 0
-        if begins_anew and not (self._round.is_first and counters.rounds):
+        if begins_anew and not self._round.is_first:
             orders = super()._take_snapshot(now)
         tasks = [
             self._give(now, evaluate=False, begins_anew=begins_anew) for _ in range(plan.collectors)

@@ -28,7 +28,7 @@ class Resumed:
     """What a run goes on from."""
 
     folder: str
-    """Of the snapshot, relative to the run folder."""
+    """Of the learners' parts of the snapshot, relative to the run folder; empty: none has one."""
     facts: Mapping[str, Any]
     state: Mapping[str, Any]
     published: dict[str, BlockReady] = field(default_factory=dict)
@@ -78,7 +78,8 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     now = time.time()  # until a learner has its rows it is new
     fresh = {r.shard.path: dataclasses.replace(r, sealed_at=now) for r in published}
     steps = sum(int(r.items["item_len"].sum()) for path, r in fresh.items() if path in later)
-    folder = str(snapshot.folder.relative_to(layout.root))
+    has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
+    folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
     return Resumed(folder, snapshot.facts, state, fresh, steps, lost)
 
 

@@ -148,8 +148,7 @@ class Scheduler(WithLosses):
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last snapshot; the first reason counts."""
-        has_begun = self.desk.items_admitted or self.counters.env_steps
-        last = self._take_snapshot(now) if self.life.is_on and has_begun else []
+        last = self._take_snapshot(now) if self.life.is_on else []
         return [*last, *self.life.stop(outcome, now)]
 
     @property
@@ -166,10 +165,12 @@ class Scheduler(WithLosses):
         """Give free workers what there is to do."""
         orders: list[Order] = []
         while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
-            task = dataclasses.replace(task, resume=self.snapshots.hand_over())
+            task = dataclasses.replace(task, resume=self.snapshots.resume)
+            self.snapshots.resume = ""
             ranks = self._book.give("learner", task, now)
             orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
             orders += starmap(Order, self.desk.open(*ranks))
+            self.snapshots.start(now)
         return orders + self._assign_collectors(now)
 
     def _assign_collectors(self, now: float) -> list[Order]:
@@ -248,10 +249,8 @@ class Scheduler(WithLosses):
         whole = self._take_demand(partition, message, rank)
         served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
-        if whole is None:
-            return [*served, *admits]
-        self.snapshots.start(now)
-        return [*served, *admits, *self._count_iterations(whole.train_iter, now)]
+        counted = self._count_iterations(whole.train_iter, now) if whole is not None else []
+        return [*served, *admits, *counted]
 
     def _take_demand(
         self, partition: Partition, message: DataDemand, rank: int
@@ -262,9 +261,11 @@ class Scheduler(WithLosses):
         return self._book.learners.deal_with_get_data(message, rank)
 
     def _take_snapshot(self, now: float) -> list[Order]:
-        """Begin a snapshot, if there is anybody to keep: the last orders of a turn."""
-        learners = self.desk.partitions
-        order = self.snapshots.take(learners, now) if learners else None
+        """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
+        learners, has_data = self.desk.partitions, self.desk.items_admitted
+        if not learners or not (has_data or self.counters.env_steps):
+            return []
+        order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []
 
     def _serve(self) -> list[Order]:

@@ -44,6 +44,11 @@ class Kept:
         return {"stall_s": self.snapshot.stall_s, "took_s": self.took_s, "bytes": self.n_bytes}
 
     @property
+    def is_worth_a_line(self) -> bool:
+        """It is whole, and more than the run's beginning."""
+        return not self.error and bool(self.snapshot.files)
+
+    @property
     def told(self) -> str:
         """A line for people."""
         return (
@@ -68,6 +73,11 @@ class SnapshotKeeper(Closing):
         self._ended: deque[Kept] = deque()
         self._jobs = JobThread("snapshots")
         self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the run has come to a snapshot, now or before it was taken up again."""
+        return self._number > 0
 
     def new(self) -> tuple[str, str]:
         """Name and folder of the next one; see `SnapshotClock`."""

@@ -15,7 +15,6 @@ have been announced.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -43,7 +42,7 @@ class SnapshotClock:
     """Begins snapshots and collects their parts.
 
     Args:
-        every_s: seconds from one to the next; infinite: only on request, and none at the start.
+        every_s: seconds from one to the next; infinite: only on request.
         new: gives name and folder of the next one; None: there are none.
 
     Attributes:
@@ -53,31 +52,16 @@ class SnapshotClock:
     def __init__(self, every_s: float, new: Callable[[], tuple[str, str]] | None = None) -> None:
         self.resume = ""
         self._every_s, self._new = every_s, new
-        self._began: float | None = None
-        self._goes_on = False
+        self._began = 0.0
         self._taken: dict[str, Snapshot] = {}
 
-    def hand_over(self) -> str:
-        """The folder that learners are to go on from; once."""
-        self._goes_on = bool(self.resume)
-        folder, self.resume = self.resume, ""
-        return folder
-
     def start(self, now: float) -> None:
-        """All learners are at work; the first time counts.
-
-        The first snapshot of a new run is due at once: whatever it publishes later is there to go
-        on with, whenever it dies.
-        """
-        if self._began is None:
-            waits = self._goes_on or math.isinf(self._every_s)
-            self._began = now if waits else -math.inf
+        """The run begins to learn: the first snapshot is due in `every_s`."""
+        self._began = now
 
     def is_due(self, now: float) -> bool:
         """Whether it is time for one, and none is being taken."""
-        if self._began is None or self._taken:
-            return False
-        return now - self._began >= self._every_s
+        return not self._taken and now - self._began >= self._every_s
 
     def take(self, learners: Iterable[int], now: float) -> TakeSnapshot | None:
         """Begin one: what each of the learners must be told; None where there are none."""

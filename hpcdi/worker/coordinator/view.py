@@ -19,7 +19,7 @@ from hpcdi.worker.coordinator.progress import ProgressLine, summary
 from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.snapshots import Snapshot, SnapshotClock
 from hpcdi.worker.coordinator.task import Notice
 
 
@@ -96,6 +96,17 @@ class RunView:
             if self._retention is not None:
                 self._retention.need(path)
 
+    def keep_beginning(self, state: Callable[[], dict[str, Any]], scheduler: Scheduler) -> None:
+        """A new run is about to begin: keep that, in which no learner has a part.
+
+        So whatever it publishes is there to go on with, whenever it dies.
+        """
+        if self._keeper is None or self._keeper.has_any:
+            return
+        name, folder = self._keeper.new()
+        self.begin_snapshot(TakeSnapshot(name, folder), state, scheduler)
+        self._keeper.commit(Snapshot(name, folder, set()))
+
     def finish_snapshots(self, scheduler: Scheduler) -> None:
         """The loop has ended: wait until all that can be whole is."""
         self._tend_snapshots(scheduler)
@@ -117,7 +128,7 @@ class RunView:
             self._keeper.commit(snapshot)
         for kept in self._keeper.take_ended():
             self._record.snapshot(kept, scheduler.counters.env_steps)
-            if self._line is not None and not kept.error:
+            if self._line is not None and kept.is_worth_a_line:
                 self._line.say(kept.told)
             if self._retention is not None:
                 self._retention.release(kept.released)
