@@ -129,6 +129,10 @@ class Hpcdi(Peer):
         self.buffer.update_priorities(sample.drawn.unique_ids, self.rng.random(size))
 
     def save(self, path: Path) -> None:
+        self.buffer.save_data(path, fsync=False)
+
+    def save_forced(self, path: Path) -> None:
+        """So that it survives a power cut; no other library does."""
         self.buffer.save_data(path)
 
     def load(self, path: Path) -> None:

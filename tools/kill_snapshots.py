@@ -32,6 +32,7 @@ from hpcdi.errors import BufferContractError, SnapshotError
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
+from hpcdi.worker.replay_buffer.records import unpacked
 
 FILE = "buffer.h5"
 BEGIN, END = "begin", "end"
@@ -136,7 +137,8 @@ def judge(path: Path, items: int, ended: int, begun: int) -> int:
     state = buffer.state_dict()
     if buffer.count() != items:
         raise ValueError(f"{buffer.count()} items instead of {items}")
-    columns = state["ring"]["items"]["columns"]
+    held = state["ring"]["items"]
+    columns = {**held["columns"], **unpacked(held)}
     number = int(columns["snapshot"][0])
     same = filled(number, items).state_dict()
     for name, column in snapshot(number, items).items():

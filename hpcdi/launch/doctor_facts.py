@@ -17,7 +17,7 @@ from hpcdi.launch.run_folder import git_commit, versions
 from hpcdi.launch.topology import thread_variables
 
 OPTIONAL_PACKAGES = (
-    "numba", "hdf5plugin", "imageio_ffmpeg", "envpool", "pettingzoo", "onnx",
+    "numba", "isal", "hdf5plugin", "imageio_ffmpeg", "envpool", "pettingzoo", "onnx",
 )  # fmt: skip
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from hpcdi.errors import ShardError
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import Image, image_of
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
+from hpcdi.utils.checksum import crc32_of, crc32_of_array
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1
@@ -137,7 +137,7 @@ def checksum(datasets: Columns) -> int:
     """crc32 of the bytes of all arrays, in order."""
     crc = 0
     for array in datasets.values():
-        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc) if array.size else crc
+        crc = crc32_of_array(array, crc)
     return crc
 
 
@@ -223,7 +223,7 @@ def _block(header: dict[str, Any], datasets: Columns) -> tuple[Block, int]:
 
 
 def _header_crc(header: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+    return crc32_of(json.dumps(header, sort_keys=True).encode())
 
 
 def _check(block: Block, path: str) -> None:

@@ -22,7 +22,6 @@ import io
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside, write_json
+from hpcdi.utils.checksum import crc32_of
 
 MANIFEST = "manifest.json"
 POLICY_FILE = "policy.safetensors"
@@ -241,5 +241,5 @@ def _describe(path: Path) -> dict[str, int]:
     crc32 = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
-            crc32 = zlib.crc32(chunk, crc32)
+            crc32 = crc32_of(chunk, crc32)
     return {"bytes": path.stat().st_size, "crc32": crc32}

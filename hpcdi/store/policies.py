@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from hpcdi.errors import PolicyFileError
 from hpcdi.store.atomic import published
+from hpcdi.utils.checksum import crc32_of
 
 _LENGTH = struct.Struct("<Q")
 
@@ -58,7 +58,7 @@ def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
     }
     crc32 = _contents_crc(version, {name: list(t.shape) for name, t in tensors.items()})
     for name in sorted(tensors):
-        crc32 = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc32)
+        crc32 = crc32_of(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc32)
     metadata = {"policy_version": str(version), "crc32": str(crc32)}
     return PolicyImage(version, save(tensors, metadata))
 
@@ -123,7 +123,7 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
         crc32 = _contents_crc(int(metadata["policy_version"]), shapes)
         for name in sorted(entries):
             start, end = entries[name]["data_offsets"]
-            crc32 = zlib.crc32(body[start:end], crc32)
+            crc32 = crc32_of(body[start:end], crc32)
         expected = int(metadata["crc32"])
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyFileError(source, f"its header is damaged: {error!r}") from error
@@ -134,4 +134,4 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
 
 def _contents_crc(version: int, shapes: Mapping[str, list[int]]) -> int:
     """crc32 of what the header says: the version, names and shapes."""
-    return zlib.crc32(json.dumps([version, sorted(shapes.items())]).encode())
+    return crc32_of(json.dumps([version, sorted(shapes.items())]).encode())

@@ -8,7 +8,6 @@ what `kind` of state it holds and under which schema version, and is refused whe
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,11 +21,12 @@ from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import Image, image_of
-from hpcdi.types import Array, Columns
+from hpcdi.types import Columns
+from hpcdi.utils.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import flatten, unflatten
 
 FORMAT = "hpcdi-state"
-_LARGE_BYTES = 1 << 24
+_LARGE_BYTES = 1 << 26
 _THREADS = 2
 
 
@@ -86,7 +86,7 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
             if attributes.get("format") != FORMAT:
                 raise SnapshotError(path, "is an HDF5 file, but not saved state of hpcdi")
             text = bytes(file["text"][()])
-            if zlib.crc32(text) != attributes["text_crc32"]:
+            if crc32_of(text) != attributes["text_crc32"]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
             told = json.loads(text)
             arrays = {name: file["arrays"][name][...] for name in told["checksums"]}
@@ -115,22 +115,18 @@ def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any])
         datasets = {f"arrays/{name}": array for name, array in arrays.items()}
         attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
         return image_of(
-            {"text": np.array(text), **datasets}, {**attributes, "text_crc32": zlib.crc32(text)}
+            {"text": np.array(text), **datasets}, {**attributes, "text_crc32": crc32_of(text)}
         )
     except (TypeError, ValueError) as error:
         raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
 
 
 def _checksums(arrays: Columns) -> dict[str, int]:
-    """Of each array: of large ones on several threads, since zlib lets go of the interpreter."""
+    """Of each array: of large ones on several threads, since it lets go of the interpreter."""
     large = sum(array.nbytes for array in arrays.values()) > _LARGE_BYTES
     with ThreadPoolExecutor(_THREADS if large else 1) as pool:
-        found = (pool.map if large else map)(_crc32, arrays.values())
+        found = (pool.map if large else map)(crc32_of_array, arrays.values())
         return dict(zip(arrays, found, strict=True))
-
-
-def _crc32(array: Array) -> int:
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data) if array.size else 0
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,8 @@ from hpcdi.types import Array
 from hpcdi.utils.nested import flatten, narrowed
 from hpcdi.utils.recycle import LARGE_BYTES
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, NaiveReplayBuffer
-from hpcdi.worker.replay_buffer.columns import LARGE_ROW_BYTES, ColumnStore
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.records import LARGE_ROW_BYTES
 
 ALL = slice(None)
 SIZE = 6

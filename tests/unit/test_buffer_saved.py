@@ -12,7 +12,8 @@ from hpcdi.errors import SnapshotError
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import NaiveReplayBuffer
-from hpcdi.worker.replay_buffer.columns import LARGE_ROW_BYTES, ColumnStore
+from hpcdi.worker.replay_buffer.columns import ColumnStore
+from hpcdi.worker.replay_buffer.records import LARGE_ROW_BYTES, unpacked
 from hpcdi.worker.replay_buffer.spans import Span
 
 SIZE = 6
@@ -63,12 +64,20 @@ class TestFiles:
         buffer.push(rows(100, 103), columns=True)
         assert numbers(buffer) == numbers(other)
 
-    def test_an_older_file_does_too(self, tmp_path: Path, first: int, pushed: int) -> None:
-        """Its items are the oldest first, and it does not say so."""
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_an_older_file_does_too(
+        self, tmp_path: Path, version: int, first: int, pushed: int
+    ) -> None:
+        """Its columns are all apart; of the oldest ones the first item is the oldest."""
         buffer, other = buffer_of(first, pushed), buffer_of(0, 3)
         state = buffer.state_dict()
-        del state["ring"]["by_slot"]
-        save_state(tmp_path / "buffer.h5", buffer.kind, 2, state)
+        items = state["ring"]["items"]
+        if items:
+            items["columns"] |= unpacked(items)
+            del items["records"], items["members"]
+        if version == 2:
+            del state["ring"]["by_slot"]
+        save_state(tmp_path / "buffer.h5", buffer.kind, version, state)
         other.load_data(tmp_path / "buffer.h5")
         assert numbers(other) == numbers(buffer)
 
@@ -76,7 +85,7 @@ class TestFiles:
 def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
-    with pytest.raises(SnapshotError, match="has schema 1, this version reads 3"):
+    with pytest.raises(SnapshotError, match="has schema 1, this version reads 4"):
         buffer.load_data(tmp_path / "buffer.h5")
 
 
@@ -88,7 +97,9 @@ def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None
     assert np.shares_memory(state["columns"]["image"], store.column("image")) == shared
     other.restore(state, whole, shared)
     assert (other.column("image") is state["columns"]["image"]) == shared
-    assert not np.shares_memory(state["columns"]["number"], other.column("number"))
+    assert np.shares_memory(state["records"], store.column("number")) == shared
+    assert np.shares_memory(state["records"], other.column("number")) == shared
+    assert (other.column("twice") == store.column("twice")).all()
 
 
 def test_a_part_of_the_slots_is_never_shared() -> None:

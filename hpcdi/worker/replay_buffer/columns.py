@@ -20,7 +20,6 @@ from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.fields import (
     LARGE_INTEGER,
     Field,
-    arrays_as_bytes,
     arrays_of,
     check_names,
     check_range,
@@ -28,10 +27,8 @@ from hpcdi.worker.replay_buffer.fields import (
     is_tensor,
 )
 from hpcdi.worker.replay_buffer.frames import FrameStore
+from hpcdi.worker.replay_buffer.records import Records, unpacked
 from hpcdi.worker.replay_buffer.spans import Span, blocks, slots_of
-
-LARGE_ROW_BYTES = 256
-"""A column whose rows are larger is an array of its own."""
 
 
 class ColumnStore:
@@ -48,8 +45,7 @@ class ColumnStore:
         self._capacity = capacity
         self._fields: dict[str, Field] = {}
         self._columns: Columns = {}
-        self._records: Array | None = None  # holds the small columns, under other names
-        self._packed: dict[str, str] = {}
+        self._records: Records | None = None  # holds the small columns
         self._frames = FrameStore(capacity, frames) if frames else None
         self._quick: list[tuple[str, Array, Any, Any, Any]] = []  # see `put_one`
         self._recycler = Recycler()
@@ -142,18 +138,14 @@ class ColumnStore:
 
     def read_columns(self, slots: Array) -> Columns:
         """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
+        packed = self._records.take(slots) if self._records is not None else {}
         found: Columns = {}
-        if self._records is not None:
-            drawn = self._bytes.take(slots).view(self._rows)
         for name, column in self._columns.items():
-            if name not in self._packed:
-                out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
-                found[name] = column.take(slots, axis=0, out=out, mode="clip")
+            if name in packed:
+                found[name] = packed[name]
                 continue
-            own = drawn[self._packed[name]].copy()  # of one row too: torch needs it
-            if column.ndim > 1:
-                own = own.view(column.dtype).reshape(*slots.shape, *column.shape[1:])
-            found[name] = own
+            out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
+            found[name] = column.take(slots, axis=0, out=out, mode="clip")
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}
@@ -166,30 +158,21 @@ class ColumnStore:
     @property
     def n_bytes(self) -> int:
         """Bytes of all slots, used or not, and of frames."""
-        alone = [column for name, column in self._columns.items() if name not in self._packed]
-        n_bytes = sum(column.nbytes for column in alone)
-        n_bytes += self._records.nbytes if self._records is not None else 0
+        n_bytes = sum(column.nbytes for column in self._alone.values())
+        n_bytes += self._records.array.nbytes if self._records is not None else 0
         return n_bytes + (self._frames.n_bytes if self._frames is not None else 0)
 
     def state_of(self, spans: Iterable[Span], shared: bool = False) -> dict[str, Any]:
         """Items of spans of slots, in order, as columns: copies, or if `shared` also views."""
         spans = list(spans)
-        rows = sum(span.stop - span.start for span in spans)
-        columns, copied = {}, {}
-        for name, column in self._columns.items():
-            if shared and len(spans) == 1 and name not in self._packed:
-                columns[name] = column[spans[0].start : spans[0].stop]
-            else:
-                columns[name] = copied[name] = np.empty((rows, *column.shape[1:]), column.dtype)
-        for here, there in blocks(spans):
-            for name, copy in copied.items():
-                copy[there] = self._columns[name][here]
         state: dict[str, Any] = {
-            "columns": unflatten(columns),
+            "columns": unflatten({n: _rows_of(c, spans, shared) for n, c in self._alone.items()}),
             "order": list(self._fields),
             "framed": list(self._framed),
             "tensors": [name for name, field in self._fields.items() if field.is_tensor],
         }
+        if self._records is not None:
+            state |= self._records.state_of(_rows_of(self._records.array, spans, shared))
         if self._frames is not None:
             state["frames"] = self._frames.state_of(slots_of(spans))
         return state
@@ -207,7 +190,7 @@ class ColumnStore:
         Raises:
             BufferContractError: its frames are of other columns.
         """
-        columns, spans = flatten(state["columns"]), list(spans)
+        columns, spans = flatten(state["columns"]) | unpacked(state), list(spans)
         framed = tuple(state["framed"])
         if framed != self._framed:
             raise BufferContractError(
@@ -224,33 +207,37 @@ class ColumnStore:
                 n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors)
                 for n in state["order"]
             },
-            columns if is_whole else None,
+            columns if is_whole else {},
+            state.get("records") if is_whole else None,
         )
-        copied = {n: c for n, c in self._columns.items() if c is not columns[n]}
-        for here, there in blocks(spans):
+        copied = {n: c for n, c in self._columns.items() if not np.may_share_memory(c, columns[n])}
+        for here, there in blocks(spans) if copied else ():
             for name, column in copied.items():
                 column[here] = columns[name][there]
+
+    @property
+    def _alone(self) -> Columns:
+        """Columns that are no members of records."""
+        small = self._records.members if self._records is not None else {}
+        return {name: column for name, column in self._columns.items() if name not in small}
 
     @property
     def _framed(self) -> tuple[str, ...]:
         return self._frames.names if self._frames is not None else ()
 
-    def _allocate(self, fields: dict[str, Field], given: Columns | None = None) -> None:
+    def _allocate(
+        self, fields: dict[str, Field], given: Columns | None = None, records: Array | None = None
+    ) -> None:
         """Make the columns, but for `given` ones; memory is used as rows are written."""
         self._fields = fields
         alone = {n: f for n, f in fields.items() if n not in self._framed}
-        small = [n for n, f in alone.items() if f.row_bytes <= LARGE_ROW_BYTES]
-        if len(small) > 1:
-            small.sort(key=lambda name: -fields[name].dtype.alignment)  # no gaps between them
-            members = [(f"c{k}", fields[n].dtype, fields[n].shape) for k, n in enumerate(small)]
-            self._records = np.zeros(self._capacity, np.dtype(members, align=True))
-            self._packed = {name: f"c{k}" for k, name in enumerate(small)}
-            self._bytes = self._records.view(f"V{self._records.itemsize}")
-            self._rows = arrays_as_bytes(self._records.dtype)
+        small = Records.among(alone)
+        if small:
+            self._records = Records(self._capacity, small, records)
         for name, field in alone.items():
-            if name in self._packed and self._records is not None:
-                self._columns[name] = self._records[self._packed[name]]
-            elif given is not None:
+            if self._records is not None and name in small:
+                self._columns[name] = self._records.column(name)
+            elif given and name in given:
                 self._columns[name] = given[name]
             else:
                 self._columns[name] = np.zeros((self._capacity, *field.shape), field.dtype)
@@ -297,3 +284,11 @@ class ColumnStore:
 
 def _is_huge(value: Any) -> bool:
     return type(value) is int and not -LARGE_INTEGER <= value < LARGE_INTEGER
+
+
+def _rows_of(column: Array, spans: Sequence[Span], shared: bool) -> Array:
+    """Rows of spans of slots, in order: a copy, or if `shared` and it is one span, a view."""
+    if shared and len(spans) == 1:
+        return column[spans[0].start : spans[0].stop]
+    parts = [column[span.start : span.stop] for span in spans]
+    return np.concatenate(parts) if parts else column[:0].copy()

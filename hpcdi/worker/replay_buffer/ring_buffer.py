@@ -19,8 +19,8 @@ from hpcdi.worker.replay_buffer.items import UsedData, rows_of
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring
 
-STATE_VERSION = 3
-_ALSO_READ = (2,)  # items are the oldest first, not by slot
+STATE_VERSION = 4
+_ALSO_READ = (2, 3)  # no records; 2: items are the oldest first, not by slot
 
 
 class Guard:
@@ -163,8 +163,11 @@ class RingBuffer(IBuffer, Closing):
         with self._lock:
             self._restore(_state_dict)
 
-    def save_data(self, file_name: str | Path) -> None:
+    def save_data(self, file_name: str | Path, *, fsync: bool = True) -> None:
         """Write the state to an HDF5 file that appears whole, or not at all.
+
+        If `fsync`, it is forced to disk before it gets its name, so a power cut leaves it or the
+        older one; a process that is killed leaves either, in any case.
 
         Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
         Large columns are not copied for it, so other threads wait until the file is there.
@@ -173,7 +176,7 @@ class RingBuffer(IBuffer, Closing):
             SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
         """
         with self._lock:
-            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True))
+            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
 
     def load_data(self, file_name: str | Path) -> None:
         """Become the buffer of a file.
