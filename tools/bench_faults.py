@@ -199,6 +199,7 @@ class Kind:
         return [*self.settings, f"fault={{kind: {self.fault}, rank: {rank}, at_step: {step}}}"]
 
 
+LONG = ("policy.other.commander.max_train_iter=5000",)  # else it is over before that is noticed
 SURVIVE = ("system.survival.on_worker_error=continue",)
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
 KINDS = {
@@ -214,7 +215,7 @@ KINDS = {
     "hang_in_collector": Kind(fault="hang", role="collector"),
     "hang_in_learner": Kind(fault="hang", role="learner"),
     "hang_in_coordinator": Kind(fault="hang", role="coordinator"),
-    "stopped_collector": Kind(kill_of("collector", number=signal.SIGSTOP)),
+    "stopped_collector": Kind(kill_of("collector", number=signal.SIGSTOP), settings=LONG),
     "environment_hangs": Kind(fault="env_hang", role="collector", settings=CHILDREN),
     "torn_shard": Kind(fault="torn_shard", role="collector", may_lose=1),
     "no_room_for_3_s": Kind(fault="enospc, seconds: 3", role="collector"),
