@@ -124,7 +124,7 @@ def claim(
     try:
         path.mkdir(parents=True, exist_ok=True)
         layout.run_file.touch(exist_ok=past is not None)  # of two that want it, one gets it
-        write_text(layout.config_file, dump(config))
+        keep_config(layout, config)
         write_json(layout.run_file, facts)
     except FileExistsError:
         raise LaunchError(f"the run folder {path} has just been taken by another run") from None
@@ -210,6 +210,11 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
     before = {name: facts[name] for name in past if name in facts}
     kept = {name: value for name, value in facts.items() if name not in before}
     write_json(layout.run_file, {**kept, **taken, "before": before})
+
+
+def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
+    """Write the compiled experiment."""
+    write_text(layout.config_file, dump(config))
 
 
 def leave(layout: RunLayout) -> None:

@@ -139,6 +139,15 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
     assert load(run / "config.yaml").config.env.stop_value == 7
 
 
+@pytest.mark.parametrize(("reached", "value"), [((0, 0), 7), ((0, 90), 195), ((3, 90), 195)])
+def test_a_run_that_goes_on_from_its_beginning_has_the_settings_of_now(
+    run: Path, reached: tuple[int, int], value: int
+) -> None:
+    reach(run, *reached)
+    take(Line(overrides=("env.stop_value=7",), run_dir=str(run)), Way.GO_ON)
+    assert load(run / "config.yaml").config.env.stop_value == value
+
+
 def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
     line = Line(resume=str(run), overrides=("system.max_restarts_without_progress=2",))
     reach(run, 10, 100)
