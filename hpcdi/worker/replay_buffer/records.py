@@ -34,6 +34,7 @@ class Records:
         self.array = given if given is not None and fits else np.zeros(capacity, dtype)
         self._bytes = self.array.view(f"V{self.array.itemsize}")
         self._rows = arrays_as_bytes(self.array.dtype)
+        self._how = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
 
     @staticmethod
     def among(fields: Mapping[str, Field]) -> dict[str, Field]:
@@ -48,12 +49,9 @@ class Records:
     def take(self, slots: Array) -> Columns:
         """Columns at slots of any shape: arrays of the caller's own."""
         drawn, found = self._bytes.take(slots).view(self._rows), {}
-        for name, member in self.members.items():
+        for name, member, dtype, shape in self._how:
             own = drawn[member].copy()  # of one row too: torch needs it
-            dtype = self.array.dtype[member]
-            if dtype.shape:
-                own = own.view(dtype.base).reshape(*slots.shape, *dtype.shape)
-            found[name] = own
+            found[name] = own.view(dtype).reshape(*slots.shape, *shape) if shape else own
         return found
 
     def state_of(self, rows: Any) -> dict[str, Any]:
