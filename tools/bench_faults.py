@@ -159,16 +159,10 @@ def kill_in_snapshot(trial: Trial) -> float:
 
 
 def by_itself(trial: Trial) -> float:
-    """The run has its fault from its configuration."""
-    found = [0.0]
-
-    def has_struck() -> bool:
-        found[0] = trial.warned("fault on purpose")
-        return found[0] > 0
-
-    trial.wait(has_struck)
-    has_struck()  # the run may have ended before anybody looked
-    return found[0]
+    """The run has its fault from its configuration; it may have ended before anybody looks."""
+    words = "fault on purpose"
+    trial.wait(lambda: trial.warned(words) > 0)
+    return trial.warned(words)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcdi.errors import PolicyFileError
 from hpcdi.store.atomic import published
-from hpcdi.utils.checksum import crc32_of
+from hpcdi.utils.checksum import crc32_of, crc32_of_array
 
 _LENGTH = struct.Struct("<Q")
 
@@ -58,7 +58,7 @@ def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
     }
     crc32 = _contents_crc(version, {name: list(t.shape) for name, t in tensors.items()})
     for name in sorted(tensors):
-        crc32 = crc32_of(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc32)
+        crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
     metadata = {"policy_version": str(version), "crc32": str(crc32)}
     return PolicyImage(version, save(tensors, metadata))
 

@@ -50,11 +50,8 @@ def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:
     for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 3:
-            yield (
-                fields[0],
-                fields[1].encode().decode("unicode_escape"),
-                fields[2],
-            )  # a blank is \040
+            point = fields[1].encode().decode("unicode_escape")  # a blank is \040
+            yield fields[0], point, fields[2]
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from hpcdi.worker.replay_buffer.fields import (
 )
 from hpcdi.worker.replay_buffer.frames import FrameStore
 from hpcdi.worker.replay_buffer.records import Records, unpacked
-from hpcdi.worker.replay_buffer.spans import Span, blocks, slots_of
+from hpcdi.worker.replay_buffer.spans import Span, blocks, rows_in, slots_of
 
 
 class ColumnStore:
@@ -166,13 +166,13 @@ class ColumnStore:
         """Items of spans of slots, in order, as columns: copies, or if `shared` also views."""
         spans = list(spans)
         state: dict[str, Any] = {
-            "columns": unflatten({n: _rows_of(c, spans, shared) for n, c in self._alone.items()}),
+            "columns": unflatten({n: rows_in(spans, c, shared) for n, c in self._alone.items()}),
             "order": list(self._fields),
             "framed": list(self._framed),
             "tensors": [name for name, field in self._fields.items() if field.is_tensor],
         }
         if self._records is not None:
-            state |= self._records.state_of(_rows_of(self._records.array, spans, shared))
+            state |= self._records.state_of(rows_in(spans, self._records.array, shared))
         if self._frames is not None:
             state["frames"] = self._frames.state_of(slots_of(spans))
         return state
@@ -207,7 +207,7 @@ class ColumnStore:
                 n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors)
                 for n in state["order"]
             },
-            columns if is_whole else {},
+            columns if is_whole else None,
             state.get("records") if is_whole else None,
         )
         copied = {n: c for n, c in self._columns.items() if not np.may_share_memory(c, columns[n])}
@@ -237,7 +237,7 @@ class ColumnStore:
         for name, field in alone.items():
             if self._records is not None and name in small:
                 self._columns[name] = self._records.column(name)
-            elif given and name in given:
+            elif given is not None:
                 self._columns[name] = given[name]
             else:
                 self._columns[name] = np.zeros((self._capacity, *field.shape), field.dtype)
@@ -284,11 +284,3 @@ class ColumnStore:
 
 def _is_huge(value: Any) -> bool:
     return type(value) is int and not -LARGE_INTEGER <= value < LARGE_INTEGER
-
-
-def _rows_of(column: Array, spans: Sequence[Span], shared: bool) -> Array:
-    """Rows of spans of slots, in order: a copy, or if `shared` and it is one span, a view."""
-    if shared and len(spans) == 1:
-        return column[spans[0].start : spans[0].stop]
-    parts = [column[span.start : span.stop] for span in spans]
-    return np.concatenate(parts) if parts else column[:0].copy()

@@ -54,7 +54,7 @@ class Records:
             found[name] = own.view(dtype).reshape(*slots.shape, *shape) if shape else own
         return found
 
-    def state_of(self, rows: Any) -> dict[str, Any]:
+    def state_of(self, rows: Array) -> dict[str, Any]:
         """Records, and whose members are what."""
         return {"records": rows, "members": list(self.members)}
 

@@ -18,7 +18,7 @@ from hpcdi.utils.kernels import ids_of
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import UsedData
 from hpcdi.worker.replay_buffer.objects import ObjectStore
-from hpcdi.worker.replay_buffer.spans import Span
+from hpcdi.worker.replay_buffer.spans import Span, rows_in
 
 
 class Ring:
@@ -144,8 +144,7 @@ class Ring:
 
     def ordered(self, by_slot: Array) -> Array:
         """What an array [capacity] says of the items here, the oldest first: a copy."""
-        parts = [by_slot[span.start : span.stop] for span in self.spans(self.first, self.pushed)]
-        return np.concatenate(parts) if parts else by_slot[:0].copy()
+        return rows_in(self.spans(self.first, self.pushed), by_slot)
 
     def state_dict(self, shared: bool = False) -> dict[str, Any]:
         """The items here and their ids: copies, the oldest first; if `shared`, views, by slot."""

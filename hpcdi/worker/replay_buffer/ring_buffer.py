@@ -170,7 +170,7 @@ class RingBuffer(IBuffer, Closing):
         older one; a process that is killed leaves either, in any case.
 
         Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
-        Large columns are not copied for it, so other threads wait until the file is there.
+        Columns are not copied for it, so other threads wait until the file is there.
 
         Raises:
             SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.

@@ -28,6 +28,14 @@ def blocks(spans: Iterable[Span]) -> Iterator[tuple[slice, slice]]:
             yield slice(start, stop), slice(start + ahead, stop + ahead)
 
 
+def rows_in(spans: Iterable[Span], column: Array, shared: bool = False) -> Array:
+    """A column's rows in spans, in order: a copy, or if `shared` and it is one span, a view."""
+    parts = [column[span.start : span.stop] for span in spans]
+    if shared and len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else column[:0].copy()
+
+
 def slots_of(spans: Iterable[Span]) -> Array:
     """All slots of spans, in order."""
     parts = [np.arange(span.start, span.stop) for span in spans]
