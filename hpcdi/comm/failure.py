@@ -16,7 +16,7 @@ from hpcdi.utils.backoff import wait_s
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
 _LAUNCHERS = ("prterun", "mpirun")
-_SEGMENTS = "/dev/shm/sm_segment."  # noqa: S108 (Open MPI's)
+_SEGMENT = "sm_segment."  # Open MPI's names for them
 _LAST_WORDS_S = 0.2
 """The launcher forwards what this rank said, and its own word of the abort must not come first."""
 
@@ -102,7 +102,7 @@ def _remove_shared_memory() -> None:
             line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
         }
         for path in mapped:
-            if path.startswith(_SEGMENTS):
+            if Path(path).name.startswith(_SEGMENT):
                 Path(path.rstrip()).unlink(missing_ok=True)
 
 

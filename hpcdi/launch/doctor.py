@@ -29,7 +29,8 @@ from hpcdi.launch.doctor_report import (
     verdict,
 )
 from hpcdi.launch.environment import LaunchEnvironment, is_first
-from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.launch.local import is_one_host, mpirun_command, rank_environment
+from hpcdi.launch.mpi_folders import mpi_folders
 from hpcdi.launch.topology import thread_variables
 
 DEFAULT_RANKS = 3
@@ -109,21 +110,22 @@ def doctor(arguments: DoctorArguments, launched: LaunchEnvironment) -> int:
 
 def _start_here(command: list[str]) -> int:
     """Start the ranks, pass on what they print; gives the exit code that rank 0 has named."""
-    environment = {**rank_environment(os.environ), _PARENT_VARIABLE: "1"}
     code: int | None = None
     deadline = time.monotonic() + _TOTAL_LIMIT_S
-    with subprocess.Popen(  # noqa: S603 (our own command line)
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as job:
-        try:
-            for line in _lines(job, deadline):
-                if line.startswith(_LAST_WORD):
-                    code = int(line.removeprefix(_LAST_WORD))
-                else:
-                    _print(line)
-        except BaseException:  # Ctrl-C, or nobody reads any more
-            job.terminate()
-            raise
+    with mpi_folders(is_one_host()) as folders:
+        environment = {**rank_environment({**folders, **os.environ}), _PARENT_VARIABLE: "1"}
+        with subprocess.Popen(  # noqa: S603 (our own command line)
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        ) as job:
+            try:
+                for line in _lines(job, deadline):
+                    if line.startswith(_LAST_WORD):
+                        code = int(line.removeprefix(_LAST_WORD))
+                    else:
+                        _print(line)
+            except BaseException:  # Ctrl-C, or nobody reads any more
+                job.terminate()
+                raise
     if code is not None:
         return code
     sys.stderr.write(

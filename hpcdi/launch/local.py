@@ -32,6 +32,7 @@ from hpcdi.launch.coordinate import TERMINAL_VARIABLE
 from hpcdi.launch.entry import TrainArguments
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.mpi_folders import mpi_folders
 from hpcdi.launch.signals import preempt_signals
 from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import sweep_temporary
@@ -69,7 +70,7 @@ def train(arguments: TrainArguments) -> int:
     if arguments.time_limit is not None:
         command += ["--time-limit", arguments.time_limit]
     try:
-        with Job(command, path) as job:
+        with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
             return job.wait()
     finally:
         with contextlib.suppress(OSError):  # a folder that nothing was written to
@@ -125,14 +126,19 @@ def _is_mpich(program: Path) -> bool:
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
 
 
+def is_one_host(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether mpirun starts all ranks here: there is no allocation that may have more hosts."""
+    return not any(name in variables for name in _ALLOCATION_VARIABLES)
+
+
 def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment of the ranks."""
     environment = dict(variables)
     environment[LAUNCHER_VARIABLE] = _this_launcher()
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    if not any(name in environment for name in _ALLOCATION_VARIABLES):
-        # one host: the search for a fast network takes a second at every start, and finds nothing
+    if is_one_host(environment):
+        # the search for a fast network takes a second at every start, and finds nothing
         environment.setdefault("OMPI_MCA_btl", "^ofi")
     environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
@@ -147,13 +153,14 @@ class Job:
     Args:
         command: mpirun's command line.
         path: the run folder.
+        folders: variables that name folders for MPI's own files; the user's own take precedence.
     """
 
-    def __init__(self, command: list[str], path: Path) -> None:
+    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
         self._path = path
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment(os.environ),
+            env=rank_environment({**folders, **os.environ}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,

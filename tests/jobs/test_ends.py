@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, NOBODY_MAY_DIE, Running, is_learning, temporary_files
+from jobs import CARTPOLE, NOBODY_MAY_DIE, QUICK, Running, is_learning, kill, temporary_files
 
 from hpcdi.store.inspect import inspect
 
@@ -113,8 +113,25 @@ def test_a_killed_rank_ends_the_job(start: Start, rank: int) -> None:
     assert not inspect(ended.run_dir).errors
 
 
+def test_what_mpi_leaves_of_a_killed_job_is_removed_by_the_next(
+    start: Start, tmp_path: Path
+) -> None:
+    """It is named by process number; a job that gets this number again would not start."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    place = {"TMPDIR": str(temporary)}
+    job = start(CARTPOLE, *ENDLESS, variables=place)
+    job.until(lambda: is_learning(job))
+    kill(job)
+    (left,) = temporary.glob("hpcdi-mpi-*")
+    assert [path.name.split(".")[0] for path in left.iterdir()] == ["ompi"]
+    assert start(CARTPOLE, *QUICK, variables=place).wait().code == 0
+    assert not list(temporary.glob("hpcdi-mpi-*"))
+    assert not list(Path("/dev/shm").glob("hpcdi-mpi-*"))
+
+
 def test_a_folder_is_given_to_one_run_only(start: Start) -> None:
-    first = start(CARTPOLE, "env.stop_value=20", "policy.other.commander.eval_interval=0.5")
+    first = start(CARTPOLE, *QUICK)
     ended = first.wait()
     before = {path: path.stat().st_mtime_ns for path in ended.run_dir.rglob("*")}
     refused = start(CARTPOLE, "seed=2", run_dir=ended.run_dir).wait()
