@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
@@ -40,7 +41,7 @@ class Recycler:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """An array of undefined content, of the caller alone."""
-        n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes < LARGE_BYTES or not self._counted:
             return np.empty(shape, dtype)
         for slab in self._slabs:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import NUMBERS, Array, Columns
+from hpcdi.utils.gather import gather
 from hpcdi.utils.nested import flatten, stack_columns, unflatten
 from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.fields import (
@@ -145,7 +146,8 @@ class ColumnStore:
                 found[name] = packed[name]
                 continue
             out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
-            found[name] = column.take(slots, axis=0, out=out, mode="clip")
+            gather(column, slots, out)
+            found[name] = out
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}

@@ -16,11 +16,12 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
+from hpcdi.utils.gather import gather
 from hpcdi.utils.recycle import Recycler
 
 _NOWHERE = -1
 _GROWTH = 1024
-_ROWS_AT_ONCE = 16
+_ROWS_AT_ONCE = 64
 _ONE_ENV = np.zeros(1, np.int64)
 
 
@@ -173,7 +174,7 @@ class FrameStore:
         for start in range(0, count, _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             for k, out in enumerate(found):  # the second finds its frames in the cache
-                frames.take(places[rows, k], axis=0, out=out[rows], mode="clip")
+                gather(frames, places[rows, k], out[rows])
         shape = (*slots.shape, *shape[1:])
         return {n: out.reshape(shape) for n, out in zip(self.names, found, strict=True)}
 
