@@ -59,7 +59,7 @@ def stream(start: int, stop: int, env: int = 0, episode: int = 1000) -> list[dic
 def used(buffer: Any) -> int:
     """Frames that are stored; all of them are of items that are here, and nothing else is lost."""
     store = buffer._ring.store._frames
-    count, free = len(store._pool._users), store._pool._free
+    count, free = store._pool._taken, store._pool._free
     held = store._places[buffer._ring.slots()]
     assert set(range(count)) - set(free) == set(held.reshape(-1).tolist())
     assert len(set(free)) == len(free)

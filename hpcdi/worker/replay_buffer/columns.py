@@ -48,7 +48,7 @@ class ColumnStore:
         self._columns: Columns = {}
         self._records: Records | None = None  # holds the small columns
         self._frames = FrameStore(capacity, frames) if frames else None
-        self._quick: list[tuple[str, Array, Any, Any, Any]] = []  # see `put_one`
+        self._quick: list[tuple[str, Array | None, Any, Any, Any]] = []  # see `put_one`
         self._recycler = Recycler()
 
     @staticmethod
@@ -71,7 +71,10 @@ class ColumnStore:
                 return False
             values.append(value)
         for (_, column, _, _, _), value in zip(quick, values, strict=True):
-            column[slot] = value
+            if column is not None:
+                column[slot] = value
+        if self._frames is not None:
+            self._frames.put_one(item, slot)
         return True
 
     def prepare(self, items: Sequence[Any]) -> Columns:
@@ -243,10 +246,10 @@ class ColumnStore:
                 self._columns[name] = given[name]
             else:
                 self._columns[name] = np.zeros((self._capacity, *field.shape), field.dtype)
-        if not self._framed and not self._is_nested:
+        if not self._is_nested:
             self._quick = [
-                (name, column, field.dtype, field.shape, field.fitting)
-                for (name, column), field in zip(self._columns.items(), alone.values(), strict=True)
+                (name, self._columns.get(name), field.dtype, field.shape, field.fitting)
+                for name, field in fields.items()
             ]
 
     @property

@@ -18,64 +18,11 @@ from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
 from hpcdi.utils.gather import gather
 from hpcdi.utils.recycle import Recycler
+from hpcdi.worker.replay_buffer.frame_pool import NOWHERE, FramePool
+from hpcdi.worker.replay_buffer.streams import Streams, by_env
 
-_NOWHERE = -1
-_GROWTH = 1024
 _ROWS_AT_ONCE = 64
 _ONE_ENV = np.zeros(1, np.int64)
-
-
-class FramePool:
-    """Frames in numbered places; memory is used as they are written.
-
-    Args:
-        shape: of a frame.
-        dtype: of its values.
-        size: frames that it has room for; it grows when they do not suffice.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any, size: int = 0) -> None:
-        self.frames = np.empty((size, *shape), dtype)
-        self._users: list[int] = []  # of each place taken so far: slot of the last item
-        self._free: list[int] = []  # places that were taken
-
-    @property
-    def used(self) -> int:
-        """Frames that are here."""
-        return len(self._users) - len(self._free)
-
-    def add(self, frame: Array) -> int:
-        """Store a frame; gives its place."""
-        if self._free:
-            place = self._free.pop()
-        else:
-            place = len(self._users)
-            self._users.append(_NOWHERE)
-            if place == len(self.frames):
-                more = place + max(_GROWTH, place // 8)
-                self.frames.resize((more, *self.frames.shape[1:]), refcheck=False)
-        self.frames[place] = frame
-        return place
-
-    def load(self, frames: Array, users: list[int]) -> None:
-        """Take frames [m, ...] and their users [m], instead of what is here."""
-        self.frames = np.empty(
-            (max(len(self.frames), len(frames)), *frames.shape[1:]), frames.dtype
-        )
-        self.frames[: len(frames)] = frames
-        self._users, self._free = users, []
-
-    def use(self, places: list[int], slot: int) -> None:
-        """Frames are of the item in `slot`, which is newer than their other users."""
-        for place in places:
-            self._users[place] = slot
-
-    def release(self, places: list[int], slot: int) -> None:
-        """The item in `slot` goes; frames that no newer item uses go with it."""
-        for place in set(places):
-            if place != _NOWHERE and self._users[place] == slot:
-                self._users[place] = _NOWHERE
-                self._free.append(place)
 
 
 class FrameStore:
@@ -94,8 +41,8 @@ class FrameStore:
         self._stack = 0  # frames of an observation
         self._pool = FramePool((), np.uint8)
         self._places = np.zeros((0, 0), np.int32)  # [slot, frame of its item]: where in the pool
-        self._latest: dict[int, tuple[int, int]] = {}  # environment -> its last item: count, slot
-        self._count = 0
+        self._window = np.zeros(0, np.int64)  # a sliding item's frames, from the one before's last
+        self._streams = Streams(capacity)
         self._recycler = Recycler()
 
     @property
@@ -103,7 +50,7 @@ class FrameStore:
         """Bytes of all frames, and of where they lie."""
         frames = self._pool.frames
         n_bytes = self._pool.used * frames.itemsize * math.prod(frames.shape[1:])
-        return int(n_bytes) + self._places.nbytes
+        return int(n_bytes) + self._places.nbytes + self._streams.n_bytes
 
     @property
     def _room(self) -> int:
@@ -130,39 +77,56 @@ class FrameStore:
             raise BufferContractError(f"'env_id' is {envs.dtype}{envs.shape[1:]}, no whole number")
         self._stack = like.shape[1]
         self._pool = FramePool(like.shape[2:], like.dtype, self._room)
-        n_frames = self._stack * len(self.names)
-        self._places = np.full((self._capacity, n_frames), _NOWHERE, np.int32)
+        self._make_places()
 
-    def put(self, start: int, stop: int, columns: Columns, first_row: int) -> None:
+    def _make_places(self) -> None:
+        frames = np.arange(self._stack)
+        self._window = np.concatenate([frames, frames + 1][-len(self.names) :])
+        self._places = np.full((self._capacity, len(self._window)), NOWHERE, np.int32)
+
+    def put_one(self, item: Mapping[str, Any], slot: int) -> None:
+        """Put an item, whose stacks are arrays of the right shapes and dtypes, into a slot."""
+        columns = {name: item[name][None] for name in self.names}
+        if "env_id" in item:
+            columns["env_id"] = np.asarray(item["env_id"])[None]
+        self.put(slot, slot + 1, columns, 0)
+
+    def put(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         """Put rows of columns, from `first_row`, into slots [start, stop)."""
-        rows: dict[int, int] = {}  # slot -> row of these columns
-        given = [np.asarray(columns[name], self._pool.frames.dtype) for name in self.names]
-        envs = columns["env_id"].reshape(-1) if "env_id" in columns else None
-        for row, slot in enumerate(range(start, stop), first_row):
-            stacks = [column[row] for column in given]
-            env = 0 if envs is None else int(envs[row])
-            count, before = self._latest.get(env, (-self._capacity, _NOWHERE))
-            self._pool.release(self._places[slot].tolist(), slot)
-            if before == slot or self._count - count >= self._capacity:  # the one before has gone
-                places = self._place(stacks, None, [])
+        rows, slots = slice(first_row, first_row + stop - start), np.arange(start, stop)
+        given = [np.asarray(columns[name][rows], self._pool.frames.dtype) for name in self.names]
+        self._pool.release(self._places[start:stop], slots)
+        self._streams.take(slots)
+        for env, own in by_env(columns["env_id"][rows] if "env_id" in columns else None):
+            before = self._streams.last_of(env)
+            self._put_stream([stacks[own] for stacks in given], slots[own], before)
+            self._streams.follow(env, int(slots[own][-1]))
+
+    def _put_stream(self, given: list[Array], slots: Array, before: int | None) -> None:
+        """Put items of one environment, one after the other, into slots [m].
+
+        Most have one new frame, and share the others with the one before: they go in together.
+        """
+        where = self._places[before].tolist() if before is not None else []
+        last = self._pool.frames.take(where[-self._stack :], axis=0) if where else None
+        slides, row = _slides(given, last), 0
+        while row < len(slots):
+            stop = row + 1
+            if slides[row]:
+                while stop < len(slots) and slides[stop]:
+                    stop += 1
+                chain = where[-self._stack :] + self._pool.add(given[-1][row:stop, -1])
+                window = np.arange(stop - row)[:, None] + self._window
+                places = np.array(chain, np.int32).take(window)
             else:
-                where = self._places[before]
-                if before in rows:
-                    earlier = [column[rows[before]] for column in given]
-                else:
-                    earlier = list(self._pool.frames[where.reshape(len(self.names), -1)])
-                places = self._place(stacks, earlier, where.tolist())
-            self._places[slot] = places
-            self._pool.use(places, slot)
-            if len(self._latest) > self._capacity:  # environments that have gone for good
-                self._latest = {
-                    env: last
-                    for env, last in self._latest.items()
-                    if self._count - last[0] < self._capacity
-                }
-            self._latest[env] = (self._count, slot)
-            self._count += 1
-            rows[slot] = row
+                earlier = [stacks[row - 1] for stacks in given]
+                if row == 0:
+                    earlier = list(self._pool.frames[where].reshape(-1, *given[0].shape[1:]))
+                item = [stacks[row] for stacks in given]
+                places = np.array([self._place(item, earlier, where)], np.int32)
+            self._places[slots[row:stop]] = places
+            self._pool.use(places, slots[row:stop])
+            where, row = places[-1].tolist(), stop
 
     def read(self, slots: Array) -> Columns:
         """Columns at slots of any shape: arrays of the caller's own."""
@@ -188,42 +152,75 @@ class FrameStore:
         """Put the items of a `state_of` into slots [m]."""
         frames, places = state["frames"], np.asarray(state["places"])
         self._stack = places.shape[1] // len(self.names)
-        self._places = np.full((self._capacity, places.shape[1]), _NOWHERE, np.int32)
+        self._make_places()
         self._places[slots] = places
-        users = np.full(len(frames), _NOWHERE)
+        users = np.full(len(frames), NOWHERE)
         users[places.reshape(-1)] = np.repeat(slots, places.shape[1])  # the last one counts
         self._pool = FramePool(frames.shape[1:], frames.dtype, self._room)
-        self._pool.load(frames, users.tolist())
-        self._latest, self._count = {}, 0
+        self._pool.load(frames, users)
+        self._streams = Streams(self._capacity)
 
-    def _place(
-        self, stacks: list[Array], earlier: list[Array] | None, where: list[int]
-    ) -> list[int]:
+    def _place(self, stacks: list[Array], earlier: list[Array], where: list[int]) -> list[int]:
         """Places of an item's frames: those of the item before, if they are the same, or new ones.
 
         Args:
             stacks: its one or two stacks.
-            earlier: those of the item before.
+            earlier: those of the item before; empty: there is none.
             where: the places of their frames.
         """
-        size, found = self._stack, [_NOWHERE] * (self._stack * len(stacks))
-        if earlier is not None and len(stacks) == 2:
+        size, found = self._stack, [NOWHERE] * (self._stack * len(stacks))
+        if earlier and len(stacks) == 2:
             _share(found, 0, stacks[0], earlier[1], where[size:], 0)
-        if earlier is not None and _NOWHERE in found[:size]:
+        if earlier and NOWHERE in found[:size]:
             _share(found, 0, stacks[0], earlier[0], where, 1)
         self._add_missing(found, 0, stacks[0])
         if len(stacks) == 2:
             _share(found, size, stacks[1], stacks[0], found, 1)
-            if earlier is not None and _NOWHERE in found[size:-1]:
+            if earlier and NOWHERE in found[size:-1]:
                 _share(found, size, stacks[1], earlier[1], where[size:], 1)
             self._add_missing(found, size, stacks[1])
         return found
 
     def _add_missing(self, found: list[int], first: int, stack: Array) -> None:
         for k, frame in enumerate(stack):
-            if found[first + k] == _NOWHERE:
+            if found[first + k] == NOWHERE:
                 padded = k > 0 and _same(frame, stack[k - 1])
-                found[first + k] = found[first + k - 1] if padded else self._pool.add(frame)
+                found[first + k] = (
+                    found[first + k - 1] if padded else self._pool.add(frame[None])[0]
+                )
+
+
+def _slides(given: list[Array], last: Array | None) -> list[bool]:
+    """Of items that follow each other, which have all frames but the last from the one before.
+
+    Args:
+        given: their one or two stacks [m, stack, ...].
+        last: the later stack of the item before the first; None: there is none.
+    """
+    words = [_words(stacks) for stacks in given]
+    head, tail = words[0], words[-1]
+    frame = tail.shape[1] // given[-1].shape[1]
+    slides = np.empty(len(tail), bool)
+    slides[0] = last is not None
+    if last is not None:
+        before = _words(last[None])[0]
+        slides[0] = (tail[0, :-frame] == before[frame:]).all()
+        if len(given) == 2 and slides[0]:
+            slides[0] = (head[0] == before).all()
+    if len(tail) > 1:
+        slides[1:] = (tail[1:, :-frame] == tail[:-1, frame:]).all(axis=1)
+        if len(given) == 2:
+            slides[1:] &= (head[1:] == tail[:-1]).all(axis=1)
+    if tail.shape[1] > frame:  # a last frame like the one before it is that one
+        slides &= (tail[:, -frame:] != tail[:, -2 * frame : -frame]).any(axis=1)
+    return list(slides.tolist())
+
+
+def _words(stacks: Array) -> Array:
+    """Items [m, stack, ...] as rows of words, so that they are compared bit by bit, and fast."""
+    items = stacks.reshape(len(stacks), math.prod(stacks.shape[1:]))
+    whole = math.prod(stacks.shape[2:]) * stacks.itemsize % 8 == 0
+    return items.view(np.uint64 if whole else np.uint8)
 
 
 def _same(left: Array, right: Array) -> bool:
@@ -239,5 +236,5 @@ def _share(
     count = len(stack) - shift
     whole = _same(stack[:count], other[shift:])
     for k in range(count):
-        if found[first + k] == _NOWHERE and (whole or _same(stack[k], other[k + shift])):
+        if found[first + k] == NOWHERE and (whole or _same(stack[k], other[k + shift])):
             found[first + k] = where[k + shift]

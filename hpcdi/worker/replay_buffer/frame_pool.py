@@ -1,0 +1,72 @@
+"""Frames of several users, in numbered places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdi.types import Array
+
+NOWHERE = -1
+_GROWTH = 1024
+
+
+class FramePool:
+    """Frames in numbered places; memory is used as they are written.
+
+    Args:
+        shape: of a frame.
+        dtype: of its values.
+        size: frames that it has room for; it grows when they do not suffice.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, size: int = 0) -> None:
+        self.frames = np.empty((size, *shape), dtype)
+        self._users = np.full(size, NOWHERE, np.int32)  # of each place: slot of the last item
+        self._taken = 0  # places that were taken so far
+        self._free: list[int] = []  # of them, those that are free again
+
+    @property
+    def used(self) -> int:
+        """Frames that are here."""
+        return self._taken - len(self._free)
+
+    def add(self, frames: Array) -> list[int]:
+        """Store frames [m, ...]; gives their places."""
+        count = len(frames)
+        again = max(0, len(self._free) - count)
+        places, self._free = self._free[again:], self._free[:again]
+        places += range(self._taken, self._taken + count - len(places))
+        self._taken = max(self._taken, max(places, default=0) + 1)
+        if self._taken > len(self.frames):
+            more = self._taken + max(_GROWTH, self._taken // 8)
+            self._users = np.concatenate(
+                [self._users, np.full(more - len(self._users), NOWHERE, np.int32)]
+            )
+            self.frames.resize((more, *self.frames.shape[1:]), refcheck=False)
+        if count == 1:
+            self.frames[places[0]] = frames[0]
+        else:
+            self.frames[places] = frames
+        return places
+
+    def load(self, frames: Array, users: Array) -> None:
+        """Take frames [m, ...] and their users [m], instead of what is here."""
+        count, size = len(frames), max(len(self.frames), len(frames))
+        self.frames = np.empty((size, *frames.shape[1:]), frames.dtype)
+        self.frames[:count] = frames
+        self._users = np.full(size, NOWHERE, np.int32)
+        self._users[:count] = users
+        self._taken, self._free = count, []
+
+    def use(self, places: Array, slots: Array) -> None:
+        """Frames [m, k] are of the items in slots [m]; of several, the last one is the newest."""
+        self._users[places] = slots[:, None]
+
+    def release(self, places: Array, slots: Array) -> None:
+        """Items in slots [m] go; of their frames [m, k], those that no newer item uses go, too."""
+        last = (self._users.take(places, mode="clip") == slots[:, None]) & (places != NOWHERE)
+        freed = list(dict.fromkeys(places[last].tolist()))
+        self._users[freed] = NOWHERE
+        self._free += freed
