@@ -23,7 +23,7 @@ class FramePool:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, size: int = 0) -> None:
         self.frames = np.empty((size, *shape), dtype)
-        self._users = np.full(size, NOWHERE, np.int32)  # of each place: slot of the last item
+        self._users = np.full(size + 1, NOWHERE, np.int32)  # of each place: slot of the last item
         self._taken = 0  # places that were taken so far
         self._free: list[int] = []  # of them, those that are free again
 
@@ -41,9 +41,8 @@ class FramePool:
         self._taken = max(self._taken, max(places, default=0) + 1)
         if self._taken > len(self.frames):
             more = self._taken + max(_GROWTH, self._taken // 8)
-            self._users = np.concatenate(
-                [self._users, np.full(more - len(self._users), NOWHERE, np.int32)]
-            )
+            new = np.full(more - len(self.frames), NOWHERE, np.int32)
+            self._users = np.concatenate([self._users, new])
             self.frames.resize((more, *self.frames.shape[1:]), refcheck=False)
         if count == 1:
             self.frames[places[0]] = frames[0]
@@ -56,7 +55,7 @@ class FramePool:
         count, size = len(frames), max(len(self.frames), len(frames))
         self.frames = np.empty((size, *frames.shape[1:]), frames.dtype)
         self.frames[:count] = frames
-        self._users = np.full(size, NOWHERE, np.int32)
+        self._users = np.full(size + 1, NOWHERE, np.int32)
         self._users[:count] = users
         self._taken, self._free = count, []
 
@@ -66,7 +65,5 @@ class FramePool:
 
     def release(self, places: Array, slots: Array) -> None:
         """Items in slots [m] go; of their frames [m, k], those that no newer item uses go, too."""
-        last = (self._users.take(places, mode="clip") == slots[:, None]) & (places != NOWHERE)
-        freed = list(dict.fromkeys(places[last].tolist()))
-        self._users[freed] = NOWHERE
-        self._free += freed
+        gone = places[self._users[places] == slots[:, None]]
+        self._free += dict.fromkeys(gone.tolist())

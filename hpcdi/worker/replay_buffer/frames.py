@@ -204,9 +204,9 @@ def _slides(given: list[Array], last: Array | None) -> list[bool]:
     slides[0] = last is not None
     if last is not None:
         before = _words(last[None])[0]
-        slides[0] = (tail[0, :-frame] == before[frame:]).all()
-        if len(given) == 2 and slides[0]:
-            slides[0] = (head[0] == before).all()
+        slides[0] = not np.count_nonzero(tail[0, :-frame] != before[frame:]) and (
+            len(given) == 1 or not np.count_nonzero(head[0] != before)
+        )
     if len(tail) > 1:
         slides[1:] = (tail[1:, :-frame] == tail[:-1, frame:]).all(axis=1)
         if len(given) == 2:
