@@ -15,6 +15,7 @@ from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.fields import arrays_of
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
+from hpcdi.worker.replay_buffer.samplers import positions
 from hpcdi.worker.replay_buffer.settings import EpisodeBufferConfig
 
 _FIRST_ROWS = 1024
@@ -204,7 +205,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         ends = np.cumsum(np.maximum(episodes[among, 1] - length + 1, 0))
         if not ends.size or ends[-1] == 0:
             return None
-        drawn = self._rng.integers(0, ends[-1], size)
+        drawn = positions(self._rng, ends[-1], size)
         chosen = ends.searchsorted(drawn, side="right")
         before = np.concatenate([[0], ends])[chosen]
         first_ids = episodes[among[chosen], 0] + drawn - before

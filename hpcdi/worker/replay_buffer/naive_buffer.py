@@ -14,6 +14,7 @@ from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import Drawn, Sample
 from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
+from hpcdi.worker.replay_buffer.samplers import positions
 from hpcdi.worker.replay_buffer.settings import NaiveBufferConfig
 
 
@@ -48,11 +49,11 @@ class NaiveReplayBuffer(RingBuffer):
             BufferContractError: `size` is below 1.
         """
         with self._lock:
-            slots = self._draw(size, sample_range, replace)
-            if slots is None or self._ring.store is None:
+            ids = self._draw(size, sample_range, replace)
+            if ids is None or self._ring.store is None:
                 return None
             self._note(drawn=size)
-            return self._ring.store.read(slots)
+            return self._ring.store.read(self._ring.slots_of(ids))
 
     def sample_batch(
         self,
@@ -80,29 +81,29 @@ class NaiveReplayBuffer(RingBuffer):
         with self._lock:
             if not isinstance(self._ring.store, ColumnStore):
                 return None
-            slots = self._draw(size, sample_range, replace)
-            return self._give(self._ring.store, slots, tensors, pin_memory)
+            ids = self._draw(size, sample_range, replace)
+            return self._give(self._ring.store, ids, tensors, pin_memory)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Nothing is known of items that could change; kept for the seeds' callers."""
 
     def _give(
-        self, store: ColumnStore, slots: Array | None, tensors: bool, pin_memory: bool
+        self, store: ColumnStore, ids: Array | None, tensors: bool, pin_memory: bool
     ) -> Sample | None:
-        """Items in slots of any shape that were drawn, as columns; uniform draws all weigh 1."""
-        if slots is None:
+        """Items of ids of any shape that were drawn, as columns; uniform draws all weigh 1."""
+        if ids is None:
             return None
-        self._note(drawn=slots.size)
-        ones, unknown = _plain_marks(slots.shape)
-        drawn = Drawn(slots, self._ring.ids_at(slots), ones, unknown, unknown)
+        self._note(drawn=ids.size)
+        slots = self._ring.slots_of(ids)
+        ones, unknown = _plain_marks(ids.shape)
+        drawn = Drawn(slots, ids, ones, unknown, unknown)
         return Sample(self._shaped(store.read_columns(slots), tensors, pin_memory), drawn)
 
     def _draw(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
-        """Slots of `size` items, or None where there are not enough."""
+        """Ids of `size` items, or None where there are not enough."""
         chosen = self._choose(size, sample_range, replace)
         if chosen is not None:
             chosen += self._ring.pushed - self.count()
-            chosen %= self._ring.capacity
         return chosen
 
     def _choose(self, size: int, sample_range: slice | None, replace: bool) -> Array | None:
@@ -113,7 +114,7 @@ class NaiveReplayBuffer(RingBuffer):
         if len(among) < (1 if replace else size):
             return None
         if replace:
-            chosen = self._rng.integers(0, len(among), size)
+            chosen = positions(self._rng, len(among), size)
         else:
             chosen = self._rng.choice(len(among), size, replace=False)
         if among.step != 1:

@@ -14,7 +14,6 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
-from hpcdi.utils.kernels import ids_of
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import UsedData
 from hpcdi.worker.replay_buffer.objects import ObjectStore
@@ -110,11 +109,11 @@ class Ring:
         """Slots of items [first_id, end_id), by default all that are here, the oldest first."""
         first = self.first if first_id is None else first_id
         ids = np.arange(first, self.pushed if end_id is None else end_id)
-        return ids % self.capacity
+        return self.slots_of(ids)
 
-    def ids_at(self, slots: Array) -> Array:
-        """Unique ids of the items in slots of any shape."""
-        return ids_of(slots, self.pushed - 1, self.capacity)
+    def slots_of(self, ids: Array) -> Array:
+        """Slots of the items with ids of any shape."""
+        return ids % self.capacity
 
     def drop(self, slots: Array) -> None:
         """Items in slots [m] are not needed any more; their ids stay."""

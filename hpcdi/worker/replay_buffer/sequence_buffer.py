@@ -14,6 +14,7 @@ from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.items import Sample
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
+from hpcdi.worker.replay_buffer.samplers import positions
 from hpcdi.worker.replay_buffer.settings import SequenceBufferConfig
 
 _ENDS = ("done", "terminated", "truncated")
@@ -54,11 +55,11 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             BufferContractError: `batch` or `sequence` is below 1, or the range has steps.
         """
         with self._lock:
-            slots = self._draw_sequences(batch, sequence, sample_range, replace)
-            if slots is None or self._ring.store is None:
+            ids = self._draw_sequences(batch, sequence, sample_range, replace)
+            if ids is None or self._ring.store is None:
                 return None
-            self._note(drawn=slots.size)
-            items = self._ring.store.read(slots.reshape(-1))
+            self._note(drawn=ids.size)
+            items = self._ring.store.read(self._ring.slots_of(ids.reshape(-1)))
             return [items[start : start + sequence] for start in range(0, len(items), sequence)]
 
     def sample_batch(  # type: ignore[override]
@@ -79,8 +80,8 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         with self._lock:
             if not isinstance(self._ring.store, ColumnStore):
                 return None
-            slots = self._draw_sequences(batch, sequence, sample_range, replace)
-            return self._give(self._ring.store, slots, tensors, pin_memory)
+            ids = self._draw_sequences(batch, sequence, sample_range, replace)
+            return self._give(self._ring.store, ids, tensors, pin_memory)
 
     def _begin(self, ring: Ring) -> None:
         super()._begin(ring)
@@ -131,7 +132,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
     def _draw_sequences(
         self, batch: int, sequence: int, sample_range: slice | None, replace: bool
     ) -> Array | None:
-        """Slots [batch, sequence], or None where there are not enough sequences."""
+        """Ids [batch, sequence], or None where there are not enough sequences."""
         if batch < 1 or sequence < 1:
             raise BufferContractError(f"cannot draw {batch} sequences of {sequence} items")
         among = range(self.count())[sample_range or slice(None)]
@@ -143,7 +144,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         first = self._ring.pushed - self.count() + among.start
         trials = _TRIALS * batch
         if replace or trials < starts:
-            chosen = self._rng.integers(0, starts, trials)
+            chosen = positions(self._rng, starts, trials)
             chosen = chosen if replace else _different(chosen)
             found = self._whole(first + chosen, sequence)[:batch]
         else:
@@ -153,7 +154,8 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             if len(whole) < (1 if replace else batch):
                 return None
             found = self._rng.choice(whole, batch, replace=replace)
-        return (found[:, None] + np.arange(sequence)) % self._ring.capacity
+        ids: Array = found[:, None] + np.arange(sequence)
+        return ids
 
     def _whole(self, ids: Array, sequence: int) -> Array:
         """Those of ids [m] at which a sequence begins that lies in one episode."""
