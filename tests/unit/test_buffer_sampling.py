@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_buffer_advanced import filled
 
 from hpcdi.types import Array
-from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler
+from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler, positions
 
 PRIORITIES = np.array([0.0, 0.01, 0.5, 1.0, 1.0, 2.0, 7.5, 40.0])
 """The first slot holds nothing."""
@@ -231,3 +231,24 @@ def test_a_sampler_is_restored_from_its_masses(make: Any) -> None:
     draws = [s.draw(6, 3, 0.5, np.random.default_rng(2)) for s in (sampler, again)]
     assert draws[0].slots.tolist() == draws[1].slots.tolist()
     assert draws[0].weights.tolist() == draws[1].weights.tolist()
+
+
+@given(st.integers(1, 2**50), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
+def test_no_position_is_beyond_the_last(count: int, double: float) -> None:
+    """Of the largest double that is drawn, too."""
+
+    class Source:
+        def random(self, size: int) -> Array:
+            return np.full(size, double)
+
+    drawn = positions(Source(), count, 3)  # type: ignore[arg-type]
+    assert drawn.dtype == np.int64
+    assert drawn.tolist() == [count - 1 if double > 0.5 else math.floor(double * count)] * 3
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_every_position_is_as_likely(count: int) -> None:
+    drawn = positions(np.random.default_rng(4), count, DRAWS)
+    counts = np.bincount(drawn, minlength=count)
+    assert counts.shape == (count,)
+    assert count == 1 or chi_square_p(counts, np.full(count, DRAWS / count)) > 1e-4
