@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def main() -> None:
         return
     seconds = 0.5 if given.quick else 1.5
     with tempfile.TemporaryDirectory() as folder:
-        for part in (shard_rows, ring_rows, buffer_rows, policy_rows):
+        for part in (shard_rows, ring_rows, stack_rows, buffer_rows, policy_rows):
             show(part(Path(folder), seconds), given.json)
     show(message_rows(), given.json)
 
@@ -161,6 +162,29 @@ def ring_rows(folder: Path, seconds: float) -> list[Row]:
         Row(name, gathered, "/s", ratio=gathered / slotted, peer="[slot, row] of block slots"),
         Row(name, gathered, "/s", ratio=gathered / from_file, peer="h5py, the file being cached"),
     ]
+
+
+def stack_rows(_folder: Path, seconds: float) -> list[Row]:
+    """Gathering batches of Atari's stacks of frames, four of which wait at once."""
+    rows, size = 4096, 32
+    columns: Columns = {
+        "observation": np.random.default_rng(0).integers(0, 256, (rows, 4, 84, 84), np.uint8),
+        "bootstrap_offset": np.ones(rows, np.int32),
+    }
+    ring = RowRing(rows, columns, (RowView("next_observation", "observation", "bootstrap_offset"),))
+    ring.write(0, columns)
+    turn = itertools.cycle(np.random.default_rng(1).integers(0, rows - 1, (64, size)))
+    waiting: deque[object] = deque(maxlen=4)
+
+    def bare() -> None:
+        at = next(turn)
+        waiting.append([np.take(columns["observation"], k, axis=0) for k in (at, at + 1)])
+
+    plain = per_second(bare, seconds)
+    waiting.clear()
+    gathered = per_second(lambda: waiting.append(ring.gather(next(turn))), seconds)
+    name = "batches of 32 transitions of 4 x 84 x 84 bytes gathered"
+    return [Row(name, gathered, "/s", ratio=gathered / plain, peer="bare numpy.take")]
 
 
 def buffer_rows(folder: Path, seconds: float) -> list[Row]:

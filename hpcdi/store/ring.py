@@ -2,7 +2,7 @@
 
 Who decides and who stores are two: rank 0 runs a `RowPlacer` for each learner, so that it can take
 a block's items out of its index *before* their rows are used again; the learner's `RowRing` does as
-it is told. Rows are plain arrays, so a batch is one `numpy.take` a column.
+it is told. Rows are plain arrays, so a batch is one gather a column.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, transition_rows
 from hpcdi.types import Array, Columns, RowView
 from hpcdi.utils.nested import column_objection
+from hpcdi.utils.recycle import Recycler
+
+_BATCHES_AHEAD = 16
+"""Large columns of batches that wait at once; the memory of so many is used again."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class RowRing:
             for name, column in like.items()
         }
         self._views = views
+        self._recycler = Recycler(_BATCHES_AHEAD)
 
     @property
     def n_bytes(self) -> int:
@@ -119,12 +124,28 @@ class RowRing:
             self._columns[name][first_row : first_row + len(column)] = column
 
     def gather(self, rows: Array) -> Columns:
-        """Columns at `rows` (int64 [m]), views included; fresh arrays of leading length m."""
-        batch = {name: np.take(column, rows, axis=0) for name, column in self._columns.items()}
+        """Columns at `rows` (int64 [m]), views included; arrays of the caller's own, [m, ...].
+
+        Raises:
+            BufferContractError: a row, or one that a view names, is not in the ring.
+        """
+        self._check(rows)
+        batch = {name: self._taken(column, rows) for name, column in self._columns.items()}
         for view in self._views:
             at = rows + batch[view.offset]
-            batch[view.name] = np.take(self._columns[view.column], at, axis=0)
+            self._check(at)
+            batch[view.name] = self._taken(self._columns[view.column], at)
         return batch
+
+    def _check(self, rows: Array) -> None:
+        if rows.size and not 0 <= rows.min() <= rows.max() < self.capacity:
+            raise BufferContractError(
+                f"rows {rows.min()} to {rows.max()} are not in a ring of {self.capacity}"
+            )
+
+    def _taken(self, column: Array, rows: Array) -> Array:
+        out = self._recycler.empty((*rows.shape, *column.shape[1:]), column.dtype)
+        return column.take(rows, axis=0, out=out, mode="clip")
 
 
 def transitions(block: Block) -> Columns:

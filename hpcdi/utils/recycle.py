@@ -12,8 +12,6 @@ from hpcdi.types import Array
 LARGE_BYTES = 1 << 18
 """Below this, the allocator keeps memory by itself."""
 
-_KEPT = 4
-
 
 def _unheld() -> int:
     """References to an array that only a list, a loop and the question hold: Python's affair."""
@@ -31,9 +29,13 @@ class Recycler:
     The system gives large arrays back page by page, and zeroes each page when it is touched: half
     the time of gathering a batch of frames. An array is given again once nothing refers to it any
     more: not the caller, not a view, not a tensor that shares its memory.
+
+    Args:
+        keep: as many arrays are remembered, the newest; of those that are held, none is given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int = 4) -> None:
+        self._keep = keep
         self._slabs: list[Array] = []
         self._counted = getattr(
             sys, "_is_gil_enabled", lambda: True
@@ -48,5 +50,5 @@ class Recycler:
             if slab.nbytes == n_bytes and sys.getrefcount(slab) == _UNHELD:
                 return slab.view(dtype).reshape(shape)
         slab = np.empty(n_bytes, np.uint8)
-        self._slabs = [*self._slabs[-_KEPT + 1 :], slab]
+        self._slabs = [*self._slabs[-self._keep + 1 :], slab]
         return slab.view(dtype).reshape(shape)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hpcdi.errors import BufferContractError
 from hpcdi.store.ring import Placement, RowPlacer, RowRing
 from hpcdi.types import Columns, RowView
+from hpcdi.utils.recycle import LARGE_BYTES
 
 QUICK = settings(deadline=None, max_examples=100)
 VIEW = RowView("next", "obs", "offset")
@@ -148,9 +149,35 @@ def test_an_empty_batch() -> None:
     assert batch["next"].shape == (0, 2)
 
 
-def test_rows_outside_the_ring_are_an_error() -> None:
-    with pytest.raises(IndexError):
-        RowRing(2, {"a": np.zeros(1)}).gather(np.array([2]))
+@pytest.mark.parametrize("rows", [[2], [-1], [0, 1, 7]])
+def test_rows_outside_the_ring_are_an_error(rows: list[int]) -> None:
+    with pytest.raises(BufferContractError, match=r"rows .* are not in a ring of 2"):
+        RowRing(2, {"a": np.zeros(1)}).gather(np.array(rows))
+
+
+def test_a_view_of_rows_outside_the_ring_is_an_error() -> None:
+    ring = RowRing(4, make_columns(0, 1), (VIEW,))
+    ring.write(0, make_columns(0, 4) | {"offset": np.full(4, 3, "i4")})
+    with pytest.raises(BufferContractError, match="rows 4 to 4 are not in a ring of 4"):
+        ring.gather(np.array([1]))
+
+
+def test_a_large_batch_is_the_callers_for_as_long_as_it_is_held() -> None:
+    ring = RowRing(4, {"a": np.zeros((1, LARGE_BYTES), np.uint8)})
+    for row in range(4):
+        ring.write(row, {"a": np.full((1, LARGE_BYTES), row, np.uint8)})
+    held = [ring.gather(np.array([row]))["a"] for row in range(4)]
+    parts = [batch[0, :2] for batch in held]
+    where = {batch.__array_interface__["data"][0] for batch in held}
+    del held
+    more = [ring.gather(np.array([3]))["a"] for _ in range(40)]
+    assert [part.tolist() for part in parts] == [[row, row] for row in range(4)]
+    assert not where & {batch.__array_interface__["data"][0] for batch in more}
+    newest = more[-1].__array_interface__["data"][0]
+    del more
+    again = [ring.gather(np.array([0]))["a"] for _ in range(16)]
+    assert newest in {batch.__array_interface__["data"][0] for batch in again}
+    assert not any(batch.any() for batch in again)
 
 
 @pytest.mark.parametrize(

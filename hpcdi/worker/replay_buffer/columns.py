@@ -15,7 +15,6 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import NUMBERS, Array, Columns
-from hpcdi.utils.gather import gather
 from hpcdi.utils.nested import flatten, stack_columns, unflatten
 from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.fields import (
@@ -149,8 +148,7 @@ class ColumnStore:
                 found[name] = packed[name]
                 continue
             out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
-            gather(column, slots, out)
-            found[name] = out
+            found[name] = column.take(slots, axis=0, out=out, mode="clip")
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}

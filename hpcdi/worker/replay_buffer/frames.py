@@ -16,7 +16,6 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.types import Array, Columns
-from hpcdi.utils.gather import gather
 from hpcdi.utils.recycle import Recycler
 from hpcdi.worker.replay_buffer.frame_pool import NOWHERE, FramePool
 from hpcdi.worker.replay_buffer.streams import Streams, by_env
@@ -138,7 +137,7 @@ class FrameStore:
         for start in range(0, count, _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             for k, out in enumerate(found):  # the second finds its frames in the cache
-                gather(frames, places[rows, k], out[rows])
+                frames.take(places[rows, k], axis=0, out=out[rows], mode="clip")
         shape = (*slots.shape, *shape[1:])
         return {n: out.reshape(shape) for n, out in zip(self.names, found, strict=True)}
 
