@@ -156,11 +156,13 @@ class Job:
         folders: variables that name folders for MPI's own files; the user's own take precedence.
     """
 
-    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: list[str], path: Path, folders: Mapping[str, str] | None = None
+    ) -> None:
         self._path = path
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**folders, **os.environ}),
+            env=rank_environment({**(folders or {}), **os.environ}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,

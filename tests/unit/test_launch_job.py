@@ -105,6 +105,16 @@ def test_the_ranks_get_their_variables_and_no_input(
     assert capfd.readouterr().out == f"{platform.node()}:{os.getpid()} 1\n"
 
 
+def test_folders_for_mpi_are_the_user_s_where_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRTE_MCA_base", "mine")
+    folders = {"PRTE_MCA_base": "ours", "OMPI_MCA_base": "ours"}
+    with Job(["sh", "-c", "echo $PRTE_MCA_base $OMPI_MCA_base"], tmp_path, folders) as job:
+        job.wait()
+    assert capfd.readouterr().out == "mine ours\n"
+
+
 def test_leaving_the_block_ends_the_job_and_gives_the_signals_back(tmp_path: Path) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
