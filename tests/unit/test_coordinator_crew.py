@@ -143,5 +143,5 @@ def test_on_policy_there_is_a_collector_to_each_learner(dies: bool) -> None:
     assert run.scheduler.life.is_on
     run.hear(3, RankLost() if dies else TaskReturned(run.tasks[3].task_id, "why"))
     assert (
-        "must be a collector to each learner" if dies else "only 1 collectors have environments"
+        "must be a collector to each learner" if dies else "only 1 collector has environments"
     ) in reason_of(run)

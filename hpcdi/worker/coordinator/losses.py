@@ -90,7 +90,8 @@ class WithLosses(ABC):
         left = self.crew.there
         if left >= self.life.survival.collectors_needed:
             return self._assign(now) if self.life.is_on else []
-        few = f"only {left} collectors have" if left else "no collector has"
+        some = "1 collector has" if left == 1 else f"{left} collectors have"
+        few = f"only {some}" if left else "no collector has"
         reason = f"{few} environments left; rank {rank}: {message.reason}"
         return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
 
