@@ -31,21 +31,21 @@ def coordinate(context: Any, ends_at: float) -> int:
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     from hpcdi.comm.failure import abort_job, describe, headline
-    from hpcdi.utils.log import LOGGER, forget_events_after, say
+    from hpcdi.launch.new_settings import NewSettings
+    from hpcdi.utils.log import LOGGER, say
     from hpcdi.worker.coordinator import Coordinator
 
     layout, config = context.layout, context.config
     limit = TimeLimit(ends_at, context.stop_request)
     requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
+    settings = NewSettings(layout, config)
     for line in _opening(context):
         say(line)
     try:
-        snapshot = resume.newest_snapshot(layout) if resume.has_snapshot(layout) else None
-        if snapshot is not None:  # before anybody writes curves anew
-            forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+        snapshot = _snapshot_of(layout)
         with Coordinator(
-            config, context.link, layout, stop_request=_turn(watchdog, requests.take),
+            config, context.link, layout, stop_request=_turn(watchdog, settings, requests.take),
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
         ) as coordinator:  # fmt: skip
             limit.snapshot_s = coordinator.snapshot_s
@@ -55,7 +55,7 @@ def coordinate(context: Any, ends_at: float) -> int:
             watchdog.close()
             for line in _closing(outcome, coordinator.summary(), layout):
                 say(line)
-            _keep(layout, outcome, coordinator)
+            _keep(layout, outcome, coordinator, settings)
             if coordinator.silent:
                 _tell_silent(coordinator.silent, config.system.coordinator.stop_timeout_s)
                 run_lock.remove(layout)
@@ -72,7 +72,7 @@ def coordinate(context: Any, ends_at: float) -> int:
     return int(outcome.exit_code)
 
 
-def _turn(watchdog: Watchdog, take: Callable[[], Any]) -> Callable[[], Any]:
+def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
     """What rank 0 asks in each turn of its loop; where there are no turns any more, it is ended."""
     from hpcdi.worker.fault import FAULTS
 
@@ -81,6 +81,7 @@ def _turn(watchdog: Watchdog, take: Callable[[], Any]) -> Callable[[], Any]:
     def ask() -> Any:
         now = time.monotonic()
         watchdog.look(now)
+        settings.look(now)
         FAULTS.reach(int(now - began))
         return take()
 
@@ -100,6 +101,17 @@ def _tell_silent(silent: list[int], waited_s: float) -> None:
         f"hpcdi: ranks {silent} did not end within {waited_s:g} s of being told "
         "(system.coordinator.stop_timeout_s); what they had not published is lost. Ending the job\n"
     )
+
+
+def _snapshot_of(layout: Any) -> Any:
+    """The newest snapshot, or None; curves after it are forgotten before anybody writes anew."""
+    from hpcdi.utils.log import forget_events_after
+
+    if not resume.has_snapshot(layout):
+        return None
+    snapshot = resume.newest_snapshot(layout)
+    forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+    return snapshot
 
 
 def _resume(coordinator: Any, context: Any, snapshot: Any) -> str:
@@ -122,11 +134,12 @@ def _resume(coordinator: Any, context: Any, snapshot: Any) -> str:
     return said
 
 
-def _keep(layout: Any, outcome: Any, coordinator: Any) -> None:
+def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
     """Write how the run ended; a disk that is full is said, and no new failure.
 
     The run is over: what it has reached must not be lost to a file that cannot be written.
     """
+    settings.look(time.monotonic(), at_once=True)
     if coordinator.lost:
         sweep_temporary(layout.root)  # they may have been in the middle of it
     try:

@@ -193,8 +193,6 @@ def take(
     restarts = run_folder.count_restart(layout, reached, limit)
     if way is Way.GO_ON:
         run_folder.reopen(layout, restarts, placement)
-        if not any(reached.values()):  # from its beginning: all that it learns is by these settings
-            run_folder.keep_config(layout, mapping)
     else:
         for folder in layout.results:
             shutil.rmtree(folder, ignore_errors=True)

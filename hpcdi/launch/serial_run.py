@@ -13,6 +13,7 @@ from typing import Any
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, CheckpointError
+from hpcdi.launch.new_settings import NewSettings
 from hpcdi.launch.pipeline import SerialPipeline, Student
 from hpcdi.launch.resume import has_snapshot, newest_snapshot
 from hpcdi.launch.serial_parts import PartsMaker, load_student_state, student_state
@@ -57,6 +58,7 @@ class SerialRun(Closing):
         self.pipeline = SerialPipeline(config, parts, self._keep_best)
         self._watch = _Watch(config, self.pipeline, layout)
         self._snapshot_due = time.monotonic() + config.system.snapshot_s
+        self._settings = NewSettings(layout, config)
 
     def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
         """Train to the end; gives state, reason and exit code.
@@ -115,6 +117,7 @@ class SerialRun(Closing):
             self._layout.snapshots_dir, name, writers, facts,
             keep=self._config.system.keep_snapshots,
         )  # fmt: skip
+        self._settings.look(time.monotonic(), at_once=True)
 
     def resume(self) -> str:
         """Go on from the newest whole snapshot; says which it is.

@@ -14,6 +14,7 @@ import pytest
 from jobs import CARTPOLE, Ended, Running, kill, temporary_files
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hpcdi.config.load import load
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.inspect import inspect
 
@@ -65,6 +66,8 @@ def test_a_run_that_is_killed_goes_on(start: Start, resume: Start) -> None:
     assert run["state"] == "done"
     assert run["figures"]["train_iter"] >= goal
     assert run["figures"]["env_steps"] > before["env_steps"]
+    kept = load(job.run_dir / "config.yaml").config
+    assert kept.policy.other.commander.max_train_iter == goal, "the next restart has it, too"
     report = inspect(job.run_dir)
     assert not report.errors
     assert not temporary_files(job.run_dir)

@@ -16,6 +16,7 @@ import pytest
 from jobs import CARTPOLE, Ended, Running, temporary_files
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hpcdi.config.load import load
 from hpcdi.store.checkpoints import names, newest_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import read_policy
@@ -140,6 +141,8 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(serial: Start) -> None:
     assert train_iter + 1 <= figures["train_iter"] <= train_iter + 8
     assert env_steps < figures["env_steps"] <= env_steps + 8 * (64 * 8)
     assert again.run["restarts"] == 1
+    commander = load(job.run_dir / "config.yaml").config.policy.other.commander
+    assert commander.max_train_iter == train_iter + 1, "the next restart has it, too"
     assert len(list((job.run_dir / "tb").iterdir())) == 2
 
 

@@ -13,6 +13,7 @@ import pytest
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import resume, run_folder
+from hpcdi.launch.new_settings import NewSettings
 from hpcdi.launch.resume import Way, config_of, folder_of, way_of
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
@@ -139,13 +140,37 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
     assert load(run / "config.yaml").config.env.stop_value == 7
 
 
-@pytest.mark.parametrize(("reached", "value"), [((0, 0), 7), ((0, 90), 195), ((3, 90), 195)])
-def test_a_run_that_goes_on_from_its_beginning_has_the_settings_of_now(
-    run: Path, reached: tuple[int, int], value: int
+@pytest.mark.parametrize("reached", [(0, 0), (0, 90), (3, 90)])
+def test_new_settings_are_the_run_s_from_its_first_snapshot_by_them_on(
+    run: Path, reached: tuple[int, int]
 ) -> None:
+    def kept() -> Any:
+        return load(run / "config.yaml").config.env.stop_value
+
     reach(run, *reached)
-    take(Line(overrides=("env.stop_value=7",), run_dir=str(run)), Way.GO_ON)
-    assert load(run / "config.yaml").config.env.stop_value == value
+    line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
+    take(line, Way.GO_ON)
+    settings = NewSettings(RunLayout(run), line.compiled().config)
+    settings.look(10.0)
+    assert kept() == 195
+    reach(run, 5, 100)
+    settings.look(10.9)
+    assert kept() == 195  # it has looked just now
+    settings.look(11.0)
+    assert kept() == 7
+
+
+def test_at_its_end_a_run_looks_at_once_and_a_new_one_never(run: Path) -> None:
+    before = (run / "config.yaml").stat().st_mtime_ns
+    new = NewSettings(RunLayout(run), Line().compiled().config)
+    reach(run, 5, 100)
+    new.look(10.0, at_once=True)
+    assert (run / "config.yaml").stat().st_mtime_ns == before
+    again = NewSettings(RunLayout(run), Line(overrides=("seed=9",)).compiled().config)
+    again.look(0.1)
+    reach(run, 6, 120)
+    again.look(0.2, at_once=True)
+    assert load(run / "config.yaml").config.seed == 9
 
 
 def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
