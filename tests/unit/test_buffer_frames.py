@@ -161,6 +161,24 @@ def test_more_at_once_than_fit_and_the_first_is_like_the_one_whose_slot_it_takes
     check(buffer, pushed + more)
 
 
+@pytest.mark.parametrize("order", ["in turn", "one by one", "any"])
+def test_many_at_once_of_several_environments(order: str) -> None:
+    streams = [stream(0, 90, env, episode=25) for env in range(3)]
+    items = [item for each in streams for item in each]
+    if order == "in turn":
+        items = [item for step in zip(*streams, strict=True) for item in step]
+    elif order == "any":
+        turns = np.random.default_rng(5).permutation(np.repeat(np.arange(3), 90))
+        iterators = [iter(each) for each in streams]
+        items = [next(iterators[env]) for env in turns]
+    pushed = [{**item, "n": n} for n, item in enumerate(items)]
+    buffer = buffer_of(200)
+    push(buffer, pushed[:70], "columns")
+    push(buffer, pushed[70:], "columns")
+    check(buffer, pushed)
+    assert used(buffer) <= 200 + 4 * STACK + 10 * 3  # one each, and more where episodes begin
+
+
 def test_an_order_of_items_that_shares_nothing() -> None:
     buffer, items, order = buffer_of(40), stream(0, 40), np.random.default_rng(3).permutation(40)
     mixed = [{**items[k], "n": n} for n, k in enumerate(order)]

@@ -92,6 +92,11 @@ class FrameStore:
 
     def put(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         """Put rows of columns, from `first_row`, into slots [start, stop)."""
+        for first in range(start, stop, _ROWS_AT_ONCE):  # what compares them needs memory
+            last = min(first + _ROWS_AT_ONCE, stop)
+            self._put_rows(first, last, columns, first_row + first - start)
+
+    def _put_rows(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         rows, slots = slice(first_row, first_row + stop - start), np.arange(start, stop)
         given = [np.asarray(columns[name][rows], self._pool.frames.dtype) for name in self.names]
         self._pool.release(self._places[start:stop], slots)
