@@ -129,12 +129,13 @@ class RowRing:
         Raises:
             BufferContractError: a row, or one that a view names, is not in the ring.
         """
+        take = self._recycler.take
         self._check(rows)
-        batch = {name: self._taken(column, rows) for name, column in self._columns.items()}
+        batch = {name: take(column, rows) for name, column in self._columns.items()}
         for view in self._views:
             at = rows + batch[view.offset]
             self._check(at)
-            batch[view.name] = self._taken(self._columns[view.column], at)
+            batch[view.name] = take(self._columns[view.column], at)
         return batch
 
     def _check(self, rows: Array) -> None:
@@ -142,10 +143,6 @@ class RowRing:
             raise BufferContractError(
                 f"rows {rows.min()} to {rows.max()} are not in a ring of {self.capacity}"
             )
-
-    def _taken(self, column: Array, rows: Array) -> Array:
-        out = self._recycler.empty((*rows.shape, *column.shape[1:]), column.dtype)
-        return column.take(rows, axis=0, out=out, mode="clip")
 
 
 def transitions(block: Block) -> Columns:

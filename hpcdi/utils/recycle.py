@@ -52,3 +52,8 @@ class Recycler:
         slab = np.empty(n_bytes, np.uint8)
         self._slabs = [*self._slabs[-self._keep + 1 :], slab]
         return slab.view(dtype).reshape(shape)
+
+    def take(self, column: Array, rows: Array) -> Array:
+        """``column[rows]``, rows of any shape, each at least 0 and below the column's length."""
+        out = self.empty((*rows.shape, *column.shape[1:]), column.dtype)
+        return column.take(rows, axis=0, out=out, mode="clip")

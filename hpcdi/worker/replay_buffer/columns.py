@@ -144,11 +144,7 @@ class ColumnStore:
         packed = self._records.take(slots) if self._records is not None else {}
         found: Columns = {}
         for name, column in self._columns.items():
-            if name in packed:
-                found[name] = packed[name]
-                continue
-            out = self._recycler.empty((*slots.shape, *column.shape[1:]), column.dtype)
-            found[name] = column.take(slots, axis=0, out=out, mode="clip")
+            found[name] = packed[name] if name in packed else self._recycler.take(column, slots)
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}

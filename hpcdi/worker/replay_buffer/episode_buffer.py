@@ -119,7 +119,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
             steps = np.arange(lengths.max(initial=0))
             beyond = steps >= lengths[:, None]
             rows = np.where(beyond, first_ids[:, None], first_ids[:, None] + steps)
-            columns = store.read_columns(rows % self._ring.capacity)
+            columns = store.read_columns(self._ring.slots_of(rows))
             for column in columns.values():
                 column[beyond] = 0
             return EpisodeSample(self._shaped(columns, tensors, pin_memory), lengths, numbers)

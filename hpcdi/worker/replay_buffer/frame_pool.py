@@ -35,10 +35,10 @@ class FramePool:
     def add(self, frames: Array) -> list[int]:
         """Store frames [m, ...]; gives their places."""
         count = len(frames)
-        again = max(0, len(self._free) - count)
-        places, self._free = self._free[again:], self._free[:again]
-        places += range(self._taken, self._taken + count - len(places))
-        self._taken = max(self._taken, max(places, default=0) + 1)
+        left = max(0, len(self._free) - count)
+        places, self._free = self._free[left:], self._free[:left]
+        taken, self._taken = self._taken, self._taken + count - len(places)
+        places += range(taken, self._taken)
         if self._taken > len(self.frames):
             more = self._taken + max(_GROWTH, self._taken // 8)
             new = np.full(more - len(self.frames), NOWHERE, np.int32)

@@ -96,7 +96,7 @@ class ItemIndex:
             priorities: that they have now.
             largest: of the priorities.
         """
-        slots = unique_ids % self._ring.capacity
+        slots = self._ring.slots_of(unique_ids)
         # one comparison for both ends: what is below the first id is huge as an unsigned number
         here = (unique_ids - self._ring.first).view(np.uint64) < np.uint64(len(self._ring))
         if self.alive < len(self._ring):

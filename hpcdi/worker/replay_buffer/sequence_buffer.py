@@ -100,7 +100,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             return
         follows = first_id > self._ring.first  # on an item that is still here
         ids = np.arange(first_id - follows, self._ring.pushed)
-        slots = ids % self._ring.capacity
+        slots = self._ring.slots_of(ids)
         ends, envs = self._borders(slots)
         others = (envs[1:] != envs[:-1]).any(axis=1)
         begins = np.concatenate([[True], ends[:-1] | others])

@@ -48,13 +48,13 @@ class Streams:
 
 def by_env(envs: Array | None) -> Iterator[tuple[int, Any]]:
     """Environments of rows (None: of one), and which are whose: a slice if evenly spaced."""
-    numbers = [0] if envs is None else envs.reshape(-1).tolist()
-    alone = dict.fromkeys(numbers)
-    if len(alone) == 1:
+    numbers = np.zeros(1, np.int64) if envs is None else envs.reshape(-1)
+    different = dict.fromkeys(numbers.tolist())
+    if len(different) == 1:
         yield int(numbers[0]), slice(None)
         return
-    for env in alone:
-        own = np.flatnonzero(np.asarray(numbers) == env)
+    for env in different:
+        own = np.flatnonzero(numbers == env)
         steps = set(np.diff(own).tolist()) or {1}
         is_even = len(steps) == 1
         yield int(env), slice(own[0], own[-1] + 1, steps.pop()) if is_even else own
