@@ -59,11 +59,11 @@ class FramePool:
         self._users[:count] = users
         self._taken, self._free = count, []
 
-    def use(self, places: Array, slots: Array) -> None:
-        """Frames [m, k] are of the items in slots [m]; of several, the last one is the newest."""
-        self._users[places] = slots[:, None]
+    def use(self, places: Array, slots: Any) -> None:
+        """Frames are of the items in slots, one each or one for all; the last is the newest."""
+        self._users[places] = slots
 
-    def release(self, places: Array, slots: Array) -> None:
-        """Items in slots [m] go; of their frames [m, k], those that no newer item uses go, too."""
-        gone = places[self._users[places] == slots[:, None]]
+    def release(self, places: Array, slots: Any) -> None:
+        """Items in slots go; of their frames, those that no newer item uses go, too."""
+        gone = places[self._users[places] == slots]
         self._free += dict.fromkeys(gone.tolist())

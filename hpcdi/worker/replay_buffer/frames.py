@@ -85,10 +85,21 @@ class FrameStore:
 
     def put_one(self, item: Mapping[str, Any], slot: int) -> None:
         """Put an item, whose stacks are arrays of the right shapes and dtypes, into a slot."""
-        columns = {name: item[name][None] for name in self.names}
-        if "env_id" in item:
-            columns["env_id"] = np.asarray(item["env_id"])[None]
-        self.put(slot, slot + 1, columns, 0)
+        stacks = [item[name] for name in self.names]
+        envs = np.reshape(item["env_id"], 1) if "env_id" in item else _ONE_ENV
+        env = int(envs[0])
+        before = self._streams.last_of(env)
+        where = self._places[before, -self._stack :] if before not in (None, slot) else None
+        if where is None or not _follows(stacks, self._pool.frames.take(where, axis=0)):
+            columns = {name: stack[None] for name, stack in zip(self.names, stacks, strict=True)}
+            self.put(slot, slot + 1, {**columns, "env_id": envs}, 0)
+            return
+        self._pool.release(self._places[slot], slot)
+        chain = where.tolist() + self._pool.add(stacks[-1][-1:])
+        self._places[slot] = places = np.array(chain, np.int32).take(self._window)
+        self._pool.use(places, slot)
+        self._streams.take(slot, slot + 1)
+        self._streams.follow(env, slot)
 
     def put(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         """Put rows of columns, from `first_row`, into slots [start, stop)."""
@@ -99,8 +110,8 @@ class FrameStore:
     def _put_rows(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
         rows, slots = slice(first_row, first_row + stop - start), np.arange(start, stop)
         given = [np.asarray(columns[name][rows], self._pool.frames.dtype) for name in self.names]
-        self._pool.release(self._places[start:stop], slots)
-        self._streams.take(slots)
+        self._pool.release(self._places[start:stop], slots[:, None])
+        self._streams.take(start, stop)
         for env, own in by_env(columns["env_id"][rows] if "env_id" in columns else None):
             before = self._streams.last_of(env)
             self._put_stream([stacks[own] for stacks in given], slots[own], before)
@@ -129,7 +140,7 @@ class FrameStore:
                 item = [stacks[row] for stacks in given]
                 places = np.array([self._place(item, earlier, where)], np.int32)
             self._places[slots[row:stop]] = places
-            self._pool.use(places, slots[row:stop])
+            self._pool.use(places, slots[row:stop, None])
             where, row = places[-1].tolist(), stop
 
     def read(self, slots: Array) -> Columns:
@@ -201,30 +212,34 @@ def _slides(given: list[Array], last: Array | None) -> list[bool]:
         given: their one or two stacks [m, stack, ...].
         last: the later stack of the item before the first; None: there is none.
     """
-    words = [_words(stacks) for stacks in given]
-    head, tail = words[0], words[-1]
-    frame = tail.shape[1] // given[-1].shape[1]
-    slides = np.empty(len(tail), bool)
-    slides[0] = last is not None
-    if last is not None:
-        before = _words(last[None])[0]
-        slides[0] = not np.count_nonzero(tail[0, :-frame] != before[frame:]) and (
-            len(given) == 1 or not np.count_nonzero(head[0] != before)
-        )
-    if len(tail) > 1:
-        slides[1:] = (tail[1:, :-frame] == tail[:-1, frame:]).all(axis=1)
-        if len(given) == 2:
-            slides[1:] &= (head[1:] == tail[:-1]).all(axis=1)
-    if tail.shape[1] > frame:  # a last frame like the one before it is that one
-        slides &= (tail[:, -frame:] != tail[:, -2 * frame : -frame]).any(axis=1)
+    slides = np.empty(len(given[0]), bool)
+    slides[0] = last is not None and _follows([stacks[0] for stacks in given], last)
+    if len(slides) > 1:
+        *head, tail = [_words(stacks, 2) for stacks in given]
+        slides[1:] = (tail[1:, :-1] == tail[:-1, 1:]).all(axis=(1, 2))
+        for stacks in head:
+            slides[1:] &= (stacks[1:] == tail[:-1]).all(axis=(1, 2))
+        if tail.shape[1] > 1:  # a last frame like the one before it is that one
+            slides[1:] &= (tail[1:, -1] != tail[1:, -2]).any(axis=1)
     return list(slides.tolist())
 
 
-def _words(stacks: Array) -> Array:
-    """Items [m, stack, ...] as rows of words, so that they are compared bit by bit, and fast."""
-    items = stacks.reshape(len(stacks), math.prod(stacks.shape[1:]))
-    whole = math.prod(stacks.shape[2:]) * stacks.itemsize % 8 == 0
-    return items.view(np.uint64 if whole else np.uint8)
+def _follows(stacks: list[Array], last: Array) -> bool:
+    """Whether an item has one new frame, and all others from the stack `last` before it."""
+    *head, tail = [_words(stack, 1) for stack in stacks]
+    before = _words(last, 1)
+    return (
+        not np.count_nonzero(tail[:-1] != before[1:])
+        and not any(np.count_nonzero(stack != before) for stack in head)
+        and (len(tail) < 2 or bool(np.count_nonzero(tail[-1] != tail[-2])))
+    )
+
+
+def _words(stacks: Array, axes: int) -> Array:
+    """Frames, along the first axes, as rows of words: to be compared bit by bit, and fast."""
+    shape = stacks.shape[:axes]
+    frames = stacks.reshape(*shape, math.prod(stacks.shape[axes:]))
+    return frames.view(np.uint64 if frames.shape[-1] * frames.itemsize % 8 == 0 else np.uint8)
 
 
 def _same(left: Array, right: Array) -> bool:

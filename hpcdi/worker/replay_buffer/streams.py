@@ -27,10 +27,10 @@ class Streams:
         """Bytes of what is known of all slots."""
         return self._numbers.nbytes
 
-    def take(self, slots: Array) -> None:
-        """New items come to slots [m]; those that were there have gone."""
-        self._numbers[slots] = np.arange(self._put + 1, self._put + 1 + len(slots))
-        self._put += len(slots)
+    def take(self, start: int, stop: int) -> None:
+        """New items come to slots [start, stop); those that were there have gone."""
+        first, self._put = self._put + 1, self._put + stop - start
+        self._numbers[start:stop] = np.arange(first, self._put + 1)
 
     def last_of(self, env: int) -> int | None:
         """Slot of an environment's last item; None where it has gone, or there was none."""
