@@ -2,23 +2,34 @@
 
 A contiguous dataset's bytes in the file are its array's bytes in memory. So h5py is given the
 shapes alone, into a file that keeps only what is written to it, and says where every array belongs;
-the arrays go to disk straight from where they are, once.
+the arrays go to disk straight from where they are, once, and come back the same way.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, Self
 
 import h5py
 import numpy as np
 
 from hpcdi.store.hdf5 import LIBVER, write_attributes
 from hpcdi.types import Array, Columns
+from hpcdi.utils.checksum import crc32_of, crc32_of_array
 
 ALIGNMENT = 64
+THREADS = 2
+"""That take checksums, or read, of several arrays at once."""
+
+_READ_BYTES = 1 << 20  # at once: what was read is still in the cache when its checksum is taken
+
+Piece = tuple[int, Any]
+"""Where in a file bytes belong, and the bytes."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +38,17 @@ class Image:
 
     Attributes:
         size: bytes of the file.
-        pieces: offset and bytes of what is written, later ones over earlier ones; 0 elsewhere.
+        pieces: what is written, later ones over earlier ones; 0 elsewhere.
         offsets: where each array lies; 0 where it is empty.
     """
 
     size: int
-    pieces: tuple[tuple[int, Any], ...]
+    pieces: tuple[Piece, ...]
     offsets: dict[str, int]
 
     def write_to(self, file: IO[bytes]) -> None:
-        """Write it into an empty file."""
-        for offset, piece in self.pieces:
-            file.seek(offset)
-            file.write(piece)
+        """Write it into an empty file, or one that has pieces of its draft."""
+        write_pieces(file, self.pieces)
         file.truncate(self.size)
 
     def __bytes__(self) -> bytes:
@@ -49,24 +58,105 @@ class Image:
         return buffer.getvalue()
 
 
+class Draft:
+    """An image in the making: arrays get their places one after the other.
+
+    So large ones can be on their way to the disk while others, as their checksums, are not known.
+    """
+
+    def __init__(self) -> None:
+        self._structure, self._pending = _Structure(), list[Piece]()
+        self._offsets: dict[str, int] = {}
+        self._file = h5py.File(
+            self._structure, "w", libver=LIBVER, alignment_threshold=1, alignment_interval=ALIGNMENT
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, arrays: Columns) -> None:
+        """Give arrays, by '/'-joined name, their places; they may still change until written.
+
+        Raises:
+            TypeError: HDF5 has no such dtype. ValueError: it refuses a name.
+        """
+        if any("\0" in name for name in arrays):
+            raise ValueError("a name holds a zero byte")
+        for name, given in arrays.items():
+            array = np.asarray(given, order="C")
+            self._offsets[name] = offset = _reserve(self._file, name, array)
+            if array.size:
+                self._pending.append((offset, _bytes(array)))
+
+    def pending(self) -> list[Piece]:
+        """Arrays that were added since the last call; the image is without them."""
+        pieces, self._pending = self._pending, []
+        return pieces
+
+    def finish(self, attributes: Mapping[str, Any]) -> Image:
+        """The image, with attributes of the file; nothing can be added any more.
+
+        Raises:
+            TypeError: HDF5 has no such attribute.
+        """
+        write_attributes(self._file, attributes)
+        self._file.close()
+        structure = self._structure
+        return Image(structure.size, (*structure.pieces, *self.pending()), self._offsets)
+
+
 def image_of(arrays: Columns, attributes: Mapping[str, Any]) -> Image:
     """HDF5 image of arrays by '/'-joined name, and of attributes of the file.
 
     Raises:
         TypeError: HDF5 has no such dtype or attribute. ValueError: it refuses a name.
     """
-    if any("\0" in name for name in arrays):
-        raise ValueError("a name holds a zero byte")
-    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    structure, offsets = _Structure(), {}
-    with h5py.File(
-        structure, "w", libver=LIBVER, alignment_threshold=1, alignment_interval=ALIGNMENT
-    ) as file:
-        write_attributes(file, attributes)
-        for name, array in arrays.items():
-            offsets[name] = _reserve(file, name, array)
-    filled = [(offsets[name], _bytes(array)) for name, array in arrays.items() if array.size]
-    return Image(structure.size, (*structure.pieces, *filled), offsets)
+    with Draft() as draft:
+        draft.add(arrays)
+        return draft.finish(attributes)
+
+
+def write_pieces(file: IO[bytes], pieces: Iterable[Piece]) -> None:
+    """Write pieces to their places."""
+    for offset, piece in pieces:
+        file.seek(offset)
+        file.write(piece)
+
+
+def read_arrays(
+    path: str | Path, datasets: Mapping[str, h5py.Dataset]
+) -> tuple[Columns, dict[str, int]]:
+    """Arrays of a file's datasets, and the crc32 of each; several are read at once.
+
+    Raises:
+        OSError: the file ends before an array does, or cannot be read.
+    """
+    with Path(path).open("rb") as file, ThreadPoolExecutor(THREADS) as pool:
+        under_way = {
+            name: pool.submit(_read, file.fileno(), dataset) for name, dataset in datasets.items()
+        }
+        found = {name: future.result() for name, future in under_way.items()}
+    return {n: array for n, (array, _) in found.items()}, {n: crc for n, (_, crc) in found.items()}
+
+
+def _read(file: int, dataset: h5py.Dataset) -> tuple[Array, int]:
+    """A dataset's array, and its crc32; by HDF5 where another tool laid it out otherwise."""
+    offset = dataset.id.get_offset()
+    if offset is None or dataset.dtype.hasobject:
+        array = np.asarray(dataset[()])
+        return array, crc32_of_array(array)
+    array, crc32 = np.empty(dataset.shape, dataset.dtype), 0
+    view = _bytes(array)
+    while view:
+        count = os.preadv(file, [view[:_READ_BYTES]], offset)
+        if not count:
+            raise OSError(f"the file ends within {dataset.name!r}")
+        crc32 = crc32_of(view[:count], crc32)
+        view, offset = view[count:], offset + count
+    return array, crc32
 
 
 def _reserve(file: h5py.File, name: str, array: Array) -> int:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -20,14 +20,11 @@ from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
-from hpcdi.store.image import Image, image_of
-from hpcdi.types import Columns
+from hpcdi.store.image import THREADS, Draft, read_arrays, write_pieces
 from hpcdi.utils.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import flatten, unflatten
 
 FORMAT = "hpcdi-state"
-_LARGE_BYTES = 1 << 26
-_THREADS = 2
 
 
 def save_state(
@@ -46,10 +43,11 @@ def save_state(
         SnapshotError: the tree holds something that is neither an array nor JSON, or the file
             system refuses the file.
     """
-    image = _encode(path, kind, version, state)
     try:
         with published(path, fsync=fsync) as file:
-            image.write_to(file)
+            _write(file, kind, version, state)
+    except (TypeError, ValueError) as error:
+        raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
     except OSError as error:
         raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
 
@@ -89,8 +87,9 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
             if crc32_of(text) != attributes["text_crc32"]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
             told = json.loads(text)
-            arrays = {name: file["arrays"][name][...] for name in told["checksums"]}
-            found = _checksums(arrays)
+            arrays, found = read_arrays(
+                path, {name: file["arrays"][name] for name in told["checksums"]}
+            )
             wrong = [name for name, crc32 in told["checksums"].items() if found[name] != crc32]
             if wrong:
                 raise SnapshotError(path, f"checksum of {wrong[0]!r} is wrong: the file is torn")
@@ -101,32 +100,24 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
     return kind, version, unflatten(flat)
 
 
-def _encode(path: str | Path, kind: str, version: int, state: Mapping[str, Any]) -> Image:
-    try:
-        flat = flatten(state, keep_empty=True)
-        arrays = {n: np.asarray(v, order="C") for n, v in flat.items() if isinstance(v, np.ndarray)}
-        told = {
-            "kind": kind,
-            "version": version,
-            "plain": {n: _plain(v) for n, v in flat.items() if n not in arrays},
-            "checksums": _checksums(arrays),
-        }
+def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -> None:
+    """Write a state; checksums are taken while the arrays are on their way."""
+    flat = flatten(state, keep_empty=True)
+    arrays = {n: np.asarray(v, order="C") for n, v in flat.items() if isinstance(v, np.ndarray)}
+    told = {
+        "kind": kind,
+        "version": version,
+        "plain": {n: _plain(v) for n, v in flat.items() if n not in arrays},
+    }
+    with ThreadPoolExecutor(THREADS) as pool, Draft() as draft:
+        checksums = pool.map(crc32_of_array, arrays.values())
+        draft.add({f"arrays/{name}": array for name, array in arrays.items()})
+        write_pieces(file, draft.pending())
+        told["checksums"] = dict(zip(arrays, checksums, strict=True))
         text = json.dumps(told).encode()
-        datasets = {f"arrays/{name}": array for name, array in arrays.items()}
+        draft.add({"text": np.array(text)})
         attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
-        return image_of(
-            {"text": np.array(text), **datasets}, {**attributes, "text_crc32": crc32_of(text)}
-        )
-    except (TypeError, ValueError) as error:
-        raise SnapshotError(path, f"state of {kind!r} cannot be stored: {error}") from error
-
-
-def _checksums(arrays: Columns) -> dict[str, int]:
-    """Of each array: of large ones on several threads, since it lets go of the interpreter."""
-    large = sum(array.nbytes for array in arrays.values()) > _LARGE_BYTES
-    with ThreadPoolExecutor(_THREADS if large else 1) as pool:
-        found = (pool.map if large else map)(crc32_of_array, arrays.values())
-        return dict(zip(arrays, found, strict=True))
+        draft.finish({**attributes, "text_crc32": crc32_of(text)}).write_to(file)
 
 
 def _plain(value: Any) -> Any:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hpcdi.store.hdf5 import read_attributes
-from hpcdi.store.image import ALIGNMENT, Image, image_of
+from hpcdi.store.image import ALIGNMENT, Draft, Image, image_of, read_arrays, write_pieces
 from hpcdi.types import Array, Columns
+from hpcdi.utils.checksum import crc32_of
 
 DTYPES = ["?", "u1", "i1", "<i2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16"]
 NAMES = ["a", "b", "obs", "é"]
@@ -183,3 +184,60 @@ def test_names_that_hdf5_cannot_have_are_refused(name: str) -> None:
 def test_a_name_cannot_be_an_array_and_a_group() -> None:
     with pytest.raises((TypeError, ValueError), match="exists"):
         image_of({"a": np.zeros(3), "a/b": np.zeros(3)}, {})
+
+
+def test_arrays_that_are_written_before_the_rest_is_known(tmp_path: Path) -> None:
+    early, late, path = {"large": np.arange(300_000), "g/none": np.zeros(0)}, np.arange(9), tmp_path
+    with (path / "image.h5").open("wb") as file, Draft() as draft:
+        draft.add(early)
+        write_pieces(file, draft.pending())
+        draft.add({"g/late": late})
+        image = draft.finish({"known": "now"})
+        assert sum(len(piece) for _, piece in image.pieces) < 8192  # the large one is there already
+        image.write_to(file)
+    with h5py.File(path / "image.h5") as read:
+        assert all((read[name][()] == array).all() for name, array in early.items())
+        assert read["g/late"][()].tolist() == late.tolist()
+        assert read_attributes(read) == {"known": "now"}
+
+
+@given(named_arrays())
+def test_the_structure_leaves_the_arrays_alone(columns: Columns) -> None:
+    with Draft() as draft:
+        draft.add(columns)
+        taken = [(offset, offset + len(piece)) for offset, piece in draft.pending()]
+        image = draft.finish({"kind": "test"})
+    for offset, piece in image.pieces:
+        assert all(offset + len(piece) <= start or end <= offset for start, end in taken)
+
+
+@settings(deadline=None)
+@given(named_arrays())
+def test_arrays_come_back_with_their_checksums(
+    tmp_path_factory: pytest.TempPathFactory, columns: Columns
+) -> None:
+    path = tmp_path_factory.mktemp("read") / "image.h5"
+    path.write_bytes(bytes(image_of(columns, {})))
+    with h5py.File(path) as file:
+        arrays, checksums = read_arrays(path, {name: file[name] for name in columns})
+    for name, array in columns.items():
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
+        assert arrays[name].tobytes() == array.tobytes()
+        assert checksums[name] == crc32_of(array.tobytes())
+
+
+def test_arrays_that_another_tool_has_laid_out_come_back_too(tmp_path: Path) -> None:
+    array = np.arange(60_000).reshape(-1, 6)
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        dataset = file.create_dataset("squeezed", data=array, chunks=(100, 6), compression="gzip")
+        arrays, checksums = read_arrays(tmp_path / "other.h5", {"squeezed": dataset})
+    assert (arrays["squeezed"] == array).all()
+    assert checksums["squeezed"] == crc32_of(array.tobytes())
+
+
+def test_a_file_that_ends_within_an_array_is_told(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.h5", tmp_path / "cut.h5"
+    whole.write_bytes(bytes(image_of({"a": np.arange(1 << 20)}, {})))
+    cut.write_bytes(whole.read_bytes()[: 3 << 20])
+    with h5py.File(whole) as file, pytest.raises(OSError, match="ends within '/a'"):
+        read_arrays(cut, {"a": file["a"]})
