@@ -254,15 +254,16 @@ class ColumnStore:
         """Whether columns are plainly like those that are held; if not, they may fit still."""
         if not self._fields or len(columns) != len(self._fields):
             return False
-        rows = set()
+        rows = -1
         for name, (dtype, shape, _) in self._fields.items():
             column = columns.get(name)
             if type(column) is not np.ndarray or column.dtype is not dtype:
                 return False
-            rows.add(len(column) if column.ndim else -1)
-            if column.shape[1:] != shape:
+            given = column.shape
+            if not given or given[1:] != shape or rows not in (-1, given[0]):
                 return False
-        return len(rows) == 1 and -1 not in rows
+            rows = given[0]
+        return True
 
     def _compare(self, columns: Columns) -> None:
         odd = sorted(columns.keys() ^ self._fields.keys())

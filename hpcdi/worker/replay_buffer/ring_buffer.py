@@ -15,7 +15,7 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.worker.replay_buffer.base_buffer import IBuffer
 from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import UsedData, rows_of
+from hpcdi.worker.replay_buffer.items import UsedData
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring
 
@@ -235,8 +235,9 @@ class RingBuffer(IBuffer, Closing):
 
     def _push_columns(self, columns: Mapping[str, Any]) -> int:
         """Add items given as columns; gives how many they are."""
+        before = self._ring.pushed
         self._ring.extend_columns(columns)
-        return rows_of(columns)
+        return self._ring.pushed - before
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
         """Items were pushed, or drawn: see to what follows from it."""
