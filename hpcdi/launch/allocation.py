@@ -65,7 +65,9 @@ def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> 
     given = variables.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         found = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
-        return tuple(sorted(filter(str.isdecimal, found), key=int))
+        if any((devices / other).exists() for other in ("kfd", "dxg")):  # AMD's; Windows's
+            found.append("0")
+        return tuple(sorted(filter(str.isdecimal, set(found)), key=int))
     names: list[str] = []
     for name in given.split(","):
         if name.strip() in (

@@ -17,7 +17,7 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.allocation import component, visible_gpus
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment, check_world_size
-from hpcdi.launch.placement import Place, gpu_names, learner_of, roles_of
+from hpcdi.launch.placement import Place, check_gpus, gpu_names, learner_of, roles_of
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
@@ -146,9 +146,10 @@ def _assign(placement: list[dict[str, Any]], config: Any) -> None:
     """Add to each rank's place its number, its role, and the GPU that it computes on.
 
     Raises:
-        LaunchError: the world is too small for the experiment.
+        LaunchError: the world is too small for the experiment, or has no GPU for its learners.
     """
     places = [Place(place["host"], tuple(place["gpus"]), place["component"]) for place in placement]
+    check_gpus(places, cuda=config.policy.cuda)
     roles = roles_of(places, config)
     names = gpu_names(places, roles, cuda=config.policy.cuda)
     for rank, (place, role, name) in enumerate(zip(placement, roles, names, strict=True)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdi.errors import LaunchError
 from hpcdi.launch.hostlist import compress
 from hpcdi.launch.topology import check_world, learner_count
 
@@ -73,6 +74,21 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
         chosen.append(best)
     rest = [rank for rank in free if rank not in chosen]
     return sorted(chosen + rest[: count - len(chosen)])
+
+
+def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
+    """See that learners that are to compute on GPUs may find some.
+
+    Raises:
+        LaunchError: no rank sees one.
+    """
+    if cuda and not any(place.gpus for place in places):
+        hosts = compress(list(dict.fromkeys(place.host for place in places)))
+        raise LaunchError(
+            f"policy.cuda is true, but no rank sees a GPU on {hosts}; ask the scheduler for some "
+            "(--gpus-per-node), or learn on cores: policy.cuda=false. hpcdi doctor --cuda tells "
+            "more"
+        )
 
 
 def learner_of(rank: int, roles: Sequence[str]) -> int:

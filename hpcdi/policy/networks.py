@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +22,14 @@ def learner_device(*, cuda: bool) -> torch.device:
         PolicyError: `cuda` is asked for where there is none.
     """
     if cuda and not torch.cuda.is_available():
-        raise PolicyError("policy.cuda is true, but torch sees no CUDA device on this rank")
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f"CUDA_VISIBLE_DEVICES is {'not set' if shown is None else repr(shown)}"
+        if torch.version.cuda is None and torch.version.hip is None:
+            why = f"torch {torch.__version__} was built without it"
+        raise PolicyError(
+            f"policy.cuda is true, but torch sees no CUDA device on this rank ({why}); "
+            "hpcdi doctor --cuda tells more; policy.cuda=false learns on cores"
+        )
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 

@@ -153,12 +153,20 @@ def test_ranks_started_by_mpirun_take_their_roles(start: Start) -> None:
     assert ended.out.count("solved") == 1
 
 
-def test_a_wrong_configuration_under_mpirun_is_said_once(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("sead=1", "sead: unknown key; did you mean 'seed'?"),
+        ("policy.cuda=true", "policy.cuda is true, but no rank sees a GPU"),
+    ],
+)
+def test_what_cannot_be_run_is_said_once(wrong: str, said: str, start: Start) -> None:
     command = [*mpirun_command(4), sys.executable, "-m", "hpcdi"]
     variables = {k: v for k, v in rank_environment({}).items() if not k.startswith("HPCDI")}
-    ended = start(CARTPOLE, "sead=1", command=command, variables=variables).wait()
+    variables |= {"CUDA_VISIBLE_DEVICES": ""}
+    ended = start(CARTPOLE, wrong, command=command, variables=variables).wait()
     assert ended.code == 2
-    assert ended.err.count("sead: unknown key; did you mean 'seed'?") == 1
+    assert ended.err.count(said) == 1
     assert not ended.run_dir.exists()
 
 

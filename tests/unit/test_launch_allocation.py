@@ -101,3 +101,9 @@ def test_gpus_of_the_driver(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert visible_gpus({}, tmp_path) == ("0", "2", "10")
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == ()
+
+
+@pytest.mark.parametrize("device", ["kfd", "dxg"])
+def test_a_gpu_of_another_maker_may_be_there(device: str, tmp_path: Path) -> None:
+    (tmp_path / device).touch()
+    assert visible_gpus({}, tmp_path) == ("0",)

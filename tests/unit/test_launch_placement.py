@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from test_launch_topology import experiment
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch.placement import Place, gpu_names, learner_of, learner_ranks, roles_of, table
+from hpcdi.launch.placement import (
+    Place,
+    check_gpus,
+    gpu_names,
+    learner_of,
+    learner_ranks,
+    roles_of,
+    table,
+)
 
 SHORT = {"coordinator": "C", "learner": "L", "collector": "c"}
 FOUR = ("0", "1", "2", "3")
@@ -76,6 +84,14 @@ def test_learners_are_where_gpus_are(places: list[Place], learners: int, expecte
         assert learner_ranks(places, learners, cuda=True) == [1, 2, 3]
     else:
         assert roles(places, on_gpus(learners)) == expected
+
+
+def test_learners_without_a_gpu_anywhere_are_refused() -> None:
+    nowhere, somewhere = hosts(4, 2), hosts(4) + hosts(2, gpus=("0",), first="node2")
+    with pytest.raises(LaunchError, match=r"no rank sees a GPU on node\S+; ask .*cuda=false"):
+        check_gpus(nowhere, cuda=True)
+    check_gpus(somewhere, cuda=True)
+    check_gpus(nowhere, cuda=False)
 
 
 def test_in_a_heterogeneous_job_the_second_component_learns() -> None:
