@@ -15,7 +15,7 @@ from hpcdi.launch import help_texts
 from hpcdi.launch.flags import add_short_settings, at_least, experiment_of
 
 if TYPE_CHECKING:
-    from hpcdi.launch.kept_policy import PolicyArguments
+    from hpcdi.launch.policies.kept_policy import PolicyArguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 def _serial(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.serial import SerialArguments, serial
+    from hpcdi.launch.serial.command import SerialArguments, serial
 
     parser = _parser("serial", help_texts.SERIAL)
     _add_settings(parser, nargs="?")
@@ -109,7 +109,7 @@ def _inspect(arguments: Sequence[str]) -> int:
 
 
 def _eval(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.evaluate import EvalArguments, evaluate
+    from hpcdi.launch.policies.evaluate import EvalArguments, evaluate
 
     parser = _parser("eval", help_texts.EVAL)
     _add_policy(parser)
@@ -134,7 +134,7 @@ def _eval(arguments: Sequence[str]) -> int:
 
 
 def _export(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.export import FORMATS, ExportArguments, export
+    from hpcdi.launch.policies.export import FORMATS, ExportArguments, export
 
     parser = _parser("export", help_texts.EXPORT)
     _add_policy(parser)
@@ -170,7 +170,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def _policy_of(given: argparse.Namespace) -> PolicyArguments:
-    from hpcdi.launch.kept_policy import PolicyArguments
+    from hpcdi.launch.policies.kept_policy import PolicyArguments
 
     return PolicyArguments(given.policy, tuple(given.override), given.which, given.config)
 
@@ -181,7 +181,7 @@ def _batch(text: str) -> int | None:
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.doctor import DoctorArguments, doctor
+    from hpcdi.launch.doctor.command import DoctorArguments, doctor
     from hpcdi.launch.environment import detect
 
     parser = _parser("doctor", help_texts.DOCTOR)
@@ -197,7 +197,7 @@ def _doctor(arguments: Sequence[str]) -> int:
 
 
 def _submit(arguments: Sequence[str]) -> int:
-    from hpcdi.launch.submit_command import SUBMIT_HELP, submit
+    from hpcdi.launch.submit.command import SUBMIT_HELP, submit
 
     return submit(_parser("submit", SUBMIT_HELP), arguments)
 
@@ -253,10 +253,10 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serial": _serial,
     "plan": _plan,
     "submit": _submit,
-    "sweep": _in("sweep_commands", "sweep"),
-    "status": _in("watch_commands", "status"),
-    "tail": _in("watch_commands", "show_log"),
-    "scale": _in("scale", "scale"),
+    "sweep": _in("sweep.commands", "sweep"),
+    "status": _in("watch.commands", "status"),
+    "tail": _in("watch.commands", "show_log"),
+    "scale": _in("watch.scale", "scale"),
     "inspect": _inspect,
     "eval": _eval,
     "export": _export,

@@ -196,8 +196,8 @@ def learning_run(learners: int, batch: int, seed: int, iterations: int) -> Curve
 
 def worth(checkpoint: Path) -> float:
     """Mean return of a checkpoint's policy, in environments that no run has seen."""
-    from hpcdi.launch.evaluate import EvalArguments, evaluate
-    from hpcdi.launch.kept_policy import PolicyArguments
+    from hpcdi.launch.policies.evaluate import EvalArguments, evaluate
+    from hpcdi.launch.policies.kept_policy import PolicyArguments
 
     asked = EvalArguments(PolicyArguments(str(checkpoint)), EPISODES, seed=10_000, as_json=True)
     with contextlib.redirect_stdout(io.StringIO()) as said:

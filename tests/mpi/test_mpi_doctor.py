@@ -20,9 +20,9 @@ from hpcdi.comm.probe_facts import Begun
 from hpcdi.comm.probe_start import begin_mpi
 from hpcdi.comm.world import World, open_world
 from hpcdi.errors import StoreError
-from hpcdi.launch.doctor_checks import CHECKS, Check
-from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding, ranks_text
-from hpcdi.launch.doctor_rounds import Rounds
+from hpcdi.launch.doctor.checks import CHECKS, Check
+from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, ranks_text
+from hpcdi.launch.doctor.rounds import Rounds
 from hpcdi.launch.environment import detect
 from hpcdi.utils.watch import Patience, Watch
 

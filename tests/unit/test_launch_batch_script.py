@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.config.slurm import SlurmConfig
-from hpcdi.launch.batch_script import TEXTS, BatchJob, script_file, slurm_body, slurm_options
+from hpcdi.launch.submit.batch_script import TEXTS, BatchJob, script_file, slurm_body, slurm_options
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "submit"

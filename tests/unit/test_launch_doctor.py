@@ -22,11 +22,11 @@ from hpcdi.comm.probe_facts import Begun, Link, Reduced
 from hpcdi.comm.probe_start import parse_transports
 from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError
-from hpcdi.launch import doctor_facts, doctor_files, doctor_host, doctor_world
-from hpcdi.launch.doctor import Report
-from hpcdi.launch.doctor_facts import Cores, Gpus, Limits, Memory, Software
-from hpcdi.launch.doctor_files import Folder, place_of
-from hpcdi.launch.doctor_report import FAIL, OK, WARN, Finding, over_hosts, ranks_text, together
+from hpcdi.launch.doctor import facts, files, host, world
+from hpcdi.launch.doctor.command import Report
+from hpcdi.launch.doctor.facts import Cores, Gpus, Limits, Memory, Software
+from hpcdi.launch.doctor.files import Folder, place_of
+from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, over_hosts, ranks_text, together
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
 from hpcdi.store.probe import Space
@@ -63,7 +63,7 @@ def differing(common: Any, other: Any, *ranks: int) -> list[Any]:
 def test_the_world_against_the_launchers_promise(
     launched: LaunchEnvironment, size: int, status: str, words: str
 ) -> None:
-    finding = doctor_world.judge_launcher(launched, size, HOSTS[:size])
+    finding = world.judge_launcher(launched, size, HOSTS[:size])
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
@@ -84,28 +84,28 @@ def test_one_of_many_worlds_speaks(variables: dict[str, str], expected: bool) ->
 
 def test_one_mpi_everywhere() -> None:
     mine, other = Begun(OPEN_MPI, "MULTIPLE", {}, 1.5), Begun("MPICH 4.3", "MULTIPLE", {}, 0.2)
-    good = doctor_world.judge_mpi([mine] * 160, HOSTS)
+    good = world.judge_mpi([mine] * 160, HOSTS)
     assert good == Finding(OK, "Open MPI v5.0.11, threads MULTIPLE, started in 1.5 s")
-    bad = doctor_world.judge_mpi(differing(mine, other, 4, 5), HOSTS)
+    bad = world.judge_mpi(differing(mine, other, 4, 5), HOSTS)
     assert bad.status == FAIL
     assert "MPICH 4.3 MULTIPLE on ranks 4-5 (node02)" in bad.found
 
 
 def test_versions_that_differ_are_named_with_their_ranks() -> None:
-    assert doctor_world.judge_software([SOFTWARE] * 160, HOSTS).status == OK
+    assert world.judge_software([SOFTWARE] * 160, HOSTS).status == OK
     old = replace(SOFTWARE, versions={**VERSIONS, "torch": "2.9.1"})
-    finding = doctor_world.judge_software(differing(SOFTWARE, old, 156, 157, 158, 159), HOSTS)
+    finding = world.judge_software(differing(SOFTWARE, old, 156, 157, 158, 159), HOSTS)
     assert finding.status == FAIL
     assert "torch: 2.9.1 on ranks 156-159 (node40), elsewhere 2.13.0" in finding.found
     assert "one environment" in finding.advice
     edited = replace(SOFTWARE, code="cd34")
-    finding = doctor_world.judge_software(differing(SOFTWARE, edited, 0), HOSTS)
+    finding = world.judge_software(differing(SOFTWARE, edited, 0), HOSTS)
     assert "hpcdi's files: cd34 on rank 0 (node01), elsewhere ab12" in finding.found
 
 
 def test_what_is_not_installed_fails() -> None:
     bare = replace(SOFTWARE, versions={**VERSIONS, "torch": "not installed"})
-    finding = doctor_world.judge_software([bare] * 3, HOSTS[:3])
+    finding = world.judge_software([bare] * 3, HOSTS[:3])
     assert (finding.status, finding.advice) == (FAIL, "pip install torch")
 
 
@@ -120,15 +120,15 @@ def test_what_is_not_installed_fails() -> None:
     ],
 )
 def test_death_of_a_rank(states: list[str], library: str, status: str, words: str) -> None:
-    finding = doctor_world.judge_fault_tolerance(states, library, is_ours=False)
+    finding = world.judge_fault_tolerance(states, library, is_ours=False)
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_runs_that_hpcdi_starts_outlive_a_death_where_that_is_built_in() -> None:
-    finding = doctor_world.judge_fault_tolerance(["inactive"] * 3, OPEN_MPI, is_ours=True)
+    finding = world.judge_fault_tolerance(["inactive"] * 3, OPEN_MPI, is_ours=True)
     assert (finding.status, finding.advice) == (OK, "")
-    absent = doctor_world.judge_fault_tolerance(["absent"] * 3, OPEN_MPI, is_ours=True)
+    absent = world.judge_fault_tolerance(["absent"] * 3, OPEN_MPI, is_ours=True)
     assert absent.status == WARN
 
 
@@ -159,12 +159,12 @@ def test_what_open_mpi_says_of_its_connections() -> None:
 
 def test_transports() -> None:
     slow = {"on": "sm", "off": "tcp"}
-    finding = doctor_world.judge_transport(slow, {"OMPI_MCA_btl": "^ofi"}, False)
+    finding = world.judge_transport(slow, {"OMPI_MCA_btl": "^ofi"}, False)
     expected = "sm on a host, tcp between hosts; set: OMPI_MCA_btl=^ofi"
     assert finding == Finding(OK, expected)
-    assert doctor_world.judge_transport(slow, {}, True).status == WARN
-    assert doctor_world.judge_transport({"off": "ucx"}, {}, True).status == OK
-    assert "not told" in doctor_world.judge_transport({}, {}, False).found
+    assert world.judge_transport(slow, {}, True).status == WARN
+    assert world.judge_transport({"off": "ucx"}, {}, True).status == OK
+    assert "not told" in world.judge_transport({}, {}, False).found
 
 
 @pytest.mark.parametrize(
@@ -179,32 +179,32 @@ def test_transports() -> None:
     ],
 )
 def test_speed_of_messages(links: list[Link], status: str, words: str) -> None:
-    finding = doctor_world.judge_links(links, HOSTS)
+    finding = world.judge_links(links, HOSTS)
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_process_groups() -> None:
     quick, slow = Reduced((0, 1), 2.0, 0.1, 0.005), Reduced((0, 4), 9.0, 8.0, 0.005)
-    finding = doctor_world.judge_groups([[quick], [quick], []], "gloo")
+    finding = world.judge_groups([[quick], [quick], []], "gloo")
     assert finding.status == OK
     assert "ranks 0-1: formed in 0.10 s, 4 MB all-reduced in 5.0 ms" in finding.found
-    finding = doctor_world.judge_groups([[quick, slow], [quick], [], [], [slow]], "gloo")
+    finding = world.judge_groups([[quick, slow], [quick], [], [], [slow]], "gloo")
     assert finding.status == WARN
     assert "ranks 0, 4: formed in 8.00 s" in finding.found
     assert "imported in 9.0 s" in finding.found
     assert "GLOO_SOCKET_IFNAME" in finding.advice
-    assert doctor_world.judge_groups([[]], "gloo").found == "one rank: skipped"
+    assert world.judge_groups([[]], "gloo").found == "one rank: skipped"
 
 
 def test_ranks_of_the_nccl_test_have_a_device_each() -> None:
     none, one, two = Gpus(), Gpus(("H200",)), Gpus(("H200", "H200"))
-    assert doctor_world.nccl_members([none] * 3, HOSTS) == []
-    assert doctor_world.nccl_members([none, two, two, two], HOSTS) == [1, 2]
-    assert doctor_world.nccl_members([one, one, one, one], HOSTS) == [0]
-    assert doctor_world.nccl_members([one] * 8, HOSTS) == [0, 4]
-    assert doctor_world.judge_nccl([], []).found == "no GPU: skipped"
-    alone = doctor_world.judge_nccl([[Reduced((0,), 1.0, 0.1, 0.001)]], [0])
+    assert world.nccl_members([none] * 3, HOSTS) == []
+    assert world.nccl_members([none, two, two, two], HOSTS) == [1, 2]
+    assert world.nccl_members([one, one, one, one], HOSTS) == [0]
+    assert world.nccl_members([one] * 8, HOSTS) == [0, 4]
+    assert world.judge_nccl([], []).found == "no GPU: skipped"
+    alone = world.judge_nccl([[Reduced((0,), 1.0, 0.1, 0.001)]], [0])
     assert "no pair was tried" in alone.found
 
 
@@ -227,7 +227,7 @@ def on_cores(*masks: tuple[int, ...], usable: int = 8) -> list[Cores]:
     ],
 )
 def test_cores(cores: list[Cores], status: str, words: str) -> None:
-    finding = doctor_host.judge_cores(cores, HOSTS[: len(cores)])
+    finding = host.judge_cores(cores, HOSTS[: len(cores)])
     assert finding.status == status
     assert words in finding.found
 
@@ -235,61 +235,61 @@ def test_cores(cores: list[Cores], status: str, words: str) -> None:
 def test_the_one_host_of_40_where_ranks_share_a_core_is_named() -> None:
     masks = [(rank % 4,) for rank in range(160)]
     masks[150] = masks[149]
-    finding = doctor_host.judge_cores(on_cores(*masks), HOSTS)
+    finding = host.judge_cores(on_cores(*masks), HOSTS)
     assert finding.status == FAIL
     assert finding.found == "ranks 149-150 share 1 core while 5 more are free on node38"
-    everywhere = doctor_host.judge_cores(on_cores(*[(0,)] * 160), HOSTS)
+    everywhere = host.judge_cores(on_cores(*[(0,)] * 160), HOSTS)
     assert len(everywhere.found) < 300
     assert "and so on" in everywhere.found
 
 
 def test_threads() -> None:
     plain = Cores((0, 1), 8, {})
-    assert "no thread variable is set" in doctor_host.judge_threads([plain] * 4, HOSTS).found
+    assert "no thread variable is set" in host.judge_threads([plain] * 4, HOSTS).found
     many = replace(plain, threads={"OMP_NUM_THREADS": "64"})
-    finding = doctor_host.judge_threads([plain, many, plain, plain], HOSTS)
+    finding = host.judge_threads([plain, many, plain, plain], HOSTS)
     assert finding.status == WARN
     assert "more threads than cores on rank 1 (node01)" in finding.found
     cut = replace(plain, asked=4)
-    finding = doctor_host.judge_threads([cut] * 4, HOSTS)
+    finding = host.judge_threads([cut] * 4, HOSTS)
     assert "SRUN_CPUS_PER_TASK" in finding.advice
 
 
 def test_memory_is_shared_by_the_ranks_of_a_host() -> None:
     rich, poor = Memory(64 * GIB, 0, GIB, GIB), Memory(64 * GIB, 2 * GIB, GIB, 64 << 20)
-    good = doctor_host.judge_memory([rich] * 160, HOSTS)
+    good = host.judge_memory([rich] * 160, HOSTS)
     assert good.status == OK
     assert good.found.startswith("least: 16.0 GiB a rank (64.0 GiB free, no cgroup limit) on ")
     facts = differing(rich, poor, 4, 5, 6, 7)
-    bad = doctor_host.judge_memory(facts, HOSTS)
+    bad = host.judge_memory(facts, HOSTS)
     assert bad.status == WARN
     assert bad.found == "512.0 MiB a rank (64.0 GiB free, cgroup limit 2.0 GiB) on node02"
-    assert doctor_host.judge_shm([rich] * 160, HOSTS).status == OK
-    shm = doctor_host.judge_shm(facts, HOSTS)
+    assert host.judge_shm([rich] * 160, HOSTS).status == OK
+    shm = host.judge_shm(facts, HOSTS)
     assert (shm.status, shm.found) == (WARN, "64.0 MiB of 1.0 GiB of /dev/shm are free on node02")
 
 
 def test_limits() -> None:
     usual = Limits(65536, 65536, -1, True)
-    assert doctor_host.judge_limits([usual] * 160, HOSTS).status == OK
-    low = doctor_host.judge_limits(differing(usual, Limits(256, 4096, -1, True), 9), HOSTS)
+    assert host.judge_limits([usual] * 160, HOSTS).status == OK
+    low = host.judge_limits(differing(usual, Limits(256, 4096, -1, True), 9), HOSTS)
     assert (low.status, low.advice) == (WARN, "ulimit -n 576")
     assert "rank 9 (node03) may need 576" in low.found
-    stuck = doctor_host.judge_limits(differing(usual, Limits(256, 300, -1, True), 9), HOSTS)
+    stuck = host.judge_limits(differing(usual, Limits(256, 300, -1, True), 9), HOSTS)
     assert "ask for a hard limit of 576 (now 300)" in stuck.advice
-    locked = doctor_host.judge_limits([replace(usual, locked_bytes=65536)] * 160, HOSTS)
+    locked = host.judge_limits([replace(usual, locked_bytes=65536)] * 160, HOSTS)
     assert "ulimit -l unlimited" in locked.advice
     bare = replace(usual, locked_bytes=65536, has_infiniband=False)
-    assert doctor_host.judge_limits([bare] * 160, HOSTS).status == OK
+    assert host.judge_limits([bare] * 160, HOSTS).status == OK
 
 
 def test_clocks() -> None:
     offsets: list[float | None] = [None] * 160
-    assert doctor_host.judge_clocks(offsets, HOSTS) == Finding(OK, "one host, one clock")
+    assert host.judge_clocks(offsets, HOSTS) == Finding(OK, "one host, one clock")
     offsets[4], offsets[8] = 0.002, -0.004
-    assert doctor_host.judge_clocks(offsets, HOSTS).found == "at most 4.0 ms apart"
+    assert host.judge_clocks(offsets, HOSTS).found == "at most 4.0 ms apart"
     offsets[156] = -3.25
-    finding = doctor_host.judge_clocks(offsets, HOSTS)
+    finding = host.judge_clocks(offsets, HOSTS)
     assert finding.status == WARN
     assert finding.found == "up to 3.2 s apart: rank 156 (node40)"
 
@@ -312,18 +312,18 @@ H200 = Gpus(("NVIDIA H200",) * 4, "570.1", "12.8", None)
 def test_gpus(
     gpus: list[Gpus], learners: int, must_be: bool, status: str, words: str
 ) -> None:  # fmt: skip
-    finding = doctor_host.judge_gpus(gpus, HOSTS[:4], learners, must_be)
+    finding = host.judge_gpus(gpus, HOSTS[:4], learners, must_be)
     assert finding.status == status
     assert words in finding.found
 
 
 def test_gpus_that_the_scheduler_has_given_one_to_a_task() -> None:
     one_each = [Gpus(("H200",), "570.1", "12.8", str(rank)) for rank in range(4)]
-    assert doctor_host.judge_gpus(one_each, HOSTS[:4], 3, True).status == OK
+    assert host.judge_gpus(one_each, HOSTS[:4], 3, True).status == OK
 
 
 def test_packages() -> None:
-    finding = doctor_host.judge_packages({"numba": True, "onnx": False, "envpool": True})
+    finding = host.judge_packages({"numba": True, "onnx": False, "envpool": True})
     assert finding == Finding(OK, "numba, envpool: there; onnx: not")
 
 
@@ -348,27 +348,27 @@ FOLDER = Folder("/scratch/me", "lustre", "/scratch", ROOM, 0o022, stat.S_IFDIR |
     ],
 )
 def test_the_folder(change: dict[str, Any], status: str, words: str) -> None:
-    finding = doctor_files.judge_folder(replace(FOLDER, **change))
+    finding = files.judge_folder(replace(FOLDER, **change))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_locks_disk_and_sharing() -> None:
-    assert doctor_files.judge_locks(FOLDER).status == OK
-    refused = doctor_files.judge_locks(replace(FOLDER, lock_error="errno = 37"))
+    assert files.judge_locks(FOLDER).status == OK
+    refused = files.judge_locks(replace(FOLDER, lock_error="errno = 37"))
     assert refused.status == WARN
     assert "HDF5_USE_FILE_LOCKING=FALSE" in refused.advice
-    assert doctor_files.judge_disk(0.004, 0.02).status == OK
-    assert doctor_files.judge_disk(0.004, 1.5).status == WARN
+    assert files.judge_disk(0.004, 0.02).status == OK
+    assert files.judge_disk(0.004, 1.5).status == WARN
     seen: list[float | None] = [None] * 160
-    assert doctor_files.judge_sharing(seen, HOSTS).status == OK
+    assert files.judge_sharing(seen, HOSTS).status == OK
     seen[4], seen[8] = 0.01, 0.02
-    good = doctor_files.judge_sharing(seen, HOSTS)
+    good = files.judge_sharing(seen, HOSTS)
     assert (good.status, good.found.split(" by ")[1]) == (
         OK, "a rank of every other host within 20.0 ms",
     )  # fmt: skip
     seen[8] = 3.5
-    late = doctor_files.judge_sharing(seen, HOSTS)
+    late = files.judge_sharing(seen, HOSTS)
     assert late.status == WARN
     assert "rank 8 (node03) wait for attribute caches" in late.advice
 
@@ -432,24 +432,24 @@ def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
 
 
 def test_facts_of_this_process() -> None:
-    own = doctor_facts.cores({"OMP_NUM_THREADS": "3", "SLURM_CPUS_PER_TASK": "2"})
+    own = facts.cores({"OMP_NUM_THREADS": "3", "SLURM_CPUS_PER_TASK": "2"})
     assert own.mask == tuple(sorted(os.sched_getaffinity(0)))
     assert (own.threads, own.asked) == ({"OMP_NUM_THREADS": "3"}, 2)
     assert 1 <= own.usable <= (os.cpu_count() or 1)
-    assert doctor_facts.cores({"SLURM_CPUS_ON_NODE": "1"}).usable == 1
-    assert doctor_facts.memory().available_bytes > 0
-    assert doctor_facts.software().versions["python"] == platform.python_version()
-    assert doctor_facts.software().versions["numpy"] == np.__version__
+    assert facts.cores({"SLURM_CPUS_ON_NODE": "1"}).usable == 1
+    assert facts.memory().available_bytes > 0
+    assert facts.software().versions["python"] == platform.python_version()
+    assert facts.software().versions["numpy"] == np.__version__
 
 
 def test_packages_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_facts, "OPTIONAL_PACKAGES", ("numpy", "no_such_package"))
-    assert doctor_facts.optional_packages() == {"numpy": True, "no_such_package": False}
+    monkeypatch.setattr(facts, "OPTIONAL_PACKAGES", ("numpy", "no_such_package"))
+    assert facts.optional_packages() == {"numpy": True, "no_such_package": False}
 
 
 @pytest.mark.parametrize(("listing", "count"), [("0", 1), ("0-3,8", 5), ("2-2,4-5", 3)])
 def test_a_kernels_list_of_cores(listing: str, count: int) -> None:
-    assert doctor_facts.count_cores(listing) == count
+    assert facts.count_cores(listing) == count
 
 
 # ------------------------------------------------------------------------------------------ showing

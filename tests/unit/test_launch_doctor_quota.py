@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from test_launch_doctor import FOLDER
 
-from hpcdi.launch import doctor_quota
-from hpcdi.launch.doctor_files import judge_folder
-from hpcdi.launch.doctor_quota import Quota, quotas_of
-from hpcdi.launch.doctor_report import FAIL, OK, WARN
+from hpcdi.launch.doctor import quota
+from hpcdi.launch.doctor.files import judge_folder
+from hpcdi.launch.doctor.quota import Quota, quotas_of
+from hpcdi.launch.doctor.report import FAIL, OK, WARN
 
 KIB, GIB = 1 << 10, 1 << 30
 LFS = """\
@@ -54,7 +54,7 @@ def test_quotas_of_the_folders_own_file_system(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        doctor_quota, "_is_mounted", lambda device, mount: (device, mount) == ("/dev/work", "/work")
+        quota, "_is_mounted", lambda device, mount: (device, mount) == ("/dev/work", "/work")
     )
     program(programs, "quota", prints(QUOTA, code=1))  # 1: one is exceeded
     assert quotas_of(Path("/"), "ext4", "/work") == (
@@ -76,7 +76,7 @@ def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_
 def test_who_tells_nothing_ends_nothing(
     programs: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_quota, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(quota, "_LIMIT_S", 0.2)
     program(programs, "quota", script)
     assert quotas_of(Path("/"), "nfs4", "/") == ()
 

@@ -16,9 +16,9 @@ from test_launch_pipeline import BATTLE, DQN, LIMIT, PPO, ROOT
 from test_utils_video import decode_mp4
 
 from hpcdi.cli import main
-from hpcdi.launch import film
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.serial import SerialArguments, serial
+from hpcdi.launch.policies import film
+from hpcdi.launch.serial.command import SerialArguments, serial
 from hpcdi.policy.create import create_policy
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch.log_lines import LogReader, first_error, last_lines, logs_of, newest, parse
-from hpcdi.launch.tail import TailArguments, tail
+from hpcdi.launch.watch.log_lines import LogReader, first_error, last_lines, logs_of, newest, parse
+from hpcdi.launch.watch.tail import TailArguments, tail
 
 
 def record(time: float, message: str, level: str = "INFO", **more: object) -> str:

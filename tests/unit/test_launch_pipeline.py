@@ -16,10 +16,10 @@ import torch
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.data_path import ColumnPath, SamplePath
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.pipeline import Parts, SerialPipeline, Student
-from hpcdi.launch.serial_run import SerialRun
+from hpcdi.launch.serial.data_path import ColumnPath, SamplePath
+from hpcdi.launch.serial.pipeline import Parts, SerialPipeline, Student
+from hpcdi.launch.serial.run import SerialRun
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker import BaseSerialCommander
@@ -441,7 +441,7 @@ def test_data_that_are_used_once_never_go_to_the_buffer(tmp_path: Path) -> None:
 
 
 def test_ppo_transition_by_transition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdi.launch.serial_parts.columnar_actor", lambda _policy: None)
+    monkeypatch.setattr("hpcdi.launch.serial.parts.columnar_actor", lambda _policy: None)
     monkeypatch.setattr(
         "hpcdi.worker.collector.sample_serial_collector.columnar_actor", lambda _policy: None
     )

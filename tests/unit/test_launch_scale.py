@@ -14,10 +14,10 @@ from hpcdi import cli
 from hpcdi.comm.fault_messages import ScaleCollectors
 from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_FAILED, EXIT_USAGE, LaunchError
-from hpcdi.launch import scale
 from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.scale import ScaleFile
 from hpcdi.launch.topology import check_world, default_world_size, working_collectors
+from hpcdi.launch.watch import scale
+from hpcdi.launch.watch.scale import ScaleFile
 from hpcdi.store.layout import RunLayout
 
 ROLES = ("coordinator", "learner", "collector", "collector")

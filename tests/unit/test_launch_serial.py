@@ -31,8 +31,8 @@ from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, ConfigError, LaunchError
-from hpcdi.launch.serial import SerialArguments, serial
-from hpcdi.launch.serial_run import SerialRun
+from hpcdi.launch.serial.command import SerialArguments, serial
+from hpcdi.launch.serial.run import SerialRun
 from hpcdi.store.checkpoints import names, newest_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout

@@ -18,9 +18,9 @@ from hpcdi.errors import LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.run_lock import SILENT_S, this_process
 from hpcdi.launch.slurm_queue import GONE, QueueJob
-from hpcdi.launch.status import QUIET_S, Evidence, judge, status_of
-from hpcdi.launch.status_text import lines_of
-from hpcdi.launch.watch_commands import find
+from hpcdi.launch.watch.commands import find
+from hpcdi.launch.watch.status import QUIET_S, Evidence, judge, status_of
+from hpcdi.launch.watch.status_text import lines_of
 from hpcdi.store.layout import RunLayout
 
 FACTS = {"state": "running", "pid": 7, "host": "node1"}

@@ -14,8 +14,7 @@ from hpcdi import cli
 from hpcdi.config.load import load
 from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import LaunchError
-from hpcdi.launch.slurm_limits import NodeGroup, ask_slurm, objections, parse_sinfo
-from hpcdi.launch.submit import (
+from hpcdi.launch.submit.job import (
     SubmitArguments,
     discard,
     last_snapshot_s,
@@ -24,6 +23,7 @@ from hpcdi.launch.submit import (
     with_delay,
     write,
 )
+from hpcdi.launch.submit.slurm_limits import NodeGroup, ask_slurm, objections, parse_sinfo
 from hpcdi.store.layout import RunLayout
 
 CARTPOLE = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
@@ -89,7 +89,7 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def cli_raises(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
     """Do what a command line says, but for telling the error."""
-    from hpcdi.launch.submit_command import submit
+    from hpcdi.launch.submit.command import submit
 
     monkeypatch.chdir(folder)
     submit(cli._parser(words[0], ""), words[1:])
@@ -105,7 +105,7 @@ def test_ranks_are_shared_out_over_nodes(given: int, nodes: int, wanted: int, ea
 
 def test_the_plugin_is_that_of_the_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, plugin in (({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmix")):
-        monkeypatch.setattr("hpcdi.launch.submit._is_installed", there.__contains__)
+        monkeypatch.setattr("hpcdi.launch.submit.job._is_installed", there.__contains__)
         assert resolved(SlurmConfig(), 3).mpi == plugin
         assert resolved(SlurmConfig(mpi="pmix_v4"), 3).mpi == "pmix_v4"
         assert resolved(SlurmConfig(container="apptainer exec x.sif"), 3).mpi == "pmix"

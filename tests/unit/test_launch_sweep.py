@@ -17,8 +17,8 @@ from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.slurm_queue import QueueJob
-from hpcdi.launch.status import Evidence, RunStatus
-from hpcdi.launch.sweep import (
+from hpcdi.launch.sweep.array import array_of
+from hpcdi.launch.sweep.folder import (
     WAITING,
     Sweep,
     _state_of,
@@ -30,7 +30,7 @@ from hpcdi.launch.sweep import (
     to_start,
     values_of,
 )  # fmt: skip
-from hpcdi.launch.sweep_slurm import array_of
+from hpcdi.launch.watch.status import Evidence, RunStatus
 from hpcdi.store.layout import RunLayout
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")

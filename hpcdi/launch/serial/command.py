@@ -1,0 +1,133 @@
+"""`hpcdi serial`: a whole run in this process, with a debugger attached if need be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError
+from hpcdi.launch import resume, run_folder, words
+from hpcdi.launch.run_lock import RunLock
+from hpcdi.launch.signals import SignalFlag
+
+
+@dataclass(frozen=True)
+class SerialArguments:
+    """What the command line says."""
+
+    config: str | None
+    overrides: tuple[str, ...] = ()
+    run_dir: str | None = None
+    resume: str | None = None
+
+
+def serial(arguments: SerialArguments) -> int:
+    """Train in this process; gives the exit code.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+    """
+    chosen_by_user = "OMP_NUM_THREADS" in os.environ
+    from hpcdi.launch.experiment import load_experiment
+    from hpcdi.store.layout import RunLayout
+    from hpcdi.utils.log import close_log, open_log
+
+    source = resume.config_of(arguments, "serial")
+    compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
+    if not chosen_by_user:
+        set_threads(spaces)
+    for note in compiled.notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+    way = resume.way_of(arguments, compiled, "serial", os.environ)
+    layout = RunLayout(resume.folder_of(arguments, way, compiled.config.exp_name))
+    if way is resume.Way.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
+        return EXIT_DONE
+    with RunLock(layout), ExitStack() as log:
+        placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
+        restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
+        flag = SignalFlag("ending in order; press Ctrl-C again to end at once")
+        flag.install()
+        open_log(layout.log_file(0), 0, "serial", restarts)
+        log.callback(close_log)
+        return _run(compiled.config, spaces, layout, flag, restarts)
+
+
+def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int) -> int:
+    """Build the run, see it through, say how it ended."""
+    from hpcdi.launch.serial.run import SerialRun
+    from hpcdi.store.room import or_warn
+    from hpcdi.utils.log import LOGGER, say
+    from hpcdi.worker.fault import FAULTS
+
+    for line in _opening(config, layout, restarts):
+        say(line)
+    run: SerialRun | None = None
+    has_begun = False
+    state, reason, exit_code = "failed", "", EXIT_FAILED
+    try:
+        FAULTS.arm(config.fault, 0, "serial", restarts)
+        run = SerialRun(config, spaces, layout, restarts)
+        with run:
+            if resume.has_snapshot(layout):
+                say(f"  resumed      {_resume(run, layout)}")
+            has_begun = True
+            state, reason, exit_code = run.train(flag.take)
+    except BaseException as error:
+        if isinstance(error, CheckpointError) and not has_begun:  # the run is what it was
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        LOGGER.info("the run failed", exc_info=True)
+        if not isinstance(error, HpcdiError):
+            traceback.print_exc()
+        exit_code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+    figures = run.figures() if run is not None else {}
+    or_warn("end of the run", partial(run_folder.end, layout, state, reason, exit_code, figures))
+    stream = sys.stdout if exit_code == EXIT_DONE else sys.stderr
+    for line in _closing(state, reason, layout, run):
+        stream.write(line + "\n")
+    stream.flush()
+    return exit_code
+
+
+def _resume(run: Any, layout: Any) -> str:
+    """Go on from a snapshot; where that cannot be, the run folder says what it said before."""
+    try:
+        said: str = run.resume()
+    except BaseException:
+        run_folder.leave(layout)
+        raise
+    return said
+
+
+def set_threads(spaces: Any) -> None:
+    """Let torch compute images by several threads; small networks are fastest by one."""
+    import torch
+
+    from hpcdi.policy.spaces import network_shape
+
+    is_image = len(network_shape(spaces)) == 3
+    torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
+
+
+def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
+    again = f", restart {restarts}" if restarts else ""
+    envs = config.env.collector_env_num
+    return words.opening(f"{config.exp_name}, one process with {envs} environments{again}", layout)
+
+
+def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
+    summary = [] if run is None else run.summary()
+    lines = [
+        words.verdict(state, reason), *summary,
+        words.folder_line(layout), *words.policy_lines(layout),
+    ]  # fmt: skip
+    if state != "done" and run is not None and run.has_snapshot:
+        lines.append(resume.hint("hpcdi serial", layout))
+    return lines

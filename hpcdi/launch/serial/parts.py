@@ -1,0 +1,185 @@
+"""The parts of a serial run, from its experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.create import battle_players, create_env_manager
+from hpcdi.launch.serial.data_path import ColumnPath, DataPath, Feed, SamplePath
+from hpcdi.launch.serial.pipeline import Parts, Student
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.random import RandomPolicy
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import Spaces
+from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
+from hpcdi.worker.collector.base_serial_collector import create_serial_collector
+from hpcdi.worker.collector.base_serial_evaluator import create_serial_evaluator
+from hpcdi.worker.collector.interaction_serial_evaluator import ReturnsConfig
+from hpcdi.worker.collector.rollout import columnar_actor
+from hpcdi.worker.context import ROLES
+from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
+from hpcdi.worker.learner.base_learner import create_learner
+from hpcdi.worker.replay_buffer.base_buffer import create_buffer
+
+_OF_BATTLE = {
+    "sample": (SERIAL_COLLECTOR_REGISTRY, "sample_1v1"),
+    "interaction": (SERIAL_EVALUATOR_REGISTRY, "battle_interaction"),
+}
+
+
+class PartsMaker:
+    """Makes everything that a serial run is composed of.
+
+    In a battle each player gets a policy of its own, and the first one is judged by how it plays
+    against players that act at random.
+
+    Args:
+        config: the experiment.
+        spaces: of its environment.
+        curves: takes all curves.
+        layout: the run folder, for videos.
+        restarts: how often the run has been taken up again: random numbers are others each time.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        spaces: Spaces,
+        curves: TensorBoardWriter,
+        layout: RunLayout,
+        restarts: int,
+    ) -> None:
+        self._config, self._spaces = config, spaces
+        self._curves, self._layout = curves, layout
+        self._players = battle_players(config.env)
+        self._seed = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
+
+    def make(self) -> Parts:
+        """All parts, joined."""
+        import torch
+
+        torch.manual_seed(
+            int(self._seed.generate_state(1)[0])
+        )  # some policies draw from torch's own
+        policies = [
+            create_policy(
+                self._config.policy, ["learn", "collect", "eval", "command"], seed=self._next_seed()
+            )
+            for _ in range(self._players)
+        ]
+        collector = self._collector([policy.collect_mode for policy in policies])
+        evaluator = self._evaluator(policies[0])
+        students = tuple(
+            self._student(policy, collector, evaluator, number)
+            for number, policy in enumerate(policies)
+        )
+        return Parts(collector, evaluator, students, self._data_path(collector, students))
+
+    def _collector(self, modes: list[Any]) -> Any:
+        cfg = self._config.policy.collect.serial_collector
+        return create_serial_collector(
+            _for_players(cfg, self._players),
+            env=create_env_manager(self._config.env, evaluate=False, seed=self._next_seed()),
+            policy=modes if self._players > 1 else modes[0],
+            tb_logger=self._curves, exp_name=self._config.exp_name,
+        )  # fmt: skip
+
+    def _evaluator(self, policy: Any) -> Any:
+        """The evaluator; what its settings do not say follows from the environment's."""
+        env = self._config.env
+        cfg = _for_players(self._config.policy.eval.evaluator, self._players)
+        n_episode, stop_value = evaluation_goal(self._config)
+        endless = dataclasses.replace(env, evaluator_episode_num=None)
+        others = [self._random(policy.eval_mode) for _ in range(self._players - 1)]
+        return create_serial_evaluator(
+            dataclasses.replace(cfg, n_episode=n_episode, stop_value=stop_value),
+            env=create_env_manager(endless, evaluate=True, seed=self._next_seed()),
+            policy=[policy.eval_mode, *others] if others else policy.eval_mode,
+            tb_logger=self._curves, exp_name=str(self._layout.root),
+        )  # fmt: skip
+
+    def _student(self, policy: Any, collector: Any, evaluator: Any, number: int) -> Student:
+        cfg, suffix = self._config.policy, str(number) if number else ""
+        learner = create_learner(
+            cfg.learn.learner, policy=policy.learn_mode, tb_logger=self._curves,
+            exp_name=self._config.exp_name, instance_name=f"learner{suffix}",
+            ckpt_dir=self._layout.checkpoints_of(number),
+        )  # fmt: skip
+        buffer = create_buffer(
+            cfg.other.replay_buffer, self._curves, self._config.exp_name, f"buffer{suffix}",
+            rng=np.random.default_rng(self._next_seed()), prioritized=cfg.priority,
+        )  # fmt: skip
+        commander = BaseSerialCommander(
+            None, learner, collector, evaluator, buffer, policy.command_mode
+        )
+        return Student(policy.learn_mode, learner, buffer, commander)
+
+    def _data_path(self, collector: Any, students: tuple[Student, ...]) -> DataPath:
+        config = self._config
+        size = config.policy.collect.n_sample * config.env.collector_env_num
+        feeds = [
+            Feed(
+                None if config.policy.on_policy else student.buffer,
+                config.policy.learn.batch_size, student.learner,
+            )
+            for student in students
+        ]  # fmt: skip
+        if len(feeds) > 1:
+            modes = [self._random(mode) for mode in collector.policy]
+            return SamplePath(collector, size, feeds, random=modes)
+        if columnar_actor(collector.policy) is None:
+            return SamplePath(collector, size, feeds)
+        wanted = config.policy.random_collect_size
+        random = self._random(collector.policy) if wanted else None
+        return ColumnPath(collector, size, feeds[0], random)
+
+    def _random(self, mode: Any) -> RandomPolicy:
+        return RandomPolicy(self._spaces, mode, self._next_seed())
+
+    def _next_seed(self) -> np.random.SeedSequence:
+        return self._seed.spawn(1)[0]
+
+
+def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
+    """Episodes of an evaluation, and the mean return that is to be reached."""
+    env, cfg = config.env, config.policy.eval.evaluator
+    n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
+    if not isinstance(cfg, ReturnsConfig):
+        return n_episode, stop_value
+    return cfg.n_episode or n_episode, stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
+
+
+def _for_players(cfg: Any, players: int) -> Any:
+    """Settings of a collector or evaluator: in a battle, the battle's kind instead of the usual."""
+    if players == 1 or cfg.type not in _OF_BATTLE:
+        return cfg
+    registry, battle_type = _OF_BATTLE[cfg.type]
+    kind = registry.get(battle_type).Config
+    names = {field.name for field in dataclasses.fields(kind)} - {"type"}
+    given = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.name in names}
+    return kind(**given)
+
+
+def student_state(student: Student) -> dict[str, Any]:
+    """What a student needs to go on learning: its policy's state and torch's random numbers."""
+    import torch
+
+    return {
+        "policy": student.policy.state_dict(),
+        "train_iter": student.learner.train_iter,
+        "random": torch.get_rng_state(),
+    }
+
+
+def load_student_state(student: Student, state: dict[str, Any]) -> None:
+    """Take what `student_state` gave."""
+    import torch
+
+    student.policy.load_state_dict(state["policy"])
+    student.learner.last_iter.update(state["train_iter"])
+    torch.set_rng_state(state["random"])
