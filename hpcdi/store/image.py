@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -20,13 +20,13 @@ import numpy as np
 
 from hpcdi.store.hdf5 import LIBVER, write_attributes
 from hpcdi.types import Array, Columns
-from hpcdi.utils.checksum import crc32_of, crc32_of_array
+from hpcdi.utils.checksum import crc32_of_array
 
 ALIGNMENT = 64
 THREADS = 2
 """That take checksums, or read, of several arrays at once."""
 
-_READ_BYTES = 1 << 20  # at once: what was read is still in the cache when its checksum is taken
+_PART_BYTES = 1 << 23  # of an array, that a thread reads
 
 Piece = tuple[int, Any]
 """Where in a file bytes belong, and the bytes."""
@@ -135,28 +135,41 @@ def read_arrays(
         OSError: the file ends before an array does, or cannot be read.
     """
     with Path(path).open("rb") as file, ThreadPoolExecutor(THREADS) as pool:
-        under_way = {
-            name: pool.submit(_read, file.fileno(), dataset) for name, dataset in datasets.items()
-        }
-        found = {name: future.result() for name, future in under_way.items()}
-    return {n: array for n, (array, _) in found.items()}, {n: crc for n, (_, crc) in found.items()}
+        arrays = {name: _read(dataset, file.fileno(), pool) for name, dataset in datasets.items()}
+        return (
+            {name: array for name, (array, _) in arrays.items()},
+            {name: crc32.result() for name, (_, crc32) in arrays.items()},
+        )
 
 
-def _read(file: int, dataset: h5py.Dataset) -> tuple[Array, int]:
-    """A dataset's array, and its crc32; by HDF5 where another tool laid it out otherwise."""
+def _read(dataset: h5py.Dataset, file: int, pool: Executor) -> tuple[Array, Future[int]]:
+    """A dataset's array, filled by a pool from its bytes, and its crc32, when that is done."""
     offset = dataset.id.get_offset()
-    if offset is None or dataset.dtype.hasobject:
+    if offset is None or dataset.dtype.hasobject:  # another tool laid it out: HDF5 reads it
         array = np.asarray(dataset[()])
-        return array, crc32_of_array(array)
-    array, crc32 = np.empty(dataset.shape, dataset.dtype), 0
+        return array, pool.submit(crc32_of_array, array)
+    array = np.empty(dataset.shape, dataset.dtype)
     view = _bytes(array)
+    parts = [
+        pool.submit(_fill, view[start : start + _PART_BYTES], file, offset + start)
+        for start in range(0, len(view), _PART_BYTES)
+    ]
+
+    def crc32() -> int:
+        """When it begins, all parts are in the hands of the pool: it never waits for itself."""
+        for part in parts:
+            part.result()
+        return crc32_of_array(array)
+
+    return array, pool.submit(crc32)
+
+
+def _fill(view: memoryview, file: int, offset: int) -> None:
     while view:
-        count = os.preadv(file, [view[:_READ_BYTES]], offset)
+        count = os.preadv(file, [view], offset)
         if not count:
-            raise OSError(f"the file ends within {dataset.name!r}")
-        crc32 = crc32_of(view[:count], crc32)
+            raise OSError("the file ends within an array")
         view, offset = view[count:], offset + count
-    return array, crc32
 
 
 def _reserve(file: h5py.File, name: str, array: Array) -> int:
