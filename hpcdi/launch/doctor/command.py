@@ -96,14 +96,14 @@ def doctor(arguments: DoctorArguments, launched: LaunchEnvironment) -> int:
             raise LaunchError("-n is for a doctor without a launcher; here that has said how many")
         code = _rank(arguments, launched, target)
         return EXIT_DONE if _PARENT_VARIABLE in os.environ else code  # which has read it
-    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
-        sys.stderr.write(
-            "hpcdi doctor: looks at one host of this allocation; at all of them:\n"
-            "  srun --mpi=pmix python -m hpcdi doctor\n"
-        )
     ranks = DEFAULT_RANKS if arguments.ranks is None else arguments.ranks
     if ranks < 1:
         raise LaunchError(f"-n must be at least 1, not {ranks}")
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
+        sys.stderr.write(
+            f"hpcdi doctor: {ranks} ranks, which may not be on all hosts of this allocation; "
+            "on all:\n  srun --mpi=pmix python -m hpcdi doctor\n"
+        )
     return _start_here([*mpirun_command(ranks), sys.executable, "-m", "hpcdi", "doctor",
                         *arguments.words()])  # fmt: skip
 
