@@ -13,6 +13,8 @@ import numpy as np
 
 from hpcdi.types import Array
 
+_SIDE_BY_SIDE = 32
+
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _write(leaves: Any, at: Any, mass: Any, low: Any, doubtful: Any) -> None:
@@ -27,8 +29,7 @@ def _write(leaves: Any, at: Any, mass: Any, low: Any, doubtful: Any) -> None:
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _search(top: Any, mass: Any) -> Any:
-    nodes, left = np.empty(len(mass), np.int64), np.empty_like(mass)
+def _search(top: Any, mass: Any, nodes: Any, left: Any) -> None:
     last = len(top) - 2
     while last > 0 and top[last] == top[last + 1]:
         last -= 1
@@ -48,7 +49,6 @@ def _search(top: Any, mass: Any) -> Any:
             else:
                 high = middle
         nodes[k], left[k] = node, goal - top[node]
-    return nodes, left
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -77,51 +77,59 @@ def _running_sum(masses: Any, out: Any) -> None:
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _descend(groups: Any, nodes: Any, mass: Any) -> Any:
-    children, left = np.empty_like(nodes), np.empty_like(mass)
-    near = np.empty((len(nodes), 16))
-    for m in range(len(nodes)):  # fetched first: many cache misses are under way at once
+def _descend(groups: Any, nodes: Any, mass: Any, children: Any, left: Any) -> None:
+    near, goal = np.empty((16, _SIDE_BY_SIDE)), np.empty(_SIDE_BY_SIDE)
+    for start in range(0, len(nodes), _SIDE_BY_SIDE):
+        count = min(_SIDE_BY_SIDE, len(nodes) - start)
+        for m in range(count):
+            goal[m] = mass[start + m]
+            for k in range(16):
+                near[k, m] = groups[nodes[start + m], k]
+        running, before = np.zeros(_SIDE_BY_SIDE), np.zeros(_SIDE_BY_SIDE)
+        passed = np.zeros(_SIDE_BY_SIDE)
         for k in range(16):
-            near[m, k] = groups[nodes[m], k]
-    for m in range(len(nodes)):
-        node, goal = nodes[m], mass[m]
-        running, before, child = 0.0, 0.0, 0
-        for k in range(16):  # no branches to foretell
-            running += near[m, k]
-            passed = running <= goal
-            before = running if passed else before
-            child += passed
-        if child == 16:  # rounding: back to the last child that holds anything
-            child = 15
-            while child > 0 and groups[node, child] == 0:
-                child -= 1
-            before = 0.0
-            for k in range(child):
-                before += np.float64(groups[node, k])
-        children[m], left[m] = node * 16 + child, goal - before
-    return children, left
+            for m in range(_SIDE_BY_SIDE):  # several in one instruction
+                running[m] += near[k, m]
+                passes = running[m] <= goal[m]
+                before[m] = running[m] if passes else before[m]
+                passed[m] += 1.0 if passes else 0.0
+        for m in range(count):
+            node, child = nodes[start + m], int(passed[m])
+            if child == 16:  # rounding: back to the last child that holds anything
+                child = 15
+                while child > 0 and groups[node, child] == 0:
+                    child -= 1
+                before[m] = 0.0
+                for k in range(child):
+                    before[m] += np.float64(groups[node, k])
+            children[start + m], left[start + m] = node * 16 + child, goal[m] - before[m]
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _mark_drawn(marks: Any, slots: Any, newest: int, now: int) -> Any:
+def _mark_drawn(
+    marks: Any, slots: Any, newest: int, now: int, use: Any, staleness: Any, ids: Any
+) -> None:
     count, capacity = len(slots), len(marks)
-    use, staleness = np.empty(count, np.int32), np.empty(count, np.int64)
-    ids = np.empty(count, np.int64)
     for k in range(count):
         marks[slots[k], 0] += 1
     for k in range(count):
         use[k], made = marks[slots[k], 0], marks[slots[k], 1]
         staleness[k] = now - made if made >= 0 else -1
         ids[k] = newest - (newest - slots[k]) % capacity
-    return use, staleness, ids
 
 
 class CompiledKernels:
-    """See `NumpyKernels`."""
+    """See `NumpyKernels`. Results are made here: an array that numba makes costs more."""
 
-    def mark_drawn(self, marks: Array, slots: Array, newest: int, now: int) -> Any:
+    def mark_drawn(
+        self, marks: Array, slots: Array, newest: int, now: int
+    ) -> tuple[Array, Array, Array]:
         """See `NumpyKernels.mark_drawn`."""
-        return _mark_drawn(marks, slots, newest, now)
+        count = len(slots)
+        use, staleness = np.empty(count, np.int32), np.empty(count, np.int64)
+        ids = np.empty(count, np.int64)
+        _mark_drawn(marks, slots, newest, now, use, staleness, ids)
+        return use, staleness, ids
 
     def write(self, leaves: Array, at: Array, mass: Array, low: Array, doubtful: Array) -> None:
         """See `NumpyKernels.write`."""
@@ -129,7 +137,8 @@ class CompiledKernels:
 
     def search(self, top: Array, mass: Array) -> tuple[Array, Array]:
         """See `NumpyKernels.search`."""
-        nodes, left = _search(top, mass)
+        nodes, left = np.empty(len(mass), np.int64), np.empty(len(mass))
+        _search(top, mass, nodes, left)
         return nodes, left
 
     def resum(self, groups: Array, nodes: Array, sums: Array) -> None:
@@ -148,5 +157,6 @@ class CompiledKernels:
         is_last: bool = False,  # noqa: ARG002
     ) -> tuple[Array, Array]:
         """See `NumpyKernels.descend`."""
-        children, left = _descend(groups, nodes, mass)
+        children, left = np.empty(len(nodes), np.int64), np.empty(len(nodes))
+        _descend(groups, nodes, mass, children, left)
         return children, left

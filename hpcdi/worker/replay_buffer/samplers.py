@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,14 @@ def positions(rng: np.random.Generator, count: int, size: int) -> Array:
     drawn = rng.random(size)
     drawn *= count
     return drawn.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=16)
+def _strata(size: int) -> Array:
+    """Where strata of mass 1 begin, float64 [size]: not to be written."""
+    starts = np.arange(size, dtype=np.float64)
+    starts.flags.writeable = False
+    return starts
 
 
 class Draw(NamedTuple):
@@ -113,14 +122,15 @@ class PrioritizedSampler:
         """Draw `size` slots, in the order of their strata."""
         total = self._tree.total()
         goals = rng.random(size)
-        goals += np.arange(size)
+        goals += _strata(size)
         goals *= total / size
         slots = self._tree.find(goals)
         if beta == 0.0:
             return Draw(slots, np.ones(size, dtype=np.float32))
-        # (N P)^-beta over its maximum: N and the total mass cancel out
-        ratio = np.float32(self._tree.smallest()) / self._tree.leaves.take(slots)
-        return Draw(slots, ratio ** np.float32(beta))
+        # (N P)^-beta over its maximum: N and the total mass cancel out; all of it in float32
+        weights = self._tree.smallest() / self._tree.leaves.take(slots)
+        weights **= beta
+        return Draw(slots, weights)
 
     def restore(self, mass: Array) -> None:
         """See `Sampler.restore`."""
