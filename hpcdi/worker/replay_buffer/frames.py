@@ -95,10 +95,9 @@ class FrameStore:
             self.put(slot, slot + 1, {**columns, "env_id": envs}, 0)
             return
         self._pool.release(self._places[slot], slot)
-        chain = where.tolist() + self._pool.add(stacks[-1][-1:])
-        self._places[slot] = places = np.array(chain, np.int32).take(self._window)
-        self._pool.use(places, slot)
         self._streams.take(slot, slot + 1)
+        self._places[slot] = places = self._slide(where.tolist(), stacks[-1][-1:], self._window)
+        self._pool.use(places, slot)
         self._streams.follow(env, slot)
 
     def put(self, start: int, stop: int, columns: Mapping[str, Any], first_row: int) -> None:
@@ -130,9 +129,8 @@ class FrameStore:
             if slides[row]:
                 while stop < len(slots) and slides[stop]:
                     stop += 1
-                chain = where[-self._stack :] + self._pool.add(given[-1][row:stop, -1])
-                window = np.arange(stop - row)[:, None] + self._window
-                places = np.array(chain, np.int32).take(window)
+                windows = np.arange(stop - row)[:, None] + self._window
+                places = self._slide(where, given[-1][row:stop, -1], windows)
             else:
                 earlier = [stacks[row - 1] for stacks in given]
                 if row == 0:
@@ -142,6 +140,11 @@ class FrameStore:
             self._places[slots[row:stop]] = places
             self._pool.use(places, slots[row:stop, None])
             where, row = places[-1].tolist(), stop
+
+    def _slide(self, where: list[int], frames: Array, windows: Array) -> Array:
+        """Places of items that slide: of the frames before them, and new ones [m, ...]."""
+        chain = where[-self._stack :] + self._pool.add(frames)
+        return np.array(chain, np.int32).take(windows)
 
     def read(self, slots: Array) -> Columns:
         """Columns at slots of any shape: arrays of the caller's own."""
