@@ -65,34 +65,34 @@ def test_sums_and_minima_are_those_of_a_plain_list(inner: Any) -> None:
                 one_by_one.set_one(index, value)
             for each in (tree, one_by_one):
                 assert each.leaves.tolist() == leaves
-                assert each.total() == sum(leaves)
-                assert each.smallest() == smallest(leaves)
+                *_, total, least = each.draw(np.zeros(1))
+                assert (total, least) == (sum(leaves), smallest(leaves))
 
     check()
 
 
 @KERNELS
-def test_find_gives_the_leaf_at_which_the_running_sum_passes(inner: Any) -> None:
+def test_a_draw_gives_the_leaf_at_which_the_running_sum_passes_its_goal(inner: Any) -> None:
     @QUICK
-    @given(st.lists(masses, min_size=1, max_size=300), st.data())
-    def check(leaves: list[float], data: st.DataObject) -> None:
-        total = sum(leaves)
-        if total == 0:
+    @given(st.lists(masses, min_size=1, max_size=300), st.integers(1, 400), st.integers(0, 2**32))
+    def check(leaves: list[float], count: int, seed: int) -> None:
+        if sum(leaves) == 0:
             return
         tree = PriorityTree(len(leaves), inner)
         tree.fill(np.array(leaves))
-        eighths = data.draw(st.lists(st.integers(0, int(total * 8) - 1), min_size=1, max_size=40))
-        mass = np.array(eighths) / 8
-        assert tree.total() == total
-        expected = np.searchsorted(np.cumsum(leaves), mass, side="right")
-        assert tree.find(mass).tolist() == expected.tolist()
+        uniforms = np.random.default_rng(seed).integers(0, 8, count) / 8  # goals that meet sums
+        found, mass, total, _ = tree.draw(uniforms)
+        goals = (uniforms + np.arange(count)) * (total / count)
+        expected = np.searchsorted(np.cumsum(leaves), goals, side="right")
+        assert found.tolist() == expected.tolist()
+        assert mass.tolist() == [leaves[leaf] for leaf in expected]
 
     check()
 
 
 @KERNELS
 @pytest.mark.parametrize("capacity", [1, 15, 16, 17, 31, 33, 255, 256, 257, 5000])
-def test_no_leaf_of_mass_zero_is_found(inner: Any, capacity: int) -> None:
+def test_no_leaf_of_mass_zero_is_drawn(inner: Any, capacity: int) -> None:
     """Masses that no float64 holds exactly, and goals at and beyond the sum: rounding is here."""
     rng = np.random.default_rng(capacity)
     mass = (rng.random(capacity) * 10.0 ** rng.integers(-6, 6, capacity)).astype(np.float32)
@@ -100,11 +100,11 @@ def test_no_leaf_of_mass_zero_is_found(inner: Any, capacity: int) -> None:
     mass[capacity // 2] = 0.1
     tree = PriorityTree(capacity, inner)
     tree.fill(mass)
-    total = tree.total()
-    goals = np.concatenate(
-        [rng.random(500) * total, np.nextafter(total, [0, np.inf]), [total, 0.0]]
-    )
-    assert (tree.leaves[tree.find(goals)] > 0).all()
+    for last in (np.nextafter(1.0, 0.0), 1.0, np.nextafter(1.0, 2.0)):
+        for uniforms in (np.append(rng.random(500), last), np.array([last]), np.zeros(1)):
+            found, masses, *_ = tree.draw(uniforms)
+            assert (masses > 0).all()
+            assert tree.leaves[found].tolist() == masses.tolist()
 
 
 def test_both_kinds_of_inner_loops_agree_to_the_last_bit() -> None:
@@ -122,12 +122,12 @@ def test_both_kinds_of_inner_loops_agree_to_the_last_bit() -> None:
             singly.set_one(index, value)
     filled = PriorityTree(size, CompiledKernels())
     filled.fill(singly.leaves)
-    trees += [singly, filled]
-    totals = {tree.total() for tree in trees}
-    assert len(totals) == len({tree.smallest() for tree in trees}) == 1
-    goals = rng.random(5000) * totals.pop()
-    found = [tree.find(goals).tolist() for tree in trees]
-    assert all(other == found[0] for other in found)
+    for count in (1, 100, 5000):
+        uniforms = rng.random(count)
+        first, *others = [tree.draw(uniforms) for tree in (*trees, singly, filled)]
+        for other in others:
+            assert other[2:] == first[2:]
+            assert all((a == b).all() for a, b in zip(first[:2], other[:2], strict=True))
 
 
 @pytest.mark.parametrize("newest", [6, 7, 40])

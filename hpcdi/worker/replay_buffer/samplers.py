@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,14 +22,6 @@ def positions(rng: np.random.Generator, count: int, size: int) -> Array:
     drawn = rng.random(size)
     drawn *= count
     return drawn.astype(np.int64)
-
-
-@functools.lru_cache(maxsize=16)
-def _strata(size: int) -> Array:
-    """Where strata of mass 1 begin, float64 [size]: not to be written."""
-    starts = np.arange(size, dtype=np.float64)
-    starts.flags.writeable = False
-    return starts
 
 
 class Draw(NamedTuple):
@@ -120,15 +111,11 @@ class PrioritizedSampler:
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
         """Draw `size` slots, in the order of their strata."""
-        total = self._tree.total()
-        goals = rng.random(size)
-        goals += _strata(size)
-        goals *= total / size
-        slots = self._tree.find(goals)
+        slots, masses, _, smallest = self._tree.draw(rng.random(size))
         if beta == 0.0:
             return Draw(slots, np.ones(size, dtype=np.float32))
         # (N P)^-beta over its maximum: N and the total mass cancel out; all of it in float32
-        weights = self._tree.smallest() / self._tree.leaves.take(slots)
+        weights = smallest / masses
         weights **= beta
         return Draw(slots, weights)
 
