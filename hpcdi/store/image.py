@@ -8,8 +8,7 @@ the arrays go to disk straight from where they are, once, and come back the same
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,10 @@ import h5py
 import numpy as np
 
 from hpcdi.store.hdf5 import LIBVER, write_attributes
+from hpcdi.store.pages import PagedFile
 from hpcdi.types import Array, Columns
 from hpcdi.utils.checksum import crc32_of_array
+from hpcdi.utils.disk import set_room_aside
 
 ALIGNMENT = 64
 THREADS = 2
@@ -53,9 +54,10 @@ class Image:
 
     def __bytes__(self) -> bytes:
         """The whole file."""
-        buffer = io.BytesIO()
-        self.write_to(buffer)
-        return buffer.getvalue()
+        whole = bytearray(self.size)
+        for offset, piece in self.pieces:
+            whole[offset : offset + len(piece)] = piece
+        return bytes(whole)
 
 
 class Draft:
@@ -119,8 +121,13 @@ def image_of(arrays: Columns, attributes: Mapping[str, Any]) -> Image:
         return draft.finish(attributes)
 
 
-def write_pieces(file: IO[bytes], pieces: Iterable[Piece]) -> None:
-    """Write pieces to their places."""
+def write_pieces(file: IO[bytes], pieces: Sequence[Piece]) -> None:
+    """Write pieces to their places in a file.
+
+    Raises:
+        OSError: where there is no room for them, before anything is written.
+    """
+    set_room_aside(file.fileno(), max((offset + len(piece) for offset, piece in pieces), default=0))
     for offset, piece in pieces:
         file.seek(offset)
         file.write(piece)
@@ -134,25 +141,25 @@ def read_arrays(
     Raises:
         OSError: the file ends before an array does, or cannot be read.
     """
-    with Path(path).open("rb") as file, ThreadPoolExecutor(THREADS) as pool:
-        arrays = {name: _read(dataset, file.fileno(), pool) for name, dataset in datasets.items()}
+    with PagedFile(path) as file, ThreadPoolExecutor(THREADS) as pool:
+        arrays = {name: _read(dataset, file, pool) for name, dataset in datasets.items()}
         return (
             {name: array for name, (array, _) in arrays.items()},
             {name: crc32.result() for name, (_, crc32) in arrays.items()},
         )
 
 
-def _read(dataset: h5py.Dataset, file: int, pool: Executor) -> tuple[Array, Future[int]]:
+def _read(dataset: h5py.Dataset, file: PagedFile, pool: Executor) -> tuple[Array, Future[int]]:
     """A dataset's array, filled by a pool from its bytes, and its crc32, when that is done."""
     offset = dataset.id.get_offset()
     if offset is None or dataset.dtype.hasobject:  # another tool laid it out: HDF5 reads it
         array = np.asarray(dataset[()])
         return array, pool.submit(crc32_of_array, array)
     array = np.empty(dataset.shape, dataset.dtype)
-    view = _bytes(array)
+    flat = array.reshape(-1).view(np.uint8)
     parts = [
-        pool.submit(_fill, view[start : start + _PART_BYTES], file, offset + start)
-        for start in range(0, len(view), _PART_BYTES)
+        pool.submit(file.fill, flat[start : start + _PART_BYTES], offset + start)
+        for start in range(0, len(flat), _PART_BYTES)
     ]
 
     def crc32() -> int:
@@ -162,14 +169,6 @@ def _read(dataset: h5py.Dataset, file: int, pool: Executor) -> tuple[Array, Futu
         return crc32_of_array(array)
 
     return array, pool.submit(crc32)
-
-
-def _fill(view: memoryview, file: int, offset: int) -> None:
-    while view:
-        count = os.preadv(file, [view], offset)
-        if not count:
-            raise OSError("the file ends within an array")
-        view, offset = view[count:], offset + count
 
 
 def _reserve(file: h5py.File, name: str, array: Array) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import sys
@@ -30,6 +31,28 @@ def shortage(path: str | Path, error: BaseException) -> str:
     if state.f_files and not state.f_favail:
         return f"no more files can be made there: 0 inodes are free ({free})"
     return free
+
+
+def set_room_aside(file: int, n_bytes: int) -> None:
+    """Have the file system keep room for the first bytes of a file, of which it may have some.
+
+    Writing is quicker then (on ext4 by a third). The file is at least so long afterwards. Where a
+    file system, or an operating system, cannot do it, nothing is done.
+
+    Args:
+        file: descriptor of a file that is open for writing.
+        n_bytes: room, from the file's start on.
+
+    Raises:
+        OSError: the disk or the quota is full.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
+    if fallocate is None or not n_bytes:
+        return
+    if fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(n_bytes)):
+        number = ctypes.get_errno()
+        if number in _FULL:
+            raise OSError(number, os.strerror(number))
 
 
 def show(text: str) -> None:

@@ -239,5 +239,5 @@ def test_a_file_that_ends_within_an_array_is_told(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.h5", tmp_path / "cut.h5"
     whole.write_bytes(bytes(image_of({"a": np.arange(1 << 20)}, {})))
     cut.write_bytes(whole.read_bytes()[: 3 << 20])
-    with h5py.File(whole) as file, pytest.raises(OSError, match="ends within an array"):
+    with h5py.File(whole) as file, pytest.raises(OSError, match="the file ends at byte 3145728"):
         read_arrays(cut, {"a": file["a"]})
