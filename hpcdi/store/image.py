@@ -8,8 +8,8 @@ the arrays go to disk straight from where they are, once, and come back the same
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -20,7 +20,7 @@ import numpy as np
 from hpcdi.store.hdf5 import LIBVER, write_attributes
 from hpcdi.store.pages import PagedFile
 from hpcdi.types import Array, Columns
-from hpcdi.utils.checksum import crc32_of_array
+from hpcdi.utils.checksum import crc32_joined, crc32_of_array
 from hpcdi.utils.disk import set_room_aside
 
 ALIGNMENT = 64
@@ -134,41 +134,51 @@ def write_pieces(file: IO[bytes], pieces: Sequence[Piece]) -> None:
 
 
 def read_arrays(
-    path: str | Path, datasets: Mapping[str, h5py.Dataset]
+    path: str | Path, datasets: Mapping[str, h5py.Dataset], lent: bool = False
 ) -> tuple[Columns, dict[str, int]]:
     """Arrays of a file's datasets, and the crc32 of each; several are read at once.
+
+    If `lent`, they may be the file's own pages, read-only: for who copies them at once.
 
     Raises:
         OSError: the file ends before an array does, or cannot be read.
     """
     with PagedFile(path) as file, ThreadPoolExecutor(THREADS) as pool:
-        arrays = {name: _read(dataset, file, pool) for name, dataset in datasets.items()}
+        arrays = {name: _read(dataset, file, pool, lent) for name, dataset in datasets.items()}
         return (
             {name: array for name, (array, _) in arrays.items()},
-            {name: crc32.result() for name, (_, crc32) in arrays.items()},
+            {name: _joined(parts) for name, (_, parts) in arrays.items()},
         )
 
 
-def _read(dataset: h5py.Dataset, file: PagedFile, pool: Executor) -> tuple[Array, Future[int]]:
-    """A dataset's array, filled by a pool from its bytes, and its crc32, when that is done."""
+def _joined(parts: Iterable[tuple[int, int]]) -> int:
+    """The crc32 of bytes from the crc32 and the length of each part."""
+    crc32 = 0
+    for part, count in parts:
+        crc32 = crc32_joined(crc32, part, count)
+    return crc32
+
+
+def _read(
+    dataset: h5py.Dataset, file: PagedFile, pool: Executor, lent: bool
+) -> tuple[Array, Iterable[tuple[int, int]]]:
+    """A dataset's array, which a pool sees to, and of each part, when it is done: crc32, length."""
     offset = dataset.id.get_offset()
     if offset is None or dataset.dtype.hasobject:  # another tool laid it out: HDF5 reads it
         array = np.asarray(dataset[()])
-        return array, pool.submit(crc32_of_array, array)
-    array = np.empty(dataset.shape, dataset.dtype)
-    flat = array.reshape(-1).view(np.uint8)
-    parts = [
-        pool.submit(file.fill, flat[start : start + _PART_BYTES], offset + start)
-        for start in range(0, len(flat), _PART_BYTES)
-    ]
+        return array, [(crc32_of_array(array), array.nbytes)]
+    pages = file.lent(offset, dataset.nbytes) if lent else None
+    flat = pages if pages is not None else np.empty(dataset.nbytes, np.uint8)
+    get = file.fetch if pages is not None else file.fill
 
-    def crc32() -> int:
-        """When it begins, all parts are in the hands of the pool: it never waits for itself."""
-        for part in parts:
-            part.result()
-        return crc32_of_array(array)
+    def see_to(start: int) -> tuple[int, int]:
+        """Have a part here; gives its crc32 and its length."""
+        part = flat[start : start + _PART_BYTES]
+        get(part, offset + start)
+        return crc32_of_array(part), len(part)
 
-    return array, pool.submit(crc32)
+    parts = pool.map(see_to, range(0, len(flat), _PART_BYTES))
+    return flat.view(dataset.dtype).reshape(dataset.shape), parts
 
 
 def _reserve(file: h5py.File, name: str, array: Array) -> int:

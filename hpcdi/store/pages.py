@@ -35,13 +35,16 @@ class PagedFile(Closing):
         self._file = Path(path).open("rb")  # noqa: SIM115
         size = os.fstat(self._file.fileno()).st_size
         try:
-            mapped = mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ)
-        except (OSError, ValueError):  # no file system does it for all files; none for empty ones
+            pages = np.frombuffer(
+                mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ), np.uint8
+            )
+        except (OSError, ValueError):  # some file systems map no files; no file is mapped if empty
             return
-        self._pages = np.frombuffer(mapped, np.uint8)
+        if _are_here(pages[:1]):
+            self._pages = pages
 
     def close(self) -> None:
-        """Let it go."""
+        """Let it go; what is lent stays."""
         self._pages = None
         self._file.close()
 
@@ -51,8 +54,8 @@ class PagedFile(Closing):
         Raises:
             OSError: the file ends before that, or cannot be read.
         """
-        pages = self._pages[offset : offset + len(array)] if self._pages is not None else None
-        if pages is not None and len(pages) == len(array) and _is_here(pages):
+        pages = self.lent(offset, len(array))
+        if pages is not None and _are_here(pages):
             np.copyto(array, pages)
             return
         view = array.data
@@ -62,10 +65,28 @@ class PagedFile(Closing):
                 raise OSError(f"the file ends at byte {offset}, before all of an array was read")
             view, offset = view[count:], offset + count
 
+    def lent(self, offset: int, count: int) -> Array | None:
+        """The file's own bytes, uint8 [count], read-only; None where there are none such.
 
-def _is_here(pages: Array) -> bool:
-    """See that all pages of mapped bytes are in memory, and can be touched."""
+        To be used at once, after `fetch`: while much else is read they may have to be read again.
+        """
+        pages = self._pages[offset : offset + count] if self._pages is not None else None
+        return pages if pages is not None and len(pages) == count else None
+
+    def fetch(self, lent: Array, offset: int) -> None:
+        """Have lent bytes, which begin at an offset, in memory; threads may do so together.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        if not _are_here(lent):
+            self.fill(np.empty_like(lent), offset)
+            raise OSError(f"{len(lent)} bytes from byte {offset} on can be read, but not mapped")
+
+
+def _are_here(pages: Array) -> bool:
+    """Have all pages of mapped bytes in memory; gives whether they can be touched."""
     behind = pages.ctypes.data % mmap.PAGESIZE
-    call = ctypes.CDLL(None).madvise
     start, size = pages.ctypes.data - behind, len(pages) + behind
+    call = ctypes.CDLL(None).madvise
     return bool(call(ctypes.c_void_p(start), ctypes.c_size_t(size), _POPULATE_READ) == 0)

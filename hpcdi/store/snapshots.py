@@ -52,7 +52,9 @@ def save_state(
         raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
 
 
-def load_state(path: str | Path, kind: str, version: int, *older: int) -> dict[str, Any]:
+def load_state(
+    path: str | Path, kind: str, version: int, *older: int, lent: bool = False
+) -> dict[str, Any]:
     """Read and verify the state of a component.
 
     Args:
@@ -60,11 +62,12 @@ def load_state(path: str | Path, kind: str, version: int, *older: int) -> dict[s
         kind: what the state must be of.
         version: of the kind's schema.
         older: versions that will do as well.
+        lent: its arrays may be the file's own pages, read-only: for who copies them at once.
 
     Raises:
         SnapshotError: missing, torn, of another kind or of another schema version.
     """
-    found_kind, found_version, state = read_state(path)
+    found_kind, found_version, state = read_state(path, lent)
     if found_kind != kind:
         raise SnapshotError(path, f"holds the state of {found_kind!r}, not of {kind!r}")
     if found_version not in (version, *older):
@@ -72,8 +75,8 @@ def load_state(path: str | Path, kind: str, version: int, *older: int) -> dict[s
     return state
 
 
-def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
-    """Kind, schema version and tree of any state file, verified.
+def read_state(path: str | Path, lent: bool = False) -> tuple[str, int, dict[str, Any]]:
+    """Kind, schema version and tree of any state file, verified; see `load_state`.
 
     Raises:
         SnapshotError: missing, torn, or not a state file.
@@ -88,7 +91,7 @@ def read_state(path: str | Path) -> tuple[str, int, dict[str, Any]]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
             told = json.loads(text)
             arrays, found = read_arrays(
-                path, {name: file["arrays"][name] for name in told["checksums"]}
+                path, {name: file["arrays"][name] for name in told["checksums"]}, lent
             )
             wrong = [name for name, crc32 in told["checksums"].items() if found[name] != crc32]
             if wrong:

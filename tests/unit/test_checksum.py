@@ -8,8 +8,10 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hpcdi.utils.checksum import crc32_of, crc32_of_array
+from hpcdi.utils.checksum import crc32_joined, crc32_of, crc32_of_array
 
 BYTES = np.random.default_rng(0).integers(0, 256, 100_003, dtype=np.uint8)
 WITHOUT_ISAL = """
@@ -53,3 +55,21 @@ def test_zlib_does_where_there_is_nothing_faster() -> None:
         [sys.executable, "-c", WITHOUT_ISAL], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["zlib", str(0xCBF43926)]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6))
+def test_it_is_joined_from_those_of_parts(parts: list[bytes]) -> None:
+    crc32 = 0
+    for part in parts:
+        crc32 = crc32_joined(crc32, crc32_of(part), len(part))
+    assert crc32 == zlib.crc32(b"".join(parts))
+
+
+def test_parts_may_be_longer_than_any_counter() -> None:
+    """Zeros after zeros: their checksum has a closed form, by squaring."""
+    zeros, count = zlib.crc32(b"\0"), 1
+    while count < 1 << 40:
+        zeros, count = crc32_joined(zeros, zeros, count), 2 * count
+        if count <= 1 << 20:
+            assert zeros == zlib.crc32(bytes(count))
+    assert crc32_joined(zeros, 0, 0) == zeros

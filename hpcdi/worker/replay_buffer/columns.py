@@ -25,10 +25,13 @@ from hpcdi.worker.replay_buffer.fields import (
     check_range,
     is_columnar,
     is_tensor,
+    memory,
 )
 from hpcdi.worker.replay_buffer.frames import FrameStore
 from hpcdi.worker.replay_buffer.records import Records, unpacked
-from hpcdi.worker.replay_buffer.spans import Span, blocks, rows_in, slots_of
+from hpcdi.worker.replay_buffer.spans import Span, copy_rows, rows_in, slots_of
+
+_RECORDS = "/"  # no column has that name
 
 
 class ColumnStore:
@@ -177,7 +180,11 @@ class ColumnStore:
         return state
 
     def restore(
-        self, state: Mapping[str, Any], spans: Iterable[Span], shared: bool = False
+        self,
+        state: Mapping[str, Any],
+        spans: Iterable[Span],
+        shared: bool = False,
+        spare: Any = None,
     ) -> None:
         """Put the items of a `state_of` into spans of slots.
 
@@ -185,6 +192,7 @@ class ColumnStore:
             state: the items.
             spans: of slots, as many as there are items.
             shared: keep the state's arrays, where they hold all slots in order, without a copy.
+            spare: a store that nobody needs any more: its memory is used where it fits.
 
         Raises:
             BufferContractError: its frames are of other columns.
@@ -200,19 +208,26 @@ class ColumnStore:
             self._frames.restore(state["frames"], slots_of(spans))
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
         tensors = frozenset(state["tensors"])
-        is_whole = shared and [span[:2] for span in spans] == [(0, self._capacity)]
+        given = spare._memory if isinstance(spare, ColumnStore) else {}
+        if shared and [span[:2] for span in spans] == [(0, self._capacity)]:
+            whole = {**columns, _RECORDS: state.get("records")}
+            given |= {n: c for n, c in whole.items() if c is not None and c.flags.writeable}
         self._allocate(
             {
                 n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors)
                 for n in state["order"]
             },
-            columns if is_whole else None,
-            state.get("records") if is_whole else None,
+            given,
         )
-        copied = {n: c for n, c in self._columns.items() if not np.may_share_memory(c, columns[n])}
-        for here, there in blocks(spans) if copied else ():
-            for name, column in copied.items():
-                column[here] = columns[name][there]
+        pairs = [(column, columns[name]) for name, column in self._alone.items()]
+        pairs += self._records.pairs(state, columns) if self._records is not None else []
+        copy_rows([pair for pair in pairs if not np.may_share_memory(*pair)], spans)
+
+    @property
+    def _memory(self) -> Columns:
+        """The arrays that all columns lie in."""
+        records = {} if self._records is None else {_RECORDS: self._records.array}
+        return self._alone | records
 
     @property
     def _alone(self) -> Columns:
@@ -224,22 +239,20 @@ class ColumnStore:
     def _framed(self) -> tuple[str, ...]:
         return self._frames.names if self._frames is not None else ()
 
-    def _allocate(
-        self, fields: dict[str, Field], given: Columns | None = None, records: Array | None = None
-    ) -> None:
-        """Make the columns, but for `given` ones; memory is used as rows are written."""
+    def _allocate(self, fields: dict[str, Field], given: Columns | None = None) -> None:
+        """Make the columns, in `given` arrays that fit; memory is used as rows are written."""
+        given = given or {}
         self._fields = fields
         alone = {n: f for n, f in fields.items() if n not in self._framed}
         small = Records.among(alone)
         if small:
-            self._records = Records(self._capacity, small, records)
+            self._records = Records(self._capacity, small, given.get(_RECORDS))
         for name, field in alone.items():
             if self._records is not None and name in small:
                 self._columns[name] = self._records.column(name)
-            elif given is not None:
-                self._columns[name] = given[name]
             else:
-                self._columns[name] = np.zeros((self._capacity, *field.shape), field.dtype)
+                shape = (self._capacity, *field.shape)
+                self._columns[name] = memory(shape, field.dtype, given.get(name))
         if not self._is_nested:
             self._quick = [
                 (name, self._columns.get(name), field.dtype, field.shape, field.fitting)

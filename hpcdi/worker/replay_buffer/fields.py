@@ -41,6 +41,13 @@ class Field(NamedTuple):
         return () if self.shape else _FITTING.get(self.dtype.name, ())
 
 
+def memory(shape: tuple[int, ...], dtype: Any, given: Array | None) -> Array:
+    """A given array, whatever it holds, if it fits and may be written; else zeros."""
+    if given is not None and given.shape == shape and given.dtype == dtype:
+        return given if given.flags.writeable else np.zeros(shape, dtype)
+    return np.zeros(shape, dtype)
+
+
 def arrays_of(columns: Mapping[str, Any]) -> Columns:
     """Columns by '/'-joined name, as arrays in the machine's byte order.
 

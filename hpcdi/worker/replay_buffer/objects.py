@@ -60,6 +60,7 @@ class ObjectStore:
         state: Mapping[str, Any],
         spans: Iterable[Any],
         shared: bool = False,  # noqa: ARG002
+        spare: Any = None,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
         items = copy.deepcopy(state["objects"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.types import Array, Columns
-from hpcdi.worker.replay_buffer.fields import Field, arrays_as_bytes
+from hpcdi.worker.replay_buffer.fields import Field, arrays_as_bytes, memory
 
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
@@ -20,7 +20,7 @@ class Records:
     Args:
         capacity: slots.
         fields: what the columns are, by name.
-        given: records to hold, without a copy, if they are of this many slots and of these fields.
+        given: records to hold, without a copy, if they fit.
     """
 
     def __init__(
@@ -29,9 +29,7 @@ class Records:
         names = sorted(fields, key=lambda name: -fields[name].dtype.alignment)  # no gaps between
         self.members = {name: _member(k) for k, name in enumerate(names)}
         members = [(m, fields[name].dtype, fields[name].shape) for name, m in self.members.items()]
-        dtype = np.dtype(members, align=True)
-        fits = given is not None and given.shape == (capacity,) and given.dtype == dtype
-        self.array = given if given is not None and fits else np.zeros(capacity, dtype)
+        self.array = memory((capacity,), np.dtype(members, align=True), given)
         self._bytes = self.array.view(f"V{self.array.itemsize}")
         self._rows = arrays_as_bytes(self.array.dtype)
         self._how = [(n, m, fields[n].dtype, fields[n].shape) for n, m in self.members.items()]
@@ -58,10 +56,21 @@ class Records:
         """Records, and whose members are what."""
         return {"records": rows, "members": list(self.members)}
 
+    def pairs(self, state: Mapping[str, Any], columns: Columns) -> list[tuple[Array, Array]]:
+        """Each of the columns here, and its rows; all at once where the state's records agree."""
+        rows = state.get("records")
+        if rows is None or state["members"] != list(self.members) or rows.dtype != self.array.dtype:
+            return [(self.column(name), columns[name]) for name in self.members]
+        return [(_as_bytes(self.array), _as_bytes(rows))]
+
 
 def unpacked(state: Mapping[str, Any]) -> Columns:
     """Columns of a `state_of`, as views; empty where there is none."""
     return {name: state["records"][_member(k)] for k, name in enumerate(state.get("members", ()))}
+
+
+def _as_bytes(records: Array) -> Array:
+    return records.view(np.uint8).reshape(len(records), records.itemsize)
 
 
 def _member(number: int) -> str:

@@ -156,12 +156,15 @@ class Ring:
             "items": {} if self.store is None else self.store.state_of(spans, shared),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], shared: bool = False) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], shared: bool = False, spare: Any = None
+    ) -> None:
         """Take the items of a `state_dict`, instead of those that are here.
 
         Args:
             state: it; older ones do not say `by_slot`, and give the oldest item first.
             shared: its arrays may become the ring's own.
+            spare: a store that nobody needs any more: its memory is used where it fits.
         """
         ids, kind = state["ids"], state["kind"]
         first, pushed = int(ids["first"]), int(ids["pushed"])
@@ -170,7 +173,7 @@ class Ring:
             is_columns = kind == ColumnStore.kind
             store = ColumnStore(self.capacity, self._frames) if is_columns else self._object_store()
             spans = (self._by_slot if state.get("by_slot") else self.spans)(first, pushed)
-            store.restore(state["items"], spans, shared)
+            store.restore(state["items"], spans, shared, spare)
             self.store = store
         self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])
         if self.used is not None and isinstance(self.store, ObjectStore):

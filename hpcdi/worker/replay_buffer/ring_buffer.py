@@ -179,12 +179,13 @@ class RingBuffer(IBuffer, Closing):
             save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
 
     def load_data(self, file_name: str | Path) -> None:
-        """Become the buffer of a file.
+        """Become the buffer of a file, in the memory of the items that are here if they are alike.
 
         Raises:
             SnapshotError: it is missing, torn, or of another kind of buffer or schema.
         """
-        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ)
+        lent = isinstance(self._ring.store, ColumnStore)  # there is memory to copy to
+        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ, lent=lent)
         with self._lock:
             self._restore(state, shared=True)
 
@@ -197,14 +198,14 @@ class RingBuffer(IBuffer, Closing):
         }
 
     def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
-        """See `load_state_dict`; if `shared`, arrays of the state may become the buffer's."""
+        """See `load_state_dict`; if `shared`, of a state that is whole and nobody else's."""
         held, size = state["capacity"], self.replay_buffer_size
         if held != size:
             raise BufferContractError(
                 f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
             )
         ring = self._new_ring(0, int(state["ring"]["capacity"]))
-        ring.load_state_dict(state["ring"], shared)
+        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
         self._ring.forget(self._ring.pushed)
         self._begin(ring)
         self._rng.bit_generator.state = state["rng"]["state"]

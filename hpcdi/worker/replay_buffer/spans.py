@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from hpcdi.types import Array
 
 _BLOCK_ROWS = 4096
+_PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
 
 
 class Span(NamedTuple):
@@ -20,11 +21,21 @@ class Span(NamedTuple):
     offset: int
 
 
-def blocks(spans: Iterable[Span]) -> Iterator[tuple[slice, slice]]:
-    """Slots and rows of spans, a part at a time: its records fit into the cache."""
+def copy_rows(pairs: Sequence[tuple[Array, Array]], spans: Iterable[Span]) -> None:
+    """Copy the rows that belong into spans of slots, for each pair of a column and its rows."""
+    row_bytes = max((rows[:1].nbytes for _, rows in pairs), default=1)
+    are_dense = all(column.flags.c_contiguous for column, _ in pairs)
+    size = max(1, _PART_BYTES // max(1, row_bytes)) if are_dense else _BLOCK_ROWS
+    for here, there in blocks(spans, size) if pairs else ():
+        for column, rows in pairs:
+            column[here] = rows[there]
+
+
+def blocks(spans: Iterable[Span], size: int = _BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+    """Slots and rows of spans, some at a time: by default so few that they fit into the cache."""
     for span in spans:
-        for start in range(span.start, span.stop, _BLOCK_ROWS):
-            stop, ahead = min(start + _BLOCK_ROWS, span.stop), span.offset - span.start
+        for start in range(span.start, span.stop, size):
+            stop, ahead = min(start + size, span.stop), span.offset - span.start
             yield slice(start, stop), slice(start + ahead, stop + ahead)
 
 
