@@ -15,6 +15,7 @@ import functools
 import gc
 import itertools
 import multiprocessing
+import os
 import random
 import shutil
 import statistics
@@ -191,20 +192,28 @@ def figures(
 def persistence(kind: str, peers: dict[str, Peer]) -> Iterable[Row]:
     """Seconds to save and to load everything: the median of five, in turns.
 
+    The order is another one in each turn, and the disk is idle when one begins: what others have
+    written is forced to it before, or who comes after a large file waits for that.
+
     hpcdi checks what it writes by crc32 and gives it its name when it is whole; the others do not.
     By default it is forced to disk before that, too, which the others never do.
     """
     saves = {name: peer.save for name, peer in peers.items()}
     forced = {n: p.save_forced for n, p in peers.items() if isinstance(p, Hpcdi)}
     loads = {name: peer.load for name, peer in peers.items()}
+    shuffle = random.Random(0).shuffle
     with tempfile.TemporaryDirectory() as folder:
         for word, actions in (("save, forced to disk", forced), ("save", saves), ("load", loads)):
             taken: dict[str, list[float]] = {}
-            for _, (name, action) in itertools.product(range(5), actions.items()):
+            turns = [list(actions.items()) for _ in range(5)]
+            for turn in turns:
+                shuffle(turn)
+            for name, action in itertools.chain(*turns):
                 place = Path(folder) / name.replace(" ", "_")
                 if action != loads[name]:  # to overwrite is another thing than to write
                     shutil.rmtree(place, ignore_errors=True)
                     place.mkdir()
+                os.sync()
                 start = time.perf_counter()
                 try:
                     action(place / "buffer.h5")

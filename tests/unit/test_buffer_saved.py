@@ -12,7 +12,7 @@ from hpcdi.errors import SnapshotError
 from hpcdi.store import pages
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import Columns
-from hpcdi.worker.replay_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer import NaiveReplayBuffer, spans
 from hpcdi.worker.replay_buffer.columns import ColumnStore
 from hpcdi.worker.replay_buffer.records import LARGE_ROW_BYTES, unpacked
 from hpcdi.worker.replay_buffer.spans import Span
@@ -116,10 +116,13 @@ def test_a_part_of_the_slots_is_never_shared() -> None:
 class TestMemory:
     """A file is loaded into the memory of the items that are here."""
 
-    @pytest.fixture(params=[True, False], ids=["pages", "no pages"], autouse=True)
+    @pytest.fixture(params=["pages", "two threads", "no pages"], autouse=True)
     def _system(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        if not request.param:
+        if request.param == "no pages":
             monkeypatch.setattr(pages, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
+        if request.param == "two threads":
+            monkeypatch.setattr(spans, "_MANY_BYTES", 0)
+            monkeypatch.setattr(spans, "_PART_BYTES", 2000)
 
     @pytest.mark.parametrize("pushed", PUSHED)
     def test_it_is_used_again(self, tmp_path: Path, pushed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from hpcdi.types import Array
 
 _BLOCK_ROWS = 4096
 _PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
+_MANY_BYTES, _THREADS = 1 << 28, 2  # from there on, two threads are quicker than one
 
 
 class Span(NamedTuple):
@@ -26,9 +28,18 @@ def copy_rows(pairs: Sequence[tuple[Array, Array]], spans: Iterable[Span]) -> No
     row_bytes = max((rows[:1].nbytes for _, rows in pairs), default=1)
     are_dense = all(column.flags.c_contiguous for column, _ in pairs)
     size = max(1, _PART_BYTES // max(1, row_bytes)) if are_dense else _BLOCK_ROWS
-    for here, there in blocks(spans, size) if pairs else ():
+
+    def copy(part: tuple[slice, slice]) -> None:
+        here, there = part
         for column, rows in pairs:
             column[here] = rows[there]
+
+    if sum(rows.nbytes for _, rows in pairs) < _MANY_BYTES:
+        for part in blocks(spans, size):
+            copy(part)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(copy, blocks(spans, size)))  # raises what one of them raised
 
 
 def blocks(spans: Iterable[Span], size: int = _BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
