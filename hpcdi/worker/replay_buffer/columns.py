@@ -124,8 +124,9 @@ class ColumnStore:
 
     def put(self, start: int, stop: int, prepared: Columns, offset: int) -> None:
         """Put prepared items, from row `offset`, into slots [start, stop)."""
+        here, there = slice(start, stop), slice(offset, offset + stop - start)
         for name, column in self._columns.items():
-            column[start:stop] = prepared[name][offset : offset + stop - start]
+            column[here] = prepared[name][there]
         if self._frames is not None:
             self._frames.put(start, stop, prepared, offset)
 
