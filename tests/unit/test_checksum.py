@@ -67,9 +67,11 @@ def test_it_is_joined_from_those_of_parts(parts: list[bytes]) -> None:
 
 def test_parts_may_be_longer_than_any_counter() -> None:
     """Zeros after zeros: their checksum has a closed form, by squaring."""
-    zeros, count = zlib.crc32(b"\0"), 1
-    while count < 1 << 40:
-        zeros, count = crc32_joined(zeros, zeros, count), 2 * count
-        if count <= 1 << 20:
-            assert zeros == zlib.crc32(bytes(count))
-    assert crc32_joined(zeros, 0, 0) == zeros
+    zeros = {1: zlib.crc32(b"\0")}
+    for count in (1 << k for k in range(40)):
+        zeros[2 * count] = crc32_joined(zeros[count], zeros[count], count)
+    assert all(zeros[1 << k] == zlib.crc32(bytes(1 << k)) for k in range(21))
+    whole = zeros[1]
+    for count in (1 << k for k in range(40)):  # another way to the same number of zeros
+        whole = crc32_joined(whole, zeros[count], count)
+    assert whole == zeros[1 << 40]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,11 +80,10 @@ def test_a_file_that_is_cut_while_it_is_open_is_an_error_not_a_signal(path: Path
         assert (filled(file, 0, 8192) == CONTENT[:8192]).all()
 
 
+@pytest.mark.parametrize("path", ["by pages"], indirect=True)
 def test_pages_are_used_where_the_system_has_the_call(
-    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "by pages" not in request.node.name:
-        return
     if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (5, 14):
         pytest.skip("NOT TESTED: pages; this Linux is older than 5.14")
     with PagedFile(path) as file:
@@ -93,5 +91,5 @@ def test_pages_are_used_where_the_system_has_the_call(
         assert (filled(file, 5, 20_000) == CONTENT[5:20_005]).all()
 
 
-def _fail(*_args: object) -> Callable[[], None]:
+def _fail(*_args: object) -> None:
     pytest.fail("it was read by a system call")

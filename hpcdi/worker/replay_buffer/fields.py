@@ -42,9 +42,9 @@ class Field(NamedTuple):
 
 
 def memory(shape: tuple[int, ...], dtype: Any, given: Array | None) -> Array:
-    """A given array, whatever it holds, if it fits and may be written; else zeros."""
+    """A given array, whatever it holds, if it fits; else zeros."""
     if given is not None and given.shape == shape and given.dtype == dtype:
-        return given if given.flags.writeable else np.zeros(shape, dtype)
+        return given
     return np.zeros(shape, dtype)
 
 

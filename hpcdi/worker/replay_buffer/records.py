@@ -61,16 +61,12 @@ class Records:
         rows = state.get("records")
         if rows is None or state["members"] != list(self.members) or rows.dtype != self.array.dtype:
             return [(self.column(name), columns[name]) for name in self.members]
-        return [(_as_bytes(self.array), _as_bytes(rows))]
+        return [(self._bytes, rows.view(self._bytes.dtype))]
 
 
 def unpacked(state: Mapping[str, Any]) -> Columns:
     """Columns of a `state_of`, as views; empty where there is none."""
     return {name: state["records"][_member(k)] for k, name in enumerate(state.get("members", ()))}
-
-
-def _as_bytes(records: Array) -> Array:
-    return records.view(np.uint8).reshape(len(records), records.itemsize)
 
 
 def _member(number: int) -> str:

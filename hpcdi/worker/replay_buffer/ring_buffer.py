@@ -198,7 +198,7 @@ class RingBuffer(IBuffer, Closing):
         }
 
     def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
-        """See `load_state_dict`; if `shared`, of a state that is whole and nobody else's."""
+        """See `load_state_dict`; if `shared`, arrays become the buffer's, or fill its memory."""
         held, size = state["capacity"], self.replay_buffer_size
         if held != size:
             raise BufferContractError(

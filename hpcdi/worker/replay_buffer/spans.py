@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdi.types import Array
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member
 _PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
 _MANY_BYTES, _THREADS = 1 << 28, 2  # from there on, two threads are quicker than one
 
@@ -35,15 +35,15 @@ def copy_rows(pairs: Sequence[tuple[Array, Array]], spans: Iterable[Span]) -> No
             column[here] = rows[there]
 
     if sum(rows.nbytes for _, rows in pairs) < _MANY_BYTES:
-        for part in blocks(spans, size):
+        for part in _blocks(spans, size):
             copy(part)
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(copy, blocks(spans, size)))  # raises what one of them raised
+            list(pool.map(copy, _blocks(spans, size)))  # raises what one of them raised
 
 
-def blocks(spans: Iterable[Span], size: int = _BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
-    """Slots and rows of spans, some at a time: by default so few that they fit into the cache."""
+def _blocks(spans: Iterable[Span], size: int) -> Iterator[tuple[slice, slice]]:
+    """Slots and rows of spans, at most `size` at a time."""
     for span in spans:
         for start in range(span.start, span.stop, size):
             stop, ahead = min(start + size, span.stop), span.offset - span.start
