@@ -15,11 +15,11 @@ SAY  := @printf '%s\n'
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 
-.PHONY: help venv train test check format lint types layers unit mpi jobs slurm bench clean
+.PHONY: help venv train test test-all check format lint types layers unit mpi jobs slurm bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(BIN)/.ready-$(MPI)  ## make .venv with hpcdi and the MPI that comes as a wheel (MPI=mpich: .venv-mpich)
 
@@ -40,25 +40,33 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs slurm  ## all tests: without MPI, under mpirun -n 4, whole jobs, on a Slurm
+test: unit mpi jobs  ## the tests of the main promises: 6 minutes on two cores
 
-unit: $(BIN)/.ready-dev
-	$(SAY) "test: without MPI"
-	@$(BIN)/python -m pytest -q -m 'not mpi and not job and not gpu and not slurm' tests
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 15 minutes on two cores
+	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
+	@$(MAKE) --no-print-directory mpi MPI=mpich
 
-mpi: $(BIN)/.ready-dev
-	$(SAY) "test: every rank of mpirun -n 4"
+# with ALL=1 also those that take long or prove a detail
+FAST := $(if $(ALL),,and not slow)
+
+unit: $(BIN)/.ready-dev  ## only the tests without MPI
+	$(SAY) "test: without MPI, in parallel processes (about 1.5 minutes)"
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal \
+	  -m 'not mpi and not job and not gpu and not slurm $(FAST)' tests
+
+mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
+	$(SAY) "test: every rank of mpirun -n 4, $(MPI) (about 1 minute)"
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
-jobs: $(BIN)/.ready-dev
-	$(SAY) "test: whole jobs"
-	@$(BIN)/python -m pytest -q -m job tests/jobs
+jobs: $(BIN)/.ready-dev  ## only whole jobs
+	$(SAY) "test: whole jobs (about $(if $(ALL),7,4) minutes)"
+	@$(BIN)/python -m pytest -q -m 'job $(FAST)' -o faulthandler_timeout=600 tests/jobs
 
-slurm: $(BIN)/.ready-dev  ## tests on a throw-away Slurm cluster on this machine
-	$(SAY) "test: on a Slurm cluster of this machine"
-	@$(BIN)/python -m pytest -q -m slurm -o faulthandler_timeout=300 tests/slurm
+slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
+	$(SAY) "test: on two Slurm clusters of this machine (about 4 minutes)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=600 tests/slurm
 
-check: format lint types layers test  ## what CI does: format, lint, types, layers, all tests
+check: format lint types layers test  ## before a commit: format, lint, types, layers, test
 
 format: $(BIN)/.ready-dev
 	$(SAY) "check: format"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("hpcdi", deadline=None)  # a busy machine is no failure
+pytest.register_assert_rewrite("fakes")  # before anything imports them
+
+hypothesis.settings.register_profile(  # a busy machine is no failure
+    "hpcdi", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("hpcdi")
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +30,7 @@ _SET_BY_LIBRARIES = (
     "OMPI_",
     "PMIX_",
     "PYTEST_",
+    "SDL_",
     "TF_",
     "GRPC_",
 )
@@ -39,7 +45,7 @@ def _no_leaked_thread() -> Iterator[None]:
 
 
 def _joined_in_vain(thread: threading.Thread) -> bool:
-    thread.join(timeout=2.0)
+    thread.join(timeout=20.0)
     return thread.is_alive()
 
 
@@ -66,6 +72,14 @@ def _no_leaked_variable() -> Iterator[None]:
         if os.environ.get(name) != before.get(name) and not name.startswith(_SET_BY_LIBRARIES)
     }
     assert not changed, f"environment variables were changed: {sorted(changed)}"
+
+
+@pytest.fixture(autouse=True)
+def _no_armed_timer() -> Iterator[None]:
+    """A watchdog that nobody has closed would end the tests minutes later."""
+    yield
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    assert left_s == 0.0, f"a timer is armed: it ends this process in {left_s:.0f} s"
 
 
 @pytest.fixture(autouse=True)

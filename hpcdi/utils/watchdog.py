@@ -6,6 +6,7 @@ import faulthandler
 import math
 import signal
 import sys
+import threading
 import time
 
 _STACKS_FIRST_S = 2.0
@@ -47,21 +48,25 @@ class Watchdog:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._seen: object = None
-        self._armed = float("-inf")
+        self._armed = -math.inf
+        self._lock = threading.Lock()  # of a look under way and a close
 
     def look(self, moved: object) -> None:
         """Called again and again, from any thread; `moved` is another than before after a move."""
         now = time.monotonic()
-        if moved == self._seen or now - self._armed < _ARM_EVERY_S or math.isinf(self._limit_s):
-            return
-        self._seen, self._armed = moved, now
-        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
-        stacks_s = max(self._limit_s - _STACKS_FIRST_S, self._limit_s / 2)
-        faulthandler.dump_traceback_later(stacks_s, file=sys.__stderr__ or sys.stderr)
+        with self._lock:
+            if moved == self._seen or now - self._armed < _ARM_EVERY_S or math.isinf(self._limit_s):
+                return
+            self._seen, self._armed = moved, now
+            signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+            stacks_s = max(self._limit_s - _STACKS_FIRST_S, self._limit_s / 2)
+            faulthandler.dump_traceback_later(stacks_s, file=sys.__stderr__ or sys.stderr)
 
     def close(self) -> None:
-        """Let the process live as long as it wants; again: nothing."""
-        if self._armed > float("-inf"):
-            self._armed, self._limit_s = float("-inf"), math.inf
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            faulthandler.cancel_dump_traceback_later()
+        """Let the process live as long as it wants, whoever still looks; idempotent."""
+        with self._lock:
+            self._limit_s = math.inf
+            if self._armed > -math.inf:
+                self._armed = -math.inf
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+                faulthandler.cancel_dump_traceback_later()

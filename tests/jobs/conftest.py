@@ -1,15 +1,16 @@
-"""Starting jobs."""
+"""Starting jobs; one finished run for all tests that only read its folder."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import sys
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import Running, processes_of
+from jobs import CARTPOLE, HPCDI, LIMIT_S, PYTHONPATH, Finished, Running, wait_until_gone
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def started() -> Iterator[list[Running]]:
             os.killpg(job.process.pid, signal.SIGKILL)
             job.process.wait()
     for job in jobs:
-        assert not processes_of(job.run_dir), "processes are left over"
+        wait_until_gone(job.run_dir)
 
 
 @pytest.fixture
@@ -31,17 +32,17 @@ def start(tmp_path: Path, started: list[Running]) -> Callable[..., Running]:
 
     def begin(
         config: str | Path,
-        *overrides: str,
+        *arguments: str,
         command: list[str] | None = None,
+        verb: str = "train",
         variables: dict[str, str] | None = None,
         run_dir: Path | None = None,
     ) -> Running:
         run_dir = run_dir or tmp_path / f"run{len(started)}"
         line = [
-            *(command or [sys.executable, "-m", "hpcdi"]), "train", str(config), *overrides,
-            "--run-dir", str(run_dir),
+            *(command or HPCDI), verb, str(config), *arguments, "--run-dir", str(run_dir),
         ]  # fmt: skip
-        started.append(Running(line, run_dir, variables or {}))
+        started.append(Running(line, run_dir, variables or {}, part=len(started)))
         return started[-1]
 
     return begin
@@ -51,9 +52,39 @@ def start(tmp_path: Path, started: list[Running]) -> Callable[..., Running]:
 def resume(started: list[Running]) -> Callable[..., Running]:
     """Goes on with the run of a folder by ``hpcdi train --resume``."""
 
-    def begin(run_dir: Path, *arguments: str) -> Running:
-        line = [sys.executable, "-m", "hpcdi", "train", "--resume", str(run_dir), *arguments]
+    def begin(run_dir: Path, *arguments: str, verb: str = "train") -> Running:
+        line = [*HPCDI, verb, "--resume", str(run_dir), *arguments]
         started.append(Running(line, run_dir, {}, part=len(started)))
         return started[-1]
 
     return begin
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of `configs/cartpole_dqn.yaml` with prioritized replay, from its start to its end."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    job = Running(
+        [*HPCDI, "train", str(CARTPOLE), "env.stop_value=60", "policy.priority=true",
+         "policy.priority_IS_weight=true", "--run-dir", str(run_dir)],
+        run_dir, {},
+    )  # fmt: skip
+    try:
+        job.until(lambda: (run_dir / "run.json").exists() and _reads(run_dir / "run.json"))
+        tail = subprocess.run(
+            [*HPCDI, "tail", str(run_dir), "-f", "--json"], capture_output=True, text=True,
+            timeout=LIMIT_S, env={**os.environ, **PYTHONPATH}, check=False,
+        )  # fmt: skip
+        ended = job.wait()
+    finally:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+    wait_until_gone(run_dir)
+    return Finished(ended, tail)
+
+
+def _reads(path: Path) -> bool:
+    """Whether a JSON file holds something; one that is just being claimed is empty."""
+    text = path.read_text()
+    return bool(text) and bool(json.loads(text))

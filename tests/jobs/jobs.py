@@ -1,4 +1,8 @@
-"""Whole jobs: real mpirun, started as a user starts it, and looked at."""
+"""Harness for whole jobs: real commands in processes of their own, looked at from outside.
+
+Tests wait for states that last (a line in a log, a file, an exit code), never for a process to be
+still alive: what is being waited for may happen in a job's last moment.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,18 +19,33 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-CARTPOLE = HERE.parent.parent / "configs" / "cartpole_dqn.yaml"
-LIMIT_S = 90.0
+from hpcdi.store.inspect import inspect
+
+TESTS = Path(__file__).parent.parent
+ROOT = TESTS.parent
+CONFIGS = ROOT / "configs"
+CARTPOLE = CONFIGS / "cartpole_dqn.yaml"
+PPO = CONFIGS / "cartpole_ppo.yaml"
+HPCDI = [sys.executable, "-m", "hpcdi"]
+PYTHONPATH = {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
+"""What jobs import: this checkout, and ``fakes``."""
+
+LIMIT_S = 120.0
+"""A job, or anything that one waits for, takes some seconds; this one hangs."""
+
 QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
-NOBODY_MAY_DIE = (
-    "system.survival.on_collector_death=abort",
-    "system.survival.on_learner_death=abort",
-)
-"""A run without ULFM, as with other MPI libraries."""
+ENDLESS = ("env.stop_value=1e9", "policy.other.commander.max_env_step=1e9")
+TWO_LEARNERS = "policy.learn.learner.learner_num=2"
+ONE_COLLECTOR = "policy.collect.collector.collector_num=1"
+FAULTS_ALLOWED = {"HPCDI_ALLOW_FAULTS": "1"}
 
 
-@dataclass
+def max_train_iter(iterations: int) -> str:
+    """The setting that ends a run after so many train iterations."""
+    return f"policy.other.commander.max_train_iter={iterations}"
+
+
+@dataclass(frozen=True)
 class Ended:
     """A job that has ended."""
 
@@ -35,9 +55,48 @@ class Ended:
     run_dir: Path
 
     @property
+    def said(self) -> str:
+        """Everything it has printed."""
+        return self.out + self.err
+
+    @property
     def run(self) -> dict[str, Any]:
         """What run.json says."""
         return dict(json.loads((self.run_dir / "run.json").read_text()))
+
+    def check(self, code: int, state: str) -> None:
+        """See how it ended, and that what it left is whole."""
+        assert self.code == code, self.said
+        assert (self.run["state"], self.run["exit_code"]) == (state, code)
+        self.check_files()
+
+    def check_files(self, damaged: int = 0) -> None:
+        """See that every file is whole (but so many), and that no unfinished one is left."""
+        report = inspect(self.run_dir)
+        assert len(report.errors) == damaged, report.errors
+        assert not [path for path in self.run_dir.rglob(".*") if ".tmp-" in path.name]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has solved its task, and what ``hpcdi tail --follow`` showed beside it."""
+
+    ended: Ended
+    tail: subprocess.CompletedProcess[str]
+
+    @property
+    def run_dir(self) -> Path:
+        """Its folder; no test changes anything in it."""
+        return self.ended.run_dir
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """What run.json says."""
+        return self.ended.run
+
+    def stamps(self) -> dict[Path, int]:
+        """When each of its files was last written."""
+        return {path: path.stat().st_mtime_ns for path in self.run_dir.rglob("*")}
 
 
 class Running:
@@ -48,11 +107,11 @@ class Running:
     ) -> None:
         self.run_dir = run_dir
         self._out, self._err = (run_dir.with_suffix(f".{part}.{end}") for end in ("out", "err"))
-        environment = {**os.environ, "PYTHONPATH": str(HERE), **variables}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, env=environment, process_group=0
-            )
+                command, stdout=out, stderr=err, process_group=0,
+                env={**os.environ, **PYTHONPATH, **variables},
+            )  # fmt: skip
 
     def wait(self, limit_s: float = LIMIT_S) -> Ended:
         """Wait for its end; a job that hangs is killed and fails the test."""
@@ -62,34 +121,71 @@ class Running:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             pytest.fail(f"the job did not end within {limit_s} s:\n{self.read()}")
-        return Ended(code, self._text(self._out), self._text(self._err), self.run_dir)
+        return Ended(code, _text(self._out), _text(self._err), self.run_dir)
 
-    def until(self, is_so: Callable[[], bool], limit_s: float = 40.0) -> None:
-        """Wait until something holds while the job runs."""
+    def until(self, holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        """Wait until something holds; it must be something that goes on holding."""
         deadline = time.monotonic() + limit_s
-        while not is_so():
-            assert self.process.poll() is None, f"the job has ended:\n{self.read()}"
-            assert time.monotonic() < deadline, f"it did not come to that:\n{self.read()}"
+        while True:
+            has_ended = self.process.poll() is not None
+            if holds():
+                return
+            assert not has_ended, f"the job ended before that:\n{self.read()}"
+            assert time.monotonic() < deadline, f"not within {limit_s} s:\n{self.read()}"
             time.sleep(0.05)
 
+    def until_learning(self) -> None:
+        """Wait until batches have been learnt from: data are on disk, then, too."""
+        log = self.run_dir / "log" / "rank00001.jsonl"
+        self.until(lambda: log.exists() and '"scalars"' in log.read_text())
+
+    def until_said(self, words: str) -> None:
+        """Wait until it has printed something."""
+        self.until(lambda: words in self.read())
+
     def read(self) -> str:
-        """Everything it has printed."""
-        return self._text(self._out) + self._text(self._err)
+        """Everything it has printed so far."""
+        return _text(self._out) + _text(self._err)
 
-    @staticmethod
-    def _text(path: Path) -> str:
-        # mpirun's own messages carry NUL bytes
-        return path.read_bytes().replace(b"\0", b"").decode(errors="replace")
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process that the user started."""
+        self.process.send_signal(number)
+
+    def pid_of(self, rank: int) -> int:
+        """Process of a rank of a run that has begun."""
+        placement = json.loads((self.run_dir / "run.json").read_text())["placement"]
+        return int(placement[rank]["pid"])
+
+    def kill_rank(self, rank: int) -> None:
+        """Kill one rank, as the kernel does where memory is short."""
+        os.kill(self.pid_of(rank), signal.SIGKILL)
+
+    def kill_everything(self) -> None:
+        """Kill all processes at once, as a node that loses its power."""
+        for pid in reversed(_processes(self.run_dir)):  # ranks before mpirun warns them
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        wait_until_gone(self.run_dir)
 
 
-def is_learning(job: Running) -> bool:
-    """Whether batches are being learnt from, and some data are on disk."""
-    log = job.run_dir / "log" / "rank00001.jsonl"
-    return log.exists() and '"scalars"' in log.read_text()
+def hpcdi(*arguments: object, variables: dict[str, str] | None = None) -> Ended:
+    """Run a command to its end; its ``run_dir`` is none."""
+    done = subprocess.run(
+        [*HPCDI, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S,
+        env={**os.environ, **PYTHONPATH, **(variables or {})}, check=False,
+    )  # fmt: skip
+    return Ended(done.returncode, done.stdout, done.stderr, Path(os.devnull))
 
 
-def processes_now(run_dir: Path) -> list[int]:
-    """Processes whose command line names a run folder, the oldest first."""
+def wait_until_gone(run_dir: Path) -> None:
+    """Wait until no process names a run folder in its command line any more."""
+    deadline = time.monotonic() + LIMIT_S
+    while left := _processes(run_dir):
+        assert time.monotonic() < deadline, f"processes {left} are left over"
+        time.sleep(0.05)
+
+
+def _processes(run_dir: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -102,24 +198,18 @@ def processes_now(run_dir: Path) -> list[int]:
     return sorted(found)
 
 
-def processes_of(run_dir: Path) -> list[int]:
-    """Those that stay; the kernel may need a moment."""
-    for _ in range(40):
-        found = processes_now(run_dir)
-        if not found:
-            return []
-        time.sleep(0.05)
-    return found
+def logged(run_dir: Path, rank: int, words: str) -> list[dict[str, Any]]:
+    """Lines of a rank's log that hold some words."""
+    path = run_dir / "log" / f"rank{rank:05d}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if words in line]
 
 
-def kill(job: Running) -> None:
-    """All of it at once, as a node that loses its power."""
-    for pid in reversed(processes_now(job.run_dir)):  # ranks before mpirun warns them
-        os.kill(pid, signal.SIGKILL)
-    job.process.wait()
-    assert not processes_of(job.run_dir)
+def shard_counts(run_dir: Path) -> dict[str, int]:
+    """Number of shards of each collector."""
+    return {path.name: len(list(path.glob("*/*.h5"))) for path in (run_dir / "data").glob("rank*")}
 
 
-def temporary_files(run_dir: Path) -> list[Path]:
-    """What an unfinished write would have left."""
-    return [path for path in run_dir.rglob(".*") if ".tmp-" in path.name]
+def _text(path: Path) -> str:
+    # mpirun's own messages carry NUL bytes
+    return path.read_bytes().replace(b"\0", b"").decode(errors="replace")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from jobs import Running
+from jobs import HPCDI, Running
 
 from hpcdi.launch.local import mpirun_command, rank_environment
 
 pytestmark = pytest.mark.job
-DOCTOR = [sys.executable, "-m", "hpcdi", "doctor"]
+DOCTOR = [*HPCDI, "doctor"]
 
 
 @pytest.fixture
@@ -44,6 +43,7 @@ def test_alone_it_starts_ranks_and_shows_a_table(folder: Path, started: list[Run
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_a_row_and_the_exit_code_and_json_says_so(
     tmp_path: Path, started: list[Running]
 ) -> None:
@@ -62,6 +62,7 @@ def test_a_failure_is_a_row_and_the_exit_code_and_json_says_so(
     assert "a run needs 3 ranks" in rows["launcher"]["advice"]
 
 
+@pytest.mark.slow
 def test_under_a_launcher_every_rank_takes_part(folder: Path, started: list[Running]) -> None:
     command = [*mpirun_command(4), *DOCTOR, str(folder), "--json"]
     started.append(Running(command, folder, rank_environment({})))
@@ -72,6 +73,7 @@ def test_under_a_launcher_every_rank_takes_part(folder: Path, started: list[Runn
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_worlds_that_did_not_find_each_other(folder: Path, started: list[Running]) -> None:
     """As srun without a PMI plugin starts them: each is rank 0 of 1, one of them speaks."""
     for task in range(2):

@@ -1,47 +1,48 @@
-"""Runs over ranks that are cut off and gone on with."""
+"""Runs that are killed or told to end, and go on from their newest snapshot."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import CARTPOLE, Ended, Running, kill, temporary_files
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    PPO,
+    TWO_LEARNERS,
+    Ended,
+    Running,
+    hpcdi,
+    logged,
+    max_train_iter,
+)
+from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hpcdi.cli import main
 from hpcdi.config.load import load
 from hpcdi.store.checkpoints import names, open_checkpoint
-from hpcdi.store.inspect import inspect
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
-PPO = CARTPOLE.with_name("cartpole_ppo.yaml")
-OFTEN = (
-    "system.snapshot_s=0.5", "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9",
-    "policy.other.commander.eval_interval=1",
-)  # fmt: skip
+OFTEN = (*ENDLESS, "system.snapshot_s=0.5", "policy.other.commander.eval_interval=1")
 
 
-def snapshots(run_dir: Path) -> list[dict[str, Any]]:
+def facts_of(run_dir: Path) -> list[dict[str, Any]]:
     """Facts of the snapshots that are there, oldest first."""
     folder = run_dir / "snapshots"
     return [dict(open_checkpoint(folder / name).facts) for name in names(folder)]
 
 
-def has_learnt(job: Running, snapshot: str = "snapshot_000003") -> bool:
+def until_snapshot(job: Running, number: int) -> None:
+    """Wait until a snapshot, or a later one, is there."""
     folder = job.run_dir / "snapshots"
-    return bool(names(folder)) and names(folder)[-1] >= snapshot
-
-
-def logged(ended: Ended, rank: int, word: str) -> list[dict[str, Any]]:
-    lines = (ended.run_dir / "log" / f"rank{rank:05d}.jsonl").read_text().splitlines()
-    return [entry for entry in map(json.loads, lines) if word in entry]
+    job.until(lambda: max(names(folder), default="") >= f"snapshot_{number:06d}")
 
 
 def curves(folder: Path) -> dict[str, list[int]]:
@@ -50,186 +51,203 @@ def curves(folder: Path) -> dict[str, list[int]]:
     return {tag: [point.step for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_a_run_that_is_killed_goes_on(start: Start, resume: Start) -> None:
-    """Counters, buffer and policy; shards that were published after the snapshot are used."""
-    job = start(CARTPOLE, *OFTEN)
-    job.until(lambda: has_learnt(job))
-    kill(job)
-    before = snapshots(job.run_dir)[-1]
+def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapshot(
+    start: Start, resume: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`status`, `tail` and `eval` tell the truth while it runs, when it is dead, and when done."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    job = start(CARTPOLE, *OFTEN, TWO_LEARNERS, variables={"TMPDIR": str(temporary)})
+    run_dir = job.run_dir
+    until_snapshot(job, 3)
+    job.until((run_dir / "policies" / "best.safetensors").is_file)
+    code, told = status(run_dir)
+    assert (code, told["state"], told["why"]) == (0, "running", "")
+    assert told["progress"]["env_steps"] > 0
+    assert told["next"][0].startswith("hpcdi tail ")
+    assert hpcdi("eval", run_dir, "--json", "--episodes", "2").code == 0
+    busy = resume(run_dir).wait()
+    assert busy.code == 2
+    assert f"the run folder {run_dir} is in use: by process" in busy.err
+
+    job.kill_everything()
+    code, told = status(run_dir)
+    assert (code, told["state"]) == (1, "dead")
+    assert "is gone; its last word is" in told["why"]
+    assert told["next"][-1] == f"hpcdi train --resume {run_dir}"
+    assert json.loads((run_dir / "run.json").read_text())["state"] == "running"  # its own word
+    followed = hpcdi("tail", run_dir, "-f", "-n", 5)
+    assert (followed.code, "hpcdi tail: the run is dead" in followed.err) == (1, True)
+    check_refusals(run_dir, tmp_path, capfd)
+
+    older, newest = names(run_dir / "snapshots")[-2:]
+    torn = run_dir / "snapshots" / newest / "learner.pt"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    before = open_checkpoint(run_dir / "snapshots" / older).facts
     goal = before["train_iter"] + 300
-    again = resume(job.run_dir, f"policy.other.commander.max_train_iter={goal}")
-    ended = again.wait()
-    assert ended.code == 0, ended.out + ended.err
+    ended = resume(
+        run_dir, "-n", "4", "policy.learn.learner.learner_num=1", max_train_iter(goal)
+    ).wait()
+    ended.check(0, "done")
+    assert f"resumed      {older}" in ended.out
+    assert "learner.pt is not what was written" in ended.err
     assert "restart 1" in ended.out
-    run = ended.run
-    assert run["restarts"] == 1
-    assert run["state"] == "done"
-    assert run["figures"]["train_iter"] >= goal
-    assert run["figures"]["env_steps"] > before["env_steps"]
-    kept = load(job.run_dir / "config.yaml").config
+    assert len(ended.run["placement"]) == 4
+    assert ended.run["figures"]["train_iter"] >= goal
+    assert ended.run["figures"]["env_steps"] > before["env_steps"]
+    kept = load(run_dir / "config.yaml").config
     assert kept.policy.other.commander.max_train_iter == goal, "the next restart has it, too"
-    report = inspect(job.run_dir)
-    assert not report.errors
-    assert not temporary_files(job.run_dir)
-    assert not (job.run_dir / "run.lock").exists()
-    first = logged(ended, 1, "scalars")
+    assert not (run_dir / "run.lock").exists()
+    check_curves(ended, before["train_iter"])
+    code, told = status(run_dir)
+    assert (code, told["state"], told["restarts"]) == (0, "done", 1)
+    assert told["next"] == [f"hpcdi eval {run_dir}"]
+
+
+def status(run_dir: Path) -> tuple[int, dict[str, Any]]:
+    asked = hpcdi("status", run_dir, "--json")
+    assert asked.out, asked.err
+    return asked.code, json.loads(asked.out)
+
+
+def check_refusals(run_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What does not fit the run is refused before anything starts, and changes nothing."""
+    before = (run_dir / "run.json").read_bytes()
+    text = CARTPOLE.read_text().replace("nstep: 5", "nstep: 3").replace("seed: 0", "seed: 7")
+    (tmp_path / "other.yaml").write_text(text.replace("128, 128", "64"))
+    given = ["train", "--resume", str(run_dir)]
+    for arguments, said in (
+        ([*given, "policy.learn.batch_sise=8"], ["did you mean 'batch_size'"]),
+        (
+            [*given, str(tmp_path / "other.yaml")],
+            [
+                "policy.nstep: 5 in the run, 3 now",
+                "policy.model.encoder_hidden_size_list: [128, 128] in the run, [64] now",
+            ],
+        ),
+        (["train", "--resume", str(tmp_path / "nowhere")], ["holds no run over ranks"]),
+    ):
+        assert main(arguments) == 2
+        err = capfd.readouterr().err
+        assert all(words in err for words in said), err
+        assert "seed" not in err
+    assert (run_dir / "run.json").read_bytes() == before
+
+
+def check_curves(ended: Ended, snapshot_iter: int) -> None:
+    """Logs and curves go on where the snapshot was, and never run back."""
+    first = logged(ended.run_dir, 1, "scalars")
     iterations = [entry["train_iter"] for entry in first]
     back = [k for k in range(1, len(iterations)) if iterations[k] < iterations[k - 1]]
-    assert len(back) <= 1, "the log goes on where the snapshot was"
-    assert all(entry >= before["train_iter"] for k in back for entry in iterations[k:])
+    assert len(back) <= 1
+    assert all(entry >= snapshot_iter for k in back for entry in iterations[k:])
     assert [entry["restart"] for entry in first] == sorted(entry["restart"] for entry in first)
     assert {entry["restart"] for entry in first} == {0, 1}
-    for tag, steps in curves(job.run_dir / "tb").items():
+    for tag, steps in curves(ended.run_dir / "tb").items():
         assert steps == sorted(steps), f"{tag} runs back"
 
 
-def test_two_learners_go_on_and_so_does_one(start: Start, resume: Start) -> None:
-    two = "policy.learn.learner.learner_num=2"
-    job = start(CARTPOLE, *OFTEN, two)
-    job.until(lambda: has_learnt(job))
-    kill(job)
-    reached = snapshots(job.run_dir)[-1]["train_iter"]
-    for learners in (2, 1):
-        goal = reached + 100
-        again = resume(
-            job.run_dir, "-n", str(3 + learners),
-            f"policy.learn.learner.learner_num={learners}",
-            f"policy.other.commander.max_train_iter={goal}",
-        )  # fmt: skip
-        ended = again.wait()
-        assert ended.code == 0, ended.out + ended.err
-        assert ended.run["figures"]["train_iter"] >= goal
-        assert len(ended.run["placement"]) == 3 + learners
-        reached = snapshots(job.run_dir)[-1]["train_iter"]
-        assert reached >= goal
-    assert ended.run["restarts"] == 2
-
-
-def test_ppo_goes_on_from_its_last_iteration(start: Start, resume: Start) -> None:
-    job = start(PPO, "policy.other.commander.max_train_iter=6", "env.stop_value=1e9")
-    assert job.wait().code == 0
-    assert snapshots(job.run_dir)[-1]["train_iter"] >= 6
-    again = resume(job.run_dir, "policy.other.commander.max_train_iter=10")
-    ended = again.wait()
-    assert ended.code == 0, ended.out + ended.err
-    assert ended.run["figures"]["train_iter"] >= 10
-
-
-def test_a_torn_snapshot_is_passed_over(start: Start, resume: Start) -> None:
-    job = start(CARTPOLE, *OFTEN)
-    job.until(lambda: has_learnt(job))
-    kill(job)
-    older, newest = names(job.run_dir / "snapshots")[-2:]
-    torn = job.run_dir / "snapshots" / newest / "learner.pt"
-    torn.write_bytes(torn.read_bytes()[:-100])
-    goal = open_checkpoint(job.run_dir / "snapshots" / older).facts["train_iter"] + 50
-    again = resume(job.run_dir, f"policy.other.commander.max_train_iter={goal}")
-    ended = again.wait()
-    assert ended.code == 0, ended.out + ended.err
-    assert f"resumed      {older}" in ended.out
-    assert "learner.pt is not what was written" in ended.err
-
-
-@pytest.mark.parametrize("way", ["usr2", "time limit"])
-def test_the_queue_gets_a_snapshot_and_a_code_to_requeue_by(start: Start, way: str) -> None:
-    slow = (
-        "system.snapshot_s=1e9",
-        "env.stop_value=1e9",
-        "policy.other.commander.max_env_step=1e9",
-    )
-    limit = ("--time-limit", "0:44") if way == "time limit" else ()
-    job = start(CARTPOLE, *slow, *limit)
-    if way == "usr2":
-        log = job.run_dir / "log" / "rank00001.jsonl"
-        job.until(lambda: log.exists() and '"scalars"' in log.read_text())
-        os.kill(job.process.pid, signal.SIGUSR2)
-    began = time.monotonic()
-    ended = job.wait(60)
-    assert ended.code == 85, ended.out + ended.err
-    assert ended.run["exit_code"] == 85
-    assert ended.run["state"] == "stopped"
-    assert time.monotonic() - began < 30
-    first, facts = snapshots(job.run_dir)
-    assert first["train_iter"] < facts["train_iter"]
-    assert facts["train_iter"] == ended.run["figures"]["train_iter"]
-    assert "go on with   hpcdi train --resume" in ended.out
-    assert not temporary_files(job.run_dir)
-
-
-def test_what_cannot_be_gone_on_with_is_left_alone(
-    start: Start, resume: Start, tmp_path: Path
-) -> None:
-    job = start(CARTPOLE, *OFTEN)
-    job.until(lambda: has_learnt(job, "snapshot_000001"))
-    busy = resume(job.run_dir).wait()
-    assert busy.code == 2
-    assert f"the run folder {job.run_dir} is in use: by process" in busy.err
-    taken = start(CARTPOLE, run_dir=job.run_dir).wait()
-    assert taken.code == 2
-    assert "is in use: by process" in taken.err
-    kill(job)
-    before = (job.run_dir / "run.json").read_bytes()
-    other = resume(job.run_dir, "policy.learn.batch_sise=8").wait()
-    assert other.code == 2
-    assert "did you mean 'batch_size'" in other.err
-    text = CARTPOLE.read_text().replace("nstep: 5", "nstep: 3").replace("seed: 0", "seed: 7")
-    (tmp_path / "other.yaml").write_text(text.replace("128, 128", "64"))
-    named = resume(job.run_dir, str(tmp_path / "other.yaml")).wait()
-    assert named.code == 2
-    assert "policy.nstep: 5 in the run, 3 now" in named.err
-    assert "policy.model.encoder_hidden_size_list: [128, 128] in the run, [64] now" in named.err
-    assert "seed" not in named.err
-    assert (job.run_dir / "run.json").read_bytes() == before
-    nothing = resume(tmp_path / "nowhere").wait()
-    assert nothing.code == 2
-    assert "holds no run over ranks" in nothing.err
-
-
 def test_a_script_that_is_started_again_and_again_comes_to_its_end(
-    start: Start, tmp_path: Path
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As Slurm requeues it: the same command line each time, and no hand on it."""
-    run_dir = tmp_path / "run"
-    variables = {"SLURM_JOB_ID": "4711"}
-    never = (*OFTEN, "system.snapshot_s=1e9")
+    run_dir, temporary = tmp_path / "run", tmp_path / "tmp"
+    temporary.mkdir()
+    never = (*ENDLESS, "system.snapshot_s=1e9", "policy.other.commander.eval_interval=1")
 
     def again(number: int, goal: float = 1e9) -> Running:
-        script = {**variables, "SLURM_RESTART_COUNT": str(number)}
-        limit = f"policy.other.commander.max_train_iter={goal}"
-        return start(CARTPOLE, *never, limit, run_dir=run_dir, variables=script)
+        script = {
+            "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": str(number), "TMPDIR": str(temporary),
+        }  # fmt: skip
+        return start(CARTPOLE, *never, max_train_iter(goal), run_dir=run_dir, variables=script)
 
     job = again(0)
     job.until(lambda: any((run_dir / "data").rglob("*.h5")))
-    kill(job)
+    job.kill_everything()
     published = list((run_dir / "data").rglob("*.h5"))
+
     job = again(1)  # from its very beginning, and nothing that was published is lost
     log = run_dir / "log" / "rank00001.jsonl"
-    told = log.read_text().count('"scalars"')
-    job.until(lambda: log.read_text().count('"scalars"') > told)
-    os.kill(job.process.pid, signal.SIGTERM)
+    job.until(lambda: any(line["restart"] == 1 for line in logged(run_dir, 1, '"scalars"')))
+    job.send_signal(signal.SIGUSR2)
     ended = job.wait()
-    assert ended.code == 85, ended.out + ended.err
+    ended.check(85, "stopped")
     assert "restart 1" in ended.out
     assert "resumed      snapshot_000001: env step 0, train iteration 0, " in ended.out
     assert " transitions published after it are taken, too" in ended.out
     assert all(path.exists() for path in published)
-    reached = snapshots(run_dir)[-1]
+    assert log.exists()
+    reached = facts_of(run_dir)[-1]
     assert reached["train_iter"] == ended.run["figures"]["train_iter"]
-    assert not inspect(run_dir).errors
+
     goal = reached["train_iter"] + 100
     ended = again(2, goal).wait()
-    assert ended.code == 0, ended.out + ended.err
+    ended.check(0, "done")
     assert "resumed      snapshot_00000" in ended.out
     assert ended.run["restarts"] == 2
     assert ended.run["restarts_without_progress"] == 0
     assert ended.run["figures"]["train_iter"] >= goal
+    assert not list(temporary.glob("hpcdi-mpi-*")), "also what the killed job had left"
+
     before = (run_dir / "run.json").read_bytes()
-    ended = again(3, goal).wait()
-    assert ended.code == 0, ended.out + ended.err
-    assert "is done already (max_train_iter reached" in ended.out
-    other = start(CARTPOLE, *never, "seed=1", run_dir=run_dir, variables=variables).wait()
-    assert other.code == 2
-    assert "holds a run of another experiment" in other.err
-    assert "seed: 0 in the run, 1 now" in other.err
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    given = ["train", str(CARTPOLE), *never, "--run-dir", str(run_dir)]
+    assert main([*given, max_train_iter(goal)]) == 0
+    assert "is done already (max_train_iter reached" in capfd.readouterr().out
+    assert main([*given, "seed=1"]) == 2
+    err = capfd.readouterr().err
+    assert "holds a run of another experiment" in err
+    assert "seed: 0 in the run, 1 now" in err
     assert (run_dir / "run.json").read_bytes() == before
     assert not (run_dir / "run.lock").exists()
+
+
+@pytest.mark.slow
+def test_ppo_goes_on_from_its_last_iteration(start: Start, resume: Start) -> None:
+    job = start(PPO, max_train_iter(6), "env.stop_value=1e9")
+    job.wait().check(0, "done")
+    assert facts_of(job.run_dir)[-1]["train_iter"] >= 6
+    ended = resume(job.run_dir, max_train_iter(10)).wait()
+    ended.check(0, "done")
+    assert ended.run["figures"]["train_iter"] >= 10
+
+
+SAME = (
+    "system.deterministic=true", "system.snapshot_rounds=3", "system.storage.fsync=false",
+    "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
+    "policy.eval.evaluator.eval_freq=150", "env.stop_value=1e9", "env.evaluator_env_num=4",
+    "policy.priority=true", TWO_LEARNERS,
+)  # fmt: skip
+
+
+def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_not(
+    start: Start, resume: Start
+) -> None:
+    job = start(CARTPOLE, *SAME)
+    until_snapshot(job, 2)
+    job.send_signal(signal.SIGTERM)
+    job.wait().check(85, "stopped")
+    reached = max(names(job.run_dir / "snapshots"))
+    job = resume(job.run_dir)
+    until_snapshot(job, int(reached.removeprefix("snapshot_")) + 1)
+    job.kill_everything()
+    goal = facts_of(job.run_dir)[-1]["train_iter"] + 170
+    ended = resume(job.run_dir, max_train_iter(goal)).wait()
+    ended.check(0, "done")
+    whole = start(CARTPOLE, *SAME, max_train_iter(goal)).wait()
+    whole.check(0, "done")
+    assert whole.run["figures"]["train_iter"] == goal
+    for name in ("env_steps", "train_iter", "episodes"):
+        assert ended.run["figures"][name] == whole.run["figures"][name], name
+    assert weights(ended) == weights(whole)
+    shards = [len(list((each.run_dir / "data").rglob("*.h5"))) for each in (whole, ended)]
+    assert shards[0] == shards[1], "what was made again has replaced what was there"
+
+
+def weights(ended: Ended) -> dict[str, bytes]:
+    """Of the last policy, to the bit."""
+    file = ended.run_dir / "checkpoints" / "ckpt_final" / "policy.safetensors"
+    return {name: tensor.tobytes() for name, tensor in load_file(file).items()}

@@ -6,23 +6,18 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, QUICK, processes_of
+from jobs import CARTPOLE, LIMIT_S, QUICK, Ended, hpcdi, logged, wait_until_gone
 
 pytestmark = pytest.mark.job
 
 
-def submit(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "hpcdi", "submit", CARTPOLE, *QUICK, "--local", *words]
-    return subprocess.run(
-        [*line, "--run-dir", run_dir], capture_output=True, text=True, timeout=120, check=False
-    )
+def submit(run_dir: Path, *words: str) -> Ended:
+    return hpcdi("submit", CARTPOLE, *QUICK, "--local", *words, "--run-dir", run_dir)
 
 
 def state_of(run_dir: Path) -> str:
@@ -31,14 +26,9 @@ def state_of(run_dir: Path) -> str:
     return str(json.loads(text)["state"]) if text else ""
 
 
-def is_learning(run_dir: Path) -> bool:
-    log = run_dir / "log" / "rank00001.jsonl"
-    return log.exists() and '"scalars"' in log.read_text()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -46,30 +36,32 @@ def until(is_so: Callable[[], bool]) -> None:
 def test_a_run_that_is_waited_for(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = submit(run_dir, "--wait", "--ntasks-per-node", "3")
-    assert done.returncode == 0, done.stderr
-    assert "3 ranks on this host" in done.stdout
-    assert "solved: " in done.stdout
+    assert done.code == 0, done.err
+    assert "3 ranks on this host" in done.out
+    assert "solved: " in done.out
     assert state_of(run_dir) == "done"
     again = submit(run_dir, "--wait")  # the folder is another run's now
-    assert again.returncode == 2
-    assert "holds another run" in again.stderr
+    assert again.code == 2
+    assert "holds another run" in again.err
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_when_the_command_has_ended(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = submit(run_dir, "env.stop_value=1000")  # it cannot be over yet
-    assert done.returncode == 0, done.stderr
-    (number,) = re.findall(r"^local job (\d+): 4 ranks", done.stdout, flags=re.MULTILINE)
-    assert f"  kill {number}\n" in done.stdout
-    until(lambda: state_of(run_dir) == "running" and is_learning(run_dir))
+    done = submit(run_dir, "env.stop_value=1000")
+    assert done.code == 0, done.err
+    (number,) = re.findall(r"^local job (\d+): 4 ranks", done.out, flags=re.MULTILINE)
+    assert f"  kill {number}\n" in done.out
+    until(lambda: bool(logged(run_dir, 1, '"scalars"')))
     os.kill(int(number), signal.SIGTERM)
-    until(lambda: state_of(run_dir) != "running" and not processes_of(run_dir))
-    assert state_of(run_dir) == "stopped"
+    until(lambda: state_of(run_dir) == "stopped")
+    wait_until_gone(run_dir)
     assert list((run_dir / "snapshots").iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_that_fails(tmp_path: Path) -> None:
     failed = submit(tmp_path / "run", "--wait", "policy.learn.learning_rate=.inf")
-    assert failed.returncode == 1
+    assert failed.code == 1
     assert state_of(tmp_path / "run") == "failed"
-    assert "hpcdi: rank " in failed.stdout + failed.stderr
+    assert "hpcdi: rank " in failed.said

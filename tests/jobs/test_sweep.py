@@ -6,27 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, HERE, QUICK, processes_of
+from jobs import CARTPOLE, HPCDI, LIMIT_S, PYTHONPATH, QUICK, hpcdi, wait_until_gone
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 SWEEP = (
-    "seed=0..3", *QUICK, "policy.type=planted_run", "policy.import_names=[planted]",
+    "seed=0..3", *QUICK, "policy.type=planted_run", "policy.import_names=[fakes.planted_policies]",
     "--local", "--serial",
 )  # fmt: skip
-
-
-def hpcdi(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = {"PYTHONPATH": str(HERE), "PLANTED_WHILE": str(tmp_path / "planted")}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcdi", *arguments], capture_output=True, text=True, timeout=120,
-        env={**os.environ, **variables}, check=False,
-    )  # fmt: skip
 
 
 def states(root: Path) -> list[str]:
@@ -34,43 +25,47 @@ def states(root: Path) -> list[str]:
 
 
 def test_the_run_that_failed_is_started_again_alone(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    (tmp_path / "planted").write_text("002")
-    ran = hpcdi(tmp_path, "sweep", str(CARTPOLE), *SWEEP, "--jobs", "2", "--sweep-dir", str(root))
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "run 2 (seed=2) failed after" in ran.stdout
-    assert "runs 2 are not done" in ran.stderr
+    root, planted = tmp_path / "s", tmp_path / "planted"
+    planted.write_text("002")
+    variables = {"PLANTED_WHILE": str(planted)}
+    ran = hpcdi("sweep", CARTPOLE, *SWEEP, "--jobs", 2, "--sweep-dir", root, variables=variables)
+    assert ran.code == 1, ran.said
+    assert "run 2 (seed=2) failed after" in ran.out
+    assert "runs 2 are not done" in ran.err
     assert states(root) == ["done", "done", "failed", "done"]
     assert "planted in run 002" in (root / "output" / "002.out").read_text()
     before = {run: (root / run / "run.json").read_text() for run in ("000", "001", "003")}
 
-    (tmp_path / "planted").unlink()
-    again = hpcdi(tmp_path, "sweep", "resume", str(root), "--local")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert [line.split()[1] for line in again.stdout.splitlines()] == ["2", "2"]
+    planted.unlink()
+    again = hpcdi("sweep", "resume", root, "--local", variables=variables)
+    assert again.code == 0, again.said
+    assert [line.split()[1] for line in again.out.splitlines()] == ["2", "2"]
     assert states(root) == ["done"] * 4
     assert before == {run: (root / run / "run.json").read_text() for run in before}
-    table = hpcdi(tmp_path, "sweep", "status", str(root))
-    assert table.returncode == 0
-    assert "cartpole_dqn: 4 runs, 4 done" in table.stdout
+    table = hpcdi("sweep", "status", root)
+    assert table.code == 0
+    assert "cartpole_dqn: 4 runs, 4 done" in table.out
 
 
 def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
     root = tmp_path / "s"
     command = [
-        sys.executable, "-m", "hpcdi", "sweep", str(CARTPOLE), "seed=0..3", "env.stop_value=1e9",
-        "--local", "--serial", "--sweep-dir", str(root),
+        *HPCDI, "sweep", str(CARTPOLE), "seed=0..3", "env.stop_value=1e9", "--local", "--serial",
+        "--sweep-dir", str(root),
     ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0) as process:
+    environment = {**os.environ, **PYTHONPATH}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, process_group=0, env=environment
+    ) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + LIMIT_S
             while not (root / "000" / "status.json").exists():
                 assert time.monotonic() < deadline
                 assert process.poll() is None
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(LIMIT_S) == 130
         finally:
             process.kill()
     assert states(root) == ["stopped", "waiting", "waiting", "waiting"]
-    assert processes_of(root) == []
+    wait_until_gone(root)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from link_contract import RANKS
-from serial_probe import Actor, Manager, return_of
+
+from fakes.link_contract import RANKS
+from fakes.serial_parts import Actor, Manager, return_of
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 

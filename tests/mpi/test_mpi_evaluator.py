@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluator_probe import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy
-from link_contract import RANKS
+
+from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy
+from fakes.link_contract import RANKS
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import pytest
-from link_contract import RANKS
+
+from fakes.link_contract import RANKS
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from link_contract import LARGE, RANKS, LinkContract, Play, Program, flush, pattern, take
 from mpi4py import MPI
 
+from fakes.link_contract import LARGE, RANKS, LinkContract, Play, Program, flush, pattern, take
 from hpcdi.comm.messages import LearnResult, PolicyUpdate
 from hpcdi.comm.mpi_link import MpiLink
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from link_contract import RANKS
+
+from fakes.link_contract import RANKS
+from fakes.policies import data_of, first, gradient, policy_of, returns_of, with_scale
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share few cores
 
 import torch
-from policy_probe import data_of, first, gradient, policy_of, returns_of, with_scale
 from torch import Tensor, nn
 
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from link_contract import LARGE, LIMIT_S, RANKS, pattern
 from mpi4py import MPI
 
+from fakes.link_contract import LARGE, LIMIT_S, RANKS, pattern
 from hpcdi.comm.messages import Goodbye, LearnResult, Message, PolicyRequest, PolicyUpdate, Stop
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.comm.pump import LinkPump

@@ -6,9 +6,9 @@ import platform
 from collections.abc import Iterator
 
 import pytest
-from link_contract import RANKS, flush, take
 from mpi4py import MPI
 
+from fakes.link_contract import RANKS, flush, take
 from hpcdi.comm.messages import LearnResult
 from hpcdi.comm.world import World, library_version, open_world
 

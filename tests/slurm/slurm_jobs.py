@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from hpcdi.store.checkpoints import newest_checkpoint
+
 ROOT = Path(__file__).parent.parent.parent
 TOOL = ROOT / "tools" / "slurm_dev_cluster.sh"
 LIMIT_S = 120.0
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
-HERE = Path(__file__).parent
 CARTPOLE = ROOT / "configs" / "cartpole_dqn.yaml"
 QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
 
@@ -28,7 +29,7 @@ QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
 def solved_after(restarts: int, folder: Path) -> tuple[str, ...]:
     """Settings of a run that is solved as soon as it has been started again so often."""
     return (
-        "env.env_id=hpcdi/Paced-v0", "env.import_names=[paced]", "env.vectorization=sync",
+        "env.env_id=hpcdi/Paced-v0", "env.import_names=[fakes.paced_env]", "env.vectorization=sync",
         f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}}}",
         "env.collector_env_num=2", "env.evaluator_env_num=2", "env.stop_value=2000",
         "policy.collect.n_sample=16", "policy.other.commander.eval_interval=1",
@@ -133,6 +134,12 @@ class Job:
         file = self.run_dir / "status.json"
         return int(json.loads(file.read_text()).get("env_steps", 0)) if file.exists() else 0
 
+    @property
+    def snapshot_env_steps(self) -> int:
+        """Environment steps that its newest snapshot goes on from; 0 before there is any."""
+        checkpoint, _ = newest_checkpoint(self.run_dir / "snapshots")
+        return 0 if checkpoint is None else int(checkpoint.facts["env_steps"])
+
     def read(self) -> str:
         """What it has printed; mpirun's own messages carry NUL bytes."""
         if not self.output.exists():
@@ -162,9 +169,23 @@ def job_variables(folder: Path) -> dict[str, str]:
         **kept,
         "SLURM_CONF": str(folder / "etc" / "slurm.conf"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}:{HERE}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "PRTE_MCA_hwloc_default_binding_policy": "none",  # more ranks than cores
     }
+
+
+def check_gone_on(job: Job, restarts: int) -> None:
+    """See that counters went on from snapshots, and that the run was solved then."""
+    said = job.read()
+    begun = re.findall(r"resumed +snapshot_\d+: env step ([\d.]+)(k?)", said)
+    counts = [float(number) * (1000 if unit else 1) for number, unit in begun]
+    assert len(counts) == restarts, said
+    assert counts == sorted(counts)
+    assert counts[0] > 0
+    assert job.run["restarts"] == restarts
+    assert job.run["state"] == "done"
+    assert job.run["reason"].startswith("stop value reached")
+    assert job.env_steps >= counts[-1]

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, QUICK, ROOT, Cluster, Job
+from slurm_jobs import CARTPOLE, QUICK, Cluster, Job
 
 pytestmark = pytest.mark.slurm
 
@@ -15,11 +15,8 @@ pytestmark = pytest.mark.slurm
 @pytest.fixture
 def planted(cluster: Cluster, tmp_path: Path) -> Cluster:
     """The cluster for a user who has policies of the tests, one of which is to fail."""
-    more = {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'jobs'}",
-        "PLANTED_WHILE": str(tmp_path / "planted"),
-    }
-    return dataclasses.replace(cluster, variables={**cluster.variables, **more})
+    planted_while = {"PLANTED_WHILE": str(tmp_path / "planted")}
+    return dataclasses.replace(cluster, variables={**cluster.variables, **planted_while})
 
 
 def runs(root: Path) -> list[dict[str, str]]:
@@ -44,7 +41,7 @@ def test_the_run_that_failed_is_submitted_again_alone(planted: Cluster, tmp_path
     (tmp_path / "planted").write_text("002")
     said = planted.hpcdi(
         "sweep", CARTPOLE, "seed=0..3", *QUICK, "policy.type=planted_run",
-        "policy.import_names=[planted]", "policy.collect.collector.collector_num=1",
+        "policy.import_names=[fakes.planted_policies]", "policy.collect.collector.collector_num=1",
         "--array-parallelism", "2", "--time", "0:10:00",
         "--sweep-dir", root,
     )  # fmt: skip

@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, QUICK, Cluster, Job, solved_after
-from test_requeue import check_gone_on
+from slurm_jobs import CARTPOLE, QUICK, Cluster, Job, check_gone_on, solved_after
 
 pytestmark = pytest.mark.slurm
 

@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_buffer_contract import advanced, uniform
 
+from fakes.buffers import advanced, filled, uniform
 from hpcdi.errors import BufferContractError
 
 MARKS = {"replay_unique_id", "replay_buffer_idx", "priority", "staleness", "use", "IS"}
-
-
-def filled(count: int, size: int = 8, **settings: Any) -> Any:
-    """A buffer with items 0..count-1; each is called by its number."""
-    buffer = advanced(size, **settings)
-    buffer.push([{"n": n} for n in range(count)])
-    return buffer
 
 
 def numbers(drawn: list[dict[str, Any]] | None) -> list[int]:

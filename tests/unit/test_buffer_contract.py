@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import pytest
 
+from fakes.buffers import SIZE, Make, advanced, item, items, maker, number, seen, uniform
 from hpcdi.errors import BufferContractError, ConfigError, SnapshotError, UnknownTypeError
 from hpcdi.store.snapshots import save_state
 from hpcdi.worker.replay_buffer import (
@@ -23,23 +22,10 @@ from hpcdi.worker.replay_buffer import (
     get_buffer_cls,
 )
 
-Make: TypeAlias = Callable[..., Any]
-
-SIZE = 8
 TYPES = {
     "advanced": AdvancedReplayBuffer, "naive": NaiveReplayBuffer, "elastic": ElasticReplayBuffer,
     "sequence": SequenceReplayBuffer, "episode": EpisodeReplayBuffer,
 }  # fmt: skip
-
-
-def advanced(size: int = SIZE, *, prioritized: bool = True, **settings: Any) -> Any:
-    cfg = {"replay_buffer_size": size, **settings}
-    rng = np.random.default_rng(0)
-    return AdvancedReplayBuffer(cfg, rng=rng, prioritized=prioritized)
-
-
-def uniform(size: int = SIZE, **settings: Any) -> Any:
-    return advanced(size, prioritized=False, **settings)
 
 
 class SequencesOfOne(SequenceReplayBuffer):
@@ -59,13 +45,6 @@ class EpisodesOfOne(EpisodeReplayBuffer):
         return [only for (only,) in super().sample(size, cur_learner_iter) or []] or None
 
 
-def maker(kind: Any, **more: Any) -> Make:
-    """Makes seeded buffers of a class."""
-    return lambda size=SIZE, **settings: kind(
-        {"replay_buffer_size": size, **more, **settings}, rng=np.random.default_rng(0)
-    )
-
-
 MAKERS: dict[str, Make] = {
     "advanced": advanced,
     "advanced, uniform": uniform,
@@ -75,29 +54,6 @@ MAKERS: dict[str, Make] = {
     "episode": maker(EpisodesOfOne),
 }
 """Each makes an empty, seeded buffer of a size; a new buffer joins the contract by a line here."""
-
-
-def item(n: int) -> dict[str, Any]:
-    """A transition that can be told from all others."""
-    return {"n": n, "obs": {"image": np.full((2, 3), n % 256, np.uint8), "speed": n / 2}}
-
-
-def items(start: int, stop: int) -> list[dict[str, Any]]:
-    return [item(n) for n in range(start, stop)]
-
-
-def number(drawn: dict[str, Any]) -> int:
-    """Which item this is; all of its leaves must say the same."""
-    n = int(drawn["n"])
-    assert drawn["obs"]["image"].tolist() == [[n % 256] * 3] * 2
-    assert drawn["obs"]["image"].dtype == np.uint8
-    assert drawn["obs"]["speed"] == n / 2
-    return n
-
-
-def seen(buffer: Any, draws: int = 60) -> set[int]:
-    """Numbers of the items that come up in many draws: of so few items, all of them."""
-    return {number(drawn) for _ in range(draws) for drawn in buffer.sample(1, 0)}
 
 
 def sequence(buffer: Any, draws: int = 5) -> list[list[int]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_buffer_episodes import columns, episode, filled, held, make, slices
 
+from fakes.episodes import columns, episode, filled, held, make, slices
 from hpcdi.errors import SnapshotError
 
 

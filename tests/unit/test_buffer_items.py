@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_buffer_contract import advanced, item, items, seen
 
+from fakes.buffers import advanced, item, items, seen
 from hpcdi.errors import BufferContractError, SnapshotError
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from moving_machine import MovingMachine
 
+from fakes.moving_machine import MovingMachine
 from hpcdi.errors import BufferContractError
 from hpcdi.worker.replay_buffer import EpisodeReplayBuffer, NaiveReplayBuffer, SequenceReplayBuffer
 

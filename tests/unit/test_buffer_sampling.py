@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_buffer_advanced import filled
 
+from fakes.buffers import filled
+from fakes.statistics import chi_square_p
 from hpcdi.types import Array
 from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler, positions
 
@@ -31,19 +32,6 @@ def probabilities(alpha: float, priorities: Array = PRIORITIES) -> Array:
     """P(i) = p_i^alpha / sum_k p_k^alpha (Schaul et al. 2016, equation 1), by hand."""
     mass = np.array([p**alpha if p > 0 else 0.0 for p in priorities.tolist()])
     return mass / mass.sum()
-
-
-def chi_square_p(counts: Array, expected: Array) -> float:
-    """p-value of the chi-square test of counts against expected counts.
-
-    By the normal approximation of Wilson and Hilferty (1931), which is good to a tenth here.
-    """
-    cells = expected > 0
-    assert not counts[~cells].any()
-    k = cells.sum() - 1
-    x = float((((counts - expected) ** 2)[cells] / expected[cells]).sum())
-    z = ((x / k) ** (1 / 3) - (1 - 2 / (9 * k))) / math.sqrt(2 / (9 * k))
-    return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def test_the_statistic_itself() -> None:

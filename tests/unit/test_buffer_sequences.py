@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_buffer_contract import maker
-from test_buffer_sampling import chi_square_p
 
+from fakes.buffers import maker
+from fakes.statistics import chi_square_p
 from hpcdi.errors import BufferContractError
 from hpcdi.worker.replay_buffer import SequenceReplayBuffer
 

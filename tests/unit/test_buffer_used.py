@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_buffer_contract import advanced, maker
 
+from fakes.buffers import advanced, maker
 from hpcdi.worker.replay_buffer import (
     ElasticReplayBuffer,
     EpisodeReplayBuffer,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collector_probe import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 
+from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 from hpcdi.errors import ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.worker.collector import (

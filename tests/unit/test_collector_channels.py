@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from worker_world import experiment
 
-from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
+from fakes.collector_channels import (
+    FOREVER_S,
+    LEARNER,
+    OTHER_LEARNER,
+    Counter,
+    Learner,
+    policy_update,
+    values_of,
+)
+from fakes.worker_world import experiment
+from hpcdi.comm.messages import BlockReady, PolicyRequest
 from hpcdi.errors import BufferContractError, CommError, ShardError
 from hpcdi.store.block import open_block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_shard
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.worker.collector.comm import channels
-from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
+from hpcdi.worker.collector.comm.channels import DataOutlet
 
-FOREVER_S = 3600.0
 AT_ONCE_S = 1e-9
 
 
 # -------------------------------------------------------------------------------------- DataOutlet
-
-
-class Counter:
-    """Makes segments of items of 3 transitions and a bootstrap row, counting all transitions."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def segment(self, items: int) -> Segment:
-        table = np.zeros(items, dtype=ITEM_DTYPE)
-        table["item_start"] = 4 * np.arange(items)
-        table["item_len"] = 3
-        value = np.full((items, 4), -1, dtype=np.int64)
-        value[:, :3] = self.made + np.arange(3 * items).reshape(items, 3)
-        self.made += 3 * items
-        columns = {"value": value.reshape(-1), "frame": np.zeros((4 * items, 5), dtype=np.uint8)}
-        return Segment(columns, table, (RowView("next", "value", "offset"),), tail_rows=1)
 
 
 def outlet(
@@ -54,16 +43,6 @@ def outlet(
     )
     made.begin("task", "buffer")
     return made
-
-
-def values_of(root: Path, announced: list[BlockReady]) -> list[int]:
-    """The transitions of all announced blocks, in order."""
-    values: list[int] = []
-    for ready in announced:
-        column = read_shard(RunLayout(root), ready.shard)["value"]
-        for item in ready.items:
-            values += column[item["item_start"] :][: item["item_len"]].tolist()
-    return values
 
 
 def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:
@@ -221,30 +200,8 @@ def test_a_file_system_that_refuses_names_the_file(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- PolicyInlet
 
 
-def update(version: int, size: int = 3) -> PolicyUpdate:
-    return PolicyUpdate(version, np.full(size, version, dtype=np.uint8))
-
-
 def never() -> bool:
     return False
-
-
-LEARNER, OTHER_LEARNER = 1, 2
-
-
-class Learner:
-    """Takes requests; answers when told to, or each at once."""
-
-    def __init__(self, every_s: float = 0.0) -> None:
-        self.requests: list[PolicyRequest] = []
-        self.asked: list[int] = []
-        self.on_request: Callable[[PolicyRequest], None] = lambda _request: None
-        self.inlet = PolicyInlet(self._ask, [LEARNER, OTHER_LEARNER], every_s)
-
-    def _ask(self, rank: int, request: PolicyRequest) -> None:
-        self.requests.append(request)
-        self.asked.append(rank)
-        self.on_request(request)
 
 
 def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> None:
@@ -254,7 +211,7 @@ def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> N
     learner.inlet.lose(LEARNER)
     assert learner.asked == [LEARNER, OTHER_LEARNER]
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1)]
-    learner.inlet.take(update(4))
+    learner.inlet.take(policy_update(4))
     learner.inlet.newer_than(4)
     assert learner.asked[2:] == [OTHER_LEARNER]
 
@@ -262,7 +219,7 @@ def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> N
 def test_a_policy_that_was_answered_is_not_asked_for_again_when_the_learner_dies() -> None:
     learner = Learner()
     learner.inlet.newer_than(-1)
-    learner.inlet.take(update(4))
+    learner.inlet.take(policy_update(4))
     learner.inlet.lose(LEARNER)
     assert learner.asked == [LEARNER]
 
@@ -272,7 +229,7 @@ def test_one_request_at_a_time() -> None:
     for _ in range(3):
         assert learner.inlet.newer_than(-1) is None
     assert learner.requests == [PolicyRequest(-1)]
-    learner.inlet.take(update(4))
+    learner.inlet.take(policy_update(4))
     image = learner.inlet.newer_than(-1)
     assert image is not None
     assert (image.version, image.data) == (4, b"\4\4\4")
@@ -283,7 +240,7 @@ def test_one_request_at_a_time() -> None:
 def test_the_next_request_waits_for_its_time() -> None:
     learner = Learner(every_s=FOREVER_S)
     learner.inlet.newer_than(-1)
-    learner.inlet.take(update(4))
+    learner.inlet.take(policy_update(4))
     assert learner.inlet.newer_than(-1) is not None
     assert learner.inlet.newer_than(4) is None
     assert len(learner.requests) == 1
@@ -292,7 +249,7 @@ def test_the_next_request_waits_for_its_time() -> None:
 def test_newest_asks_at_once_even_while_another_request_waits() -> None:
     learner = Learner(every_s=FOREVER_S)
     learner.inlet.newer_than(-1)
-    learner.on_request = lambda _request: learner.inlet.take(update(7))
+    learner.on_request = lambda _request: learner.inlet.take(policy_update(7))
     image = learner.inlet.newest(never)
     assert image is not None
     assert image.version == 7
@@ -304,7 +261,7 @@ def test_newest_where_the_learner_has_nothing_newer() -> None:
     """The answer is empty then, and the policy that is here is the newest."""
     learner = Learner()
     learner.on_request = lambda request: learner.inlet.take(
-        update(7, size=0 if request.have_version == 7 else 3)
+        policy_update(7, size=0 if request.have_version == 7 else 3)
     )
     first, again = learner.inlet.newest(never), learner.inlet.newest(never)
     assert first is not None
@@ -326,10 +283,10 @@ def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPa
 
 def test_what_was_evaluated_stays_while_newer_policies_come() -> None:
     learner = Learner()
-    answers: list[Any] = [update(7)]
+    answers: list[Any] = [policy_update(7)]
     learner.on_request = lambda _request: learner.inlet.take(answers.pop(0))
     learner.inlet.newest(never)
-    answers.append(update(8))
+    answers.append(policy_update(8))
     learner.inlet.newer_than(7)
     assert learner.inlet.evaluated is not None
     assert learner.inlet.evaluated.version == 7

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worker_world import COLLECTOR, LEARNER, LENGTH, Script, experiment
 
+from fakes.worker_world import COLLECTOR, LEARNER, LENGTH, Script, end, experiment
 from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
@@ -206,7 +206,7 @@ def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env.kwargs: .*nonsense"):
         thread.check()
     worker._outlet.close()
-    worker.pump.close()
+    end(worker)
 
 
 def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
@@ -226,7 +226,7 @@ def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
     assert (info["task_id"], info["real_episode_count"], info["reward_mean"]) == ("task", 3, 15.0)
     worker._outlet.close()
     worker._collectors[True].close()
-    worker.pump.close()
+    end(worker)
     answering.join()
     answering.check()
 

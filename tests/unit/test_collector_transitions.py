@@ -10,9 +10,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_collector_columns import Script, manager, scripts
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn_samples import columns_of

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from link_contract import RANKS, LinkContract, Play, Program
 
+from fakes.link_contract import RANKS, LinkContract, Play, Program
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import LearnResult, PolicyUpdate
 

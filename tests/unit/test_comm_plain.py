@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_comm_wire import ANYTHING, is_same
 
+from fakes.messages import ANYTHING, is_same
 from hpcdi.comm import plain
 from hpcdi.comm.messages import CloseTask
 from hpcdi.comm.plain import flatten, restore, sendable

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_partition import admitted, block, demand
-from test_coordinator_scheduler import experiment
 
+from fakes.replay import admitted, block, demand
+from fakes.scheduler import experiment
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_scheduler import EVERY_S, STOP_VALUE, experiment
 
+from fakes.scheduler import EVERY_S, STOP_VALUE, experiment
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, UnknownTypeError

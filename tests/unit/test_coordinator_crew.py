@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_coordinator_losses import reason_of
-from test_coordinator_scheduler import EVERY_S, TIMEOUTS, Run, evaluates
 
+from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, reason_of
 from hpcdi.comm.fault_messages import RankLost, ScaleCollectors, TaskReturned
 from hpcdi.comm.messages import CloseTask, CollectTask
 from hpcdi.worker.coordinator.lifecycle import Order

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_partition import (
-    BLOCK_BYTES,
+
+from fakes.replay import (
     CAPACITY,
     admitted,
     block,
     demand,
     give,
     make_buffer,
+    make_desk,
     make_partition,
     serve,
 )
-
 from hpcdi.comm.messages import AdmitBlock, ItemReady
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator.backlog import MAX_UNREAD
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
-
-
-def make_desk(**settings: Any) -> ReplayDesk:
-    return ReplayDesk(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
-
 
 # ---------------------------------------------------------------------------------- blocks that go
 

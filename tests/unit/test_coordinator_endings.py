@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_coordinator_partition import block
-from test_coordinator_scheduler import EVERY_S, TIMEOUTS, Run, evaluating
 
+from fakes.replay import block
+from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluating
 from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     AdmitBlock,

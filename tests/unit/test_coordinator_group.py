@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_coordinator_desk import make_desk
-from test_coordinator_on_policy import piece
-from test_coordinator_partition import BLOCK_BYTES, admitted, block, demand, make_buffer
-from test_coordinator_scheduler import TIMEOUTS, experiment
 
+from fakes.replay import (
+    admitted,
+    ask_all,
+    block,
+    demand,
+    make_desk,
+    on_policy_desk,
+    piece,
+)
+from fakes.scheduler import COLLECTORS, LEARNERS, TIMEOUTS, Group
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
@@ -24,18 +28,8 @@ from hpcdi.comm.messages import (
     LearnResult,
     LearnTask,
     Stop,
-    WorkerReady,
 )
 from hpcdi.errors import WorkerSilentError
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Order
-from hpcdi.worker.coordinator.on_policy import OnPolicyPartition
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-
-LEARNERS, COLLECTORS = (1, 2, 3), (4, 5)
 
 
 def served(batches: list[tuple[int, Batches]]) -> dict[int, int]:
@@ -107,19 +101,6 @@ def test_all_have_been_given_the_same_number_of_batches_at_any_time(
 # ---------------------------------------------------------------------------------------- on-policy
 
 
-def on_policy_desk(*learners: int) -> ReplayDesk:
-    desk = ReplayDesk(
-        lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
-    )
-    desk.open(*learners)
-    return desk
-
-
-def ask_all(desk: ReplayDesk, train_iter: int) -> None:
-    for partition in desk.partitions.values():
-        partition.demand(demand(1, 0, train_iter=train_iter))
-
-
 def test_every_learner_gets_a_piece_however_unequal_they_are() -> None:
     desk = on_policy_desk(1, 2)
     for version in range(5):
@@ -162,34 +143,6 @@ def test_a_lost_piece_is_made_up_for_where_it_was_lost() -> None:
 
 
 # ------------------------------------------------------------------------------------ the scheduler
-
-
-class Group:
-    """A scheduler with three learners."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, Any]] = []
-        self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_desk(),
-            LearnerAggregator({"learner": LEARNERS}), SnapshotClock(math.inf),
-            [*LEARNERS, *COLLECTORS], TIMEOUTS,
-            lambda rank, message: self.seen.append((rank, message)),
-        )  # fmt: skip
-
-    def hear(self, rank: int, message: Any, now: float = 0.0) -> list[Order]:
-        return self.scheduler.handle(message, rank, now)
-
-    def ready(self, *ranks: int) -> list[Order]:
-        orders = []
-        for rank in ranks:
-            role = "learner" if rank in LEARNERS else "collector"
-            orders += self.hear(rank, WorkerReady(role, "host", rank))
-        return orders
-
-    def task(self) -> LearnTask:
-        orders = self.ready(*LEARNERS)
-        (task,) = {order.message for order in orders if isinstance(order.message, LearnTask)}
-        return task
 
 
 def test_a_learner_task_is_everybodys() -> None:

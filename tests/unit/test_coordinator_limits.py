@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator_desk import make_desk
-from test_coordinator_partition import admitted, block, demand, give, make_partition, serve
 
+from fakes.replay import admitted, block, demand, give, make_desk, make_partition, serve
 from hpcdi.comm.messages import ItemReady
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_desk import make_desk
-from test_coordinator_partition import block
-from test_coordinator_scheduler import STOP_VALUE, TIMEOUTS, experiment
 
+from fakes.replay import block, make_desk
+from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,

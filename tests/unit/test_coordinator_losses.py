@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_desk import make_desk
-from test_coordinator_group import COLLECTORS, LEARNERS, Group
-from test_coordinator_partition import CAPACITY, admitted, block, demand
-from test_coordinator_scheduler import EVERY_S, Run, evaluates
 
+from fakes.replay import CAPACITY, admitted, block, demand, make_desk
+from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.fault_messages import RankLost, Regroup
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -38,11 +36,6 @@ def run_of(collectors: int = 3, **rules: str) -> Run:
     survival = run.scheduler.life.survival
     survival.rules, survival.is_possible = SurvivalConfig(**rules), True
     return run
-
-
-def reason_of(run: Any) -> str:
-    outcome = run.scheduler.life.outcome
-    return "" if outcome is None else outcome.reason
 
 
 # --------------------------------------------------------------------------------------- collectors

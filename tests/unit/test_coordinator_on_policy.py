@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from collector_probe import Port, collector, do, registered_probes
-from test_collector_channels import FOREVER_S, Counter, Learner, values_of
-from test_collector_channels import update as policy_update
-from test_coordinator_partition import BLOCK_BYTES, admitted, block, demand, make_buffer, serve
-from test_coordinator_scheduler import EVERY_S, Run
-from test_learner_feed import World
-from worker_world import COLLECTOR, LEARNER, Script, experiment
 
+from fakes.collector_channels import FOREVER_S, Counter, Learner, policy_update, values_of
+from fakes.collectors import Port, collector, do, registered_probes
+from fakes.feed_world import World
+from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, piece, serve
+from fakes.scheduler import EVERY_S, Run
+from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
     Batches,
     BlockReady,
@@ -50,10 +48,6 @@ PPO = {
     "type": "ppo", "model": {"obs_shape": 2, "action_shape": 2, "action_space": "discrete"},
     "collect": {"n_sample": 5}, "learn": {"batch_size": 4},
 }  # fmt: skip
-
-
-def piece(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:
-    return block((rank << BLOCK_ID_BITS) + number, lengths, version=version)
 
 
 class Part:
@@ -509,7 +503,7 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
         worker = MPIFileSystemCollector({}, script.context)
         assert worker._inlet._every_s == every_s
         worker._outlet.close()
-        worker.pump.close()
+        end(worker)
 
 
 def test_an_inlet_without_a_pause_asks_again_with_the_next_look() -> None:
@@ -546,7 +540,7 @@ def test_a_learner_asks_for_one_batch_of_everything(
     worker._open_feed(LearnTask("task", "policy", "buffer"))
     order = worker._the_feed().order
     assert (order.batch_size, order.prefetch) == (size, ahead)
-    worker.pump.close()
+    end(worker)
 
 
 # ---------------------------------------------------------------------------------- configurations

@@ -2,70 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 
-from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
+from fakes.replay import CAPACITY, admitted, block, demand, give, make_partition, serve
+from hpcdi.comm.messages import Batches
 from hpcdi.errors import BufferContractError
-from hpcdi.types import ITEM_DTYPE, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.partition import Partition, Pieces, item_rows, ring_rows
-from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
-
-CAPACITY = 100
-BLOCK_BYTES = 16 * 20
-"""Blocks of up to 20 rows: a row is 16 bytes."""
-
-
-def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0) -> BlockReady:
-    """The announcement of a block with items of these lengths."""
-    items = np.zeros(len(lengths), ITEM_DTYPE)
-    items["item_len"] = lengths
-    ends = np.cumsum(np.array(lengths, dtype=np.int64) + tail)
-    items["item_start"] = np.concatenate([[0], ends[:-1]]) if len(lengths) else 0
-    items["policy_version"] = version
-    rows = int(ends[-1]) if len(lengths) else 1
-    columns = (ColumnSpec("obs", "<f4", (rows, 4), 0), ColumnSpec("item_len", "<i4", (9,), 0))
-    shard = ShardRef(f"data/{block_id}.h5", 1000, rows, block_id, columns)
-    return BlockReady("task", "buffer", block_id, shard, items, tail, 0.0)
-
-
-def make_buffer(name: str, **settings: Any) -> AdvancedReplayBuffer:
-    cfg = {"replay_buffer_size": CAPACITY, **settings}
-    return AdvancedReplayBuffer(cfg, None, "test", name, rng=np.random.default_rng(0))
-
-
-def make_partition(**settings: Any) -> Partition:
-    return Partition(make_buffer("rank1", **settings), BLOCK_BYTES)
-
-
-def admitted(block_id: int, error: str = "") -> BlockAdmitted:
-    return BlockAdmitted("buffer", block_id, 0.01, error)
-
-
-def demand(batches: int, size: int, ids: Sequence[int] = (), train_iter: int = 0) -> DataDemand:
-    return DataDemand(
-        "task", "buffer", batches, size, train_iter, np.array(ids, dtype=np.int64),
-        np.full(len(ids), 2.0),
-    )  # fmt: skip
-
-
-def give(partition: Partition, ready: BlockReady) -> AdmitBlock:
-    """A block that its learner has read at once."""
-    order = partition.place(ready)
-    partition.admit(admitted(ready.block_id))
-    return order
-
-
-def serve(
-    partition: Partition, env_steps: int = 0, collecting: Sequence[int] = ()
-) -> Batches | None:
-    """As many batches as can be drawn, as the desk does it for a group of one."""
-    ready = partition.ready(Pieces(collecting, partition.given))
-    return partition.serve(ready, env_steps) if ready else None
-
+from hpcdi.worker.coordinator.partition import item_rows, ring_rows
 
 # ------------------------------------------------------------------------------------------- rows
 

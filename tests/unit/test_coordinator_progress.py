@@ -4,57 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from test_coordinator_partition import admitted, block, demand
-from test_coordinator_scheduler import Run
 
-from hpcdi.comm.messages import BlockAdmitted, CollectProgress, CollectResult, Goodbye, StopRequest
+from fakes.replay import admitted, block, demand
+from fakes.scheduler import INF, Shown, busy
+from hpcdi.comm.messages import BlockAdmitted, Goodbye, StopRequest
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
-from hpcdi.worker.coordinator.records import RunRecord
-
-INF = float("inf")
-
-
-class Curves:
-    """Keeps the points that it is given, and sees that they are numbers."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
-        assert isinstance(value, float | int)
-        assert isinstance(global_step, int)
-        self.points.append((tag, value, global_step))
-
-    def of(self, tag: str) -> list[tuple[float, int]]:
-        return [(value, step) for name, value, step in self.points if name == tag]
-
-
-class Shown(Run):
-    """A run whose scheduler tells a record everything, as the coordinator's does."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.curves = Curves()
-        self.record = RunRecord(self.curves)
-        self.scheduler._observe = self.record.observe
-
-    def look(self, now: float) -> None:
-        self.record.look(self.scheduler, now)
-
-    def collected(self, steps: int, *returns: float, version: int = 0) -> None:
-        lengths = np.full(len(returns), 20, np.int64)
-        task_id = self.tasks[2].task_id
-        self.hear(
-            2, CollectProgress(task_id, steps, np.array(returns), lengths, version, {"env": 0.75})
-        )
-
-    def evaluated(self, *returns: float, version: int = 7) -> None:
-        lengths = np.ones(len(returns), np.int64)
-        self.hear(
-            3, CollectResult("eval", True, version, 50, 1.5, np.array(returns), lengths)
-        )  # fmt: skip
 
 
 def progress_line(
@@ -63,18 +18,6 @@ def progress_line(
     return ProgressLine(
         is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=1000.0
     )
-
-
-def busy() -> Shown:
-    """12,345 steps and 600 iterations after two seconds of looking, 2,000 and 300 a second."""
-    run = Shown()
-    run.collected(8345, 10.0, 20.0)
-    run.learn_info(300)
-    run.look(1000.0)
-    run.collected(4000, 30.0, version=590)
-    run.learn_info(600)
-    run.look(1002.0)
-    return run
 
 
 # -------------------------------------------------------------------------------------- the line

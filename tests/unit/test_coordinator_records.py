@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_coordinator_partition import admitted, block, demand
-from test_coordinator_progress import Shown
-from test_coordinator_scheduler import EVERY_S, TIMEOUTS, experiment
 
+from fakes.replay import admitted, block, demand
+from fakes.scheduler import EVERY_S, TIMEOUTS, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFailed
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout

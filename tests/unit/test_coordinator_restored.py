@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_coordinator_desk import make_desk
-from test_coordinator_group import ask_all, on_policy_desk
-from test_coordinator_on_policy import piece
-from test_coordinator_partition import CAPACITY, admitted, block, demand, serve
 
+from fakes.replay import (
+    CAPACITY,
+    admitted,
+    ask_all,
+    block,
+    demand,
+    make_desk,
+    on_policy_desk,
+    piece,
+    serve,
+)
 from hpcdi.comm.messages import AdmitBlock, BlockReady
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_coordinator_partition import BLOCK_BYTES, block, demand, make_buffer, serve
 
+from fakes.replay import BLOCK_BYTES, block, demand, make_buffer, serve
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, Message
 from hpcdi.types import Array
 from hpcdi.worker.coordinator.partition import item_rows

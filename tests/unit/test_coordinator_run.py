@@ -7,21 +7,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_coordinator_scheduler import STOP_VALUE
-from test_coordinator_simulation import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
+from fakes.scheduler import STOP_VALUE
+from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
+from hpcdi.worker.coordinator import coordinator as module
 from hpcdi.worker.coordinator.lifecycle import Outcome
 
 LIMIT_S = 30.0  # nothing here takes long
@@ -51,7 +53,9 @@ class Cluster:
     def __init__(self) -> None:
         self.world = LocalWorld(1 + len(RANKS))
         self.workers: dict[int, Any] = {
-            rank: SimulatedLearner(rank) if rank == LEARNER else SimulatedCollector(rank)
+            rank: SimulatedLearner(rank)
+            if rank == LEARNER
+            else SimulatedCollector(rank, task_s=0.01)
             for rank in RANKS
         }
         self.rng = np.random.default_rng(0)
@@ -70,15 +74,18 @@ class Cluster:
 
     def play(self, running: Future[Any], **how: Any) -> Any:
         """Go on until rank 0's loop has ended; gives what it returned."""
-        deadline = time.monotonic() + LIMIT_S
-        while not running.done():
-            assert time.monotonic() < deadline, "the run does not end"
-            self.go_on(**how)
-            while self.world._inboxes[0] and not running.done():
-                time.sleep(1e-4)  # workers that run ahead of rank 0 prove nothing
+        self.play_until(running.done, **how)
         for worker in self.workers.values():
             worker.inbox.extend(m for _, m in self.world.link(worker.rank).receive(0.0))
         return running.result()
+
+    def play_until(self, is_over: Callable[[], bool], **how: Any) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not is_over():
+            assert time.monotonic() < deadline, "the run does not end"
+            self.go_on(**how)
+            while self.world._inboxes[0] and not is_over():
+                time.sleep(1e-4)  # workers that run ahead of rank 0 prove nothing
 
     def left(self) -> list[int]:
         """How often each has been told to leave."""
@@ -193,12 +200,21 @@ def test_a_failure_is_shown_at_once(
     assert cluster.left() == [1, 1, 1, 1]
 
 
-def test_who_says_nothing_at_the_end_is_named(cluster: Cluster, aside: ThreadPoolExecutor) -> None:
-    config = experiment(patience_s=0.3, max_env_step=500)
-    with Coordinator(config, cluster.world.link(0)) as coordinator:
+def test_who_says_nothing_at_the_end_is_named(
+    cluster: Cluster, aside: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0's clock leaps when all others have said goodbye, however long that takes."""
+    ahead_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], time=time.time)
+    monkeypatch.setattr(module, "time", clock)
+    with Coordinator(experiment(max_env_step=500), cluster.world.link(0)) as coordinator:
         cluster.go_on()  # all say that they are ready
         del cluster.workers[4]
-        assert cluster.play(aside.submit(coordinator.run), evaluations=False).state == "done"
+        running = aside.submit(coordinator.run)
+        cluster.play_until(lambda: coordinator.silent == [4], evaluations=False)
+        assert not running.done()
+        ahead_s[0] = 2 * LIMIT_S
+        assert running.result(LIMIT_S).state == "done"
         assert coordinator.silent == [4]
 
 

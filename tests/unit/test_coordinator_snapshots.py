@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_coordinator_desk import make_desk
-from test_coordinator_partition import admitted, block, demand
-from test_coordinator_scheduler import TIMEOUTS, experiment
 
+from fakes.replay import admitted, block, demand, make_desk
+from fakes.scheduler import TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     Batches,
     LearnTask,
@@ -247,11 +246,13 @@ def publish(layout: RunLayout, rank: int, number: int, rows: int = 4) -> str:
     return path
 
 
-def snapshot_of(layout: RunLayout, waiting: list[str], newest: dict[str, int]) -> Any:
+def snapshot_of(
+    layout: RunLayout, waiting: list[str], newest: dict[str, int], state: dict[str, Any] = STATE
+) -> Any:
     keeping = Keeping(layout.root)
     order = keeping.clock.take([1], 0.0)
     assert order is not None
-    state = {**STATE, "replay": {"partitions": {}, "waiting": waiting, "newest": newest}}
+    state = {**state, "replay": {**state["replay"], "waiting": waiting, "newest": newest}}
     keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
     for snapshot in keeping.clock.take_complete():
@@ -273,6 +274,22 @@ def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
     assert (ready.block_id, ready.shard.rows) == ((2 << BLOCK_ID_BITS) + 7, 4)
     assert resumed.folder == "snapshots/snapshot_000001"
     assert resumed.facts["train_iter"] == 9
+
+
+def test_what_was_published_after_a_snapshot_counts_as_collected(tmp_path: Path) -> None:
+    """For the limits of a run, and for its exploration."""
+    layout = RunLayout(tmp_path)
+    with Coordinator(experiment()) as before:
+        state = before.state_dict()
+    state["counters"]["env_steps"] = 100
+    known, *later = (publish(layout, 2, number) for number in (7, 8, 9))
+    resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}, state))
+    assert resumed.later == 4 * len(later)
+    with Coordinator(experiment()) as after:
+        after.resume(resumed)
+        figures = after.figures()
+        assert (figures["env_steps"], figures["train_iter"]) == (108, 9)
+        assert after._scheduler.commander.get_setting_collect() == {"eps": pytest.approx(0.892)}
 
 
 def test_the_beginning_of_a_run_is_a_snapshot_that_no_learner_has_a_part_in(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from test_coordinator_progress import INF, Shown, busy
-
+from fakes.scheduler import INF, Shown, busy
 from hpcdi.comm.messages import Goodbye, WorkerFailed
 from hpcdi.store.status import StatusFile
 from hpcdi.worker.coordinator.progress import ProgressLine

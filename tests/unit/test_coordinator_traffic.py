@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_coordinator_partition import admitted, block, demand
-from test_coordinator_scheduler import Run, evaluating
 
+from fakes.replay import admitted, block, demand
+from fakes.scheduler import Run, evaluating
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from test_env_pool import helpers  # noqa: F401 (a fixture)
 
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.battle import BattleEnv, as_battle
@@ -22,7 +21,10 @@ from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array, Spaces
 
 pytest.importorskip("pettingzoo")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("env_helpers"),
+]
 FORMS = ("base", "subprocess")
 
 

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
-from test_env_manager import MODES, by_id, count, launched, live_rows, steps_of
 
+from fakes.env_managers import MODES, by_id, count, launched, live_rows, steps_of
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.gym_manager import GymManager

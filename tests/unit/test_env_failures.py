@@ -9,15 +9,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_env_faulty import CrashingEnv
-from test_env_manager import LENGTH, live_rows, steps_of
-from test_env_pool import COUNT, helpers, made, running  # noqa: F401 (a fixture)
 
+from fakes.env_managers import COUNT, LENGTH, live_rows, made, running, steps_of
+from fakes.environments import CrashingEnv
 from hpcdi.env.manager import VectorManager
 from hpcdi.env.record import FailureRecord
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
 
+pytestmark = pytest.mark.usefixtures("env_helpers")
 HEALTHY = {"env_failures": 0, "episodes_dropped": 0, "envs_retired": 0}
 
 
@@ -75,7 +75,7 @@ def test_a_segmentation_fault_costs_its_episode(caplog: pytest.LogCaptureFixture
 def test_a_process_that_is_killed_or_stopped_again_and_again_is_retired(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = launched("forkserver", [COUNT] * 2, max_retry=2, step_timeout=0.5)
+    manager = launched("forkserver", [COUNT] * 2, max_retry=2, step_timeout=1.0)
     with caplog.at_level(logging.WARNING, "hpcdi"), manager:
         for _ in range(3):
             taken = steps_of(manager, 1)

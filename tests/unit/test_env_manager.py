@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from hpcdi.env.base import VectorStep
-from hpcdi.env.gym_manager import GymManager
-from hpcdi.env.gymnasium_env import GymnasiumEnv
+from fakes.env_managers import (
+    LENGTH,
+    MODES,
+    by_id,
+    count,
+    count_rows,
+    launched,
+    live_rows,
+    steps_of,
+)
 from hpcdi.env.toy import CountEnv
 from hpcdi.types import Array
-
-MODES = ("next_step", "same_step", "disabled")
-LENGTH = 3
-
-
-@contextmanager
-def launched(
-    make: Callable[[int], VectorEnv[Any, Any, Any]],
-    env_num: int = 2,
-    episode_num: int | None = None,
-    seed: int = 0,
-) -> Iterator[GymManager]:
-    manager = GymManager(
-        lambda: make(env_num), env_num, episode_num=episode_num, seed=np.random.SeedSequence(seed)
-    )
-    with manager:
-        manager.launch()
-        yield manager
-
-
-def by_id(env_id: str, mode: str, **kwargs: Any) -> Callable[[int], VectorEnv[Any, Any, Any]]:
-    """Maker of an environment in a mode; "vector_entry_point" is the environment's own form."""
-    if mode == "vector_entry_point":
-        cfg = GymnasiumEnv.parse_config({"env_id": env_id, "vectorization": mode, "kwargs": kwargs})
-    else:
-        cfg = GymnasiumEnv.parse_config(
-            {"env_id": env_id, "vectorization": "sync", "autoreset": mode, "kwargs": kwargs}
-        )
-    return lambda env_num: GymnasiumEnv.make_vector(cfg, env_num)
-
-
-def count(mode: str) -> Callable[[int], VectorEnv[Any, Any, Any]]:
-    return by_id("hpcdi/Count-v0", mode, length=LENGTH)
-
-
-def steps_of(manager: GymManager, steps: int) -> list[tuple[Array, VectorStep]]:
-    """Observation before each step, and the step."""
-    actions = np.zeros(manager.env_num, dtype=np.int64)
-    return [(manager.observation.copy(), manager.step_all(actions)) for _ in range(steps)]
-
-
-Row = tuple[list[float], float, bool, bool, list[float]]
-
-
-def live_rows(taken: list[tuple[Array, VectorStep]], env: int) -> list[Row]:
-    return [
-        (
-            observation[env].tolist(), float(step.reward[env]), bool(step.terminated[env]),
-            bool(step.truncated[env]), step.successor[env].tolist(),
-        )
-        for observation, step in taken
-        if step.live[env]
-    ]  # fmt: skip
-
-
-def count_rows(episodes: int) -> list[Row]:
-    """What `CountEnv` must give, transition by transition."""
-    rows: list[Row] = []
-    for episode in range(episodes):
-        for step in range(LENGTH):
-            ended = step + 1 == LENGTH
-            terminated, truncated = ended and episode % 2 == 0, ended and episode % 2 == 1
-            rows.append(
-                ([step, episode], step + 1.0, terminated, truncated, [step + 1, episode])
-            )  # fmt: skip
-    return rows
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,73 +3,39 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
-from test_env_faulty import FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
-from test_env_manager import LENGTH, count_rows, live_rows, steps_of
 
-from hpcdi.env.create import create_env_manager, make_env_manager
+from fakes.env_managers import (
+    CHILDREN,
+    COUNT,
+    LENGTH,
+    SYNC,
+    count_rows,
+    live_rows,
+    made,
+    running,
+    steps_of,
+)
+from fakes.environments import FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
+from hpcdi.env.create import create_env_manager
 from hpcdi.env.gym_manager import GymManager
 from hpcdi.env.gymnasium_env import GymnasiumEnv
-from hpcdi.env.manager import VectorManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import ConfigError, EnvError
 
-SYNC = ("next_step", "same_step", "disabled")
-CHILDREN = ("forkserver", "spawn")
+pytestmark = pytest.mark.usefixtures("env_helpers")
 POOLS = ("pool", *CHILDREN)
 EVERY = (*SYNC, *POOLS)
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
-COUNT = partial(CountEnv, LENGTH)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def helpers() -> Iterator[None]:
-    """Python's own helper processes begin and end outside of the tests that look for leaks."""
-    resource_tracker.ensure_running()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["hpcdi.env.gymnasium_env"])
-    forkserver.ensure_running()
-    yield
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
-
-
-def made(
-    form: str, fns: list[Any], episode_num: int | None = None, seed: int = 0, **settings: Any
-) -> VectorManager:
-    sequence = np.random.SeedSequence(seed)
-    if form in SYNC:
-        mode = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}[form]
-        return GymManager(
-            lambda: SyncVectorEnv(fns, autoreset_mode=mode), len(fns), episode_num=episode_num,
-            seed=sequence,
-        )  # fmt: skip
-    if form in CHILDREN:
-        settings = {"type": "subprocess", "start_method": form, **settings}
-    manager: VectorManager = make_env_manager(
-        {"episode_num": episode_num, "retry_waiting_time": 0.0, **settings}, fns, seed=sequence
-    )
-    return manager
-
-
-@contextmanager
-def running(form: str, fns: list[Any], *args: Any, **settings: Any) -> Iterator[VectorManager]:
-    with made(form, fns, *args, **settings) as manager:
-        manager.launch()
-        yield manager
 
 
 @pytest.mark.parametrize("form", EVERY)
@@ -235,7 +201,7 @@ def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
 FAULTS = {
     "fail_at": "RuntimeError: planted failure at step 5",
     "exit_at": "its process exited with code 7",
-    "hang_at": "step took longer than 0.3 s",
+    "hang_at": "step took longer than 1 s",
 }
 
 
@@ -249,7 +215,7 @@ def test_a_failed_environment_is_replaced_and_the_others_go_on(
 ) -> None:
     if form == "spawn" and (fault, retry_type) != ("hang_at", "renew"):
         pytest.skip("the start method makes no difference to it")
-    settings = {"step_timeout": 0.3} if form in CHILDREN else {}
+    settings = {"step_timeout": 1.0} if fault == "hang_at" else {}
     fns = [COUNT, partial(CountEnv, LENGTH, **{fault: 5})]
     with (
         caplog.at_level(logging.WARNING, "hpcdi"),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from evaluator_probe import BattleManager, DuckPolicy
 
+from fakes.evaluator_parts import BattleManager, DuckPolicy
 from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.base import EvalMode
 from hpcdi.worker import BattleInteractionSerialEvaluator

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from evaluator_probe import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, TensorDataset
 
+from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy
 from hpcdi.errors import ConfigError, EnvError, PolicyError, UnknownTypeError
 from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.worker import (

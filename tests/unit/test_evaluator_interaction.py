@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluator_probe import DuckPolicy, Manager, Step
 
 import hpcdi.env.toy  # noqa: F401  (registers hpcdi/Count-v0)
+from fakes.evaluator_parts import DuckPolicy, Manager, Step
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.base import EvalMode

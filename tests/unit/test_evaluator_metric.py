@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluator_probe import Accuracy, DuckPolicy, ParityPolicy
 from torch.utils.data import DataLoader, TensorDataset
 
+from fakes.evaluator_parts import Accuracy, DuckPolicy, ParityPolicy
 from hpcdi.errors import EnvError
 from hpcdi.worker import IMetric, MetricSerialEvaluator
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluator_probe import DuckPolicy, Manager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.evaluator_parts import DuckPolicy, Manager
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.worker import InteractionSerialEvaluator, VectorEvalMonitor
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluator_probe import DuckPolicy, Manager
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_utils_video import decode_gif, difference
 
+from fakes.evaluator_parts import DuckPolicy, Manager
+from fakes.videos import decode_gif, difference
 from hpcdi.env.create import create_env_manager
 from hpcdi.utils import video
 from hpcdi.utils.log import TensorBoardWriter

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import FaultConfig
 from hpcdi.errors import ConfigError
 from hpcdi.store.atomic import pretend_full, write_text
+from hpcdi.worker import fault
 from hpcdi.worker.fault import FAULTS, Faults, InjectedFault, hang_environment, tear
 
 
@@ -165,10 +167,13 @@ def test_again_and_again() -> None:
     assert struck == [10, 15, 20, 25, 30]
 
 
-def test_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:
-    faults = armed(raises(rank=2, after_s=0.05))
+def test_by_the_clock(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(fault, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    faults = armed(raises(rank=2, after_s=5.0))
+    now[0] += 4.9
     faults.reach(10**9)
-    time.sleep(0.06)
+    now[0] += 0.1
     with caplog.at_level("WARNING", "hpcdi"), pytest.raises(InjectedFault):
         faults.reach(0)
     assert "a fault on purpose: raise" in caplog.text

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.doctor_facts import FOLDER, GIB, ROOM
 from hpcdi import cli
 from hpcdi.comm.probe_facts import Begun, Link, Reduced
 from hpcdi.comm.probe_start import parse_transports
@@ -25,15 +26,13 @@ from hpcdi.errors import ShardError
 from hpcdi.launch.doctor import facts, files, host, world
 from hpcdi.launch.doctor.command import Report
 from hpcdi.launch.doctor.facts import Cores, Gpus, Limits, Memory, Software
-from hpcdi.launch.doctor.files import Folder, place_of
+from hpcdi.launch.doctor.files import place_of
 from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, over_hosts, ranks_text, together
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.store.probe import Space
 from hpcdi.utils.watch import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
-GIB = 1 << 30
 NODES = [f"node{i:02}" for i in range(1, 41)]
 HOSTS = [node for node in NODES for _ in range(4)]  # 160 ranks
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6"}
@@ -328,9 +327,6 @@ def test_packages() -> None:
 
 
 # -------------------------------------------------------------------------------------------- files
-
-ROOM = Space(500 * GIB, 1000 * GIB, 10**7, 10**8)
-FOLDER = Folder("/scratch/me", "lustre", "/scratch", ROOM, 0o022, stat.S_IFDIR | 0o755, "")
 
 
 @pytest.mark.parametrize(

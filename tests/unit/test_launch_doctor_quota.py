@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_launch_doctor import FOLDER
 
+from fakes.doctor_facts import FOLDER
 from hpcdi.launch.doctor import quota
 from hpcdi.launch.doctor.files import judge_folder
 from hpcdi.launch.doctor.quota import Quota, quotas_of

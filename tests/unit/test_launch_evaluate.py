@@ -4,63 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from test_launch_pipeline import BATTLE, DQN, LIMIT, PPO, ROOT
-from test_utils_video import decode_mp4
 
+from fakes.serial_runs import COUNT, DQN, ROOT, RUNS, files_of, policy_file
+from fakes.videos import decode_mp4
 from hpcdi.cli import main
-from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.policies import film
-from hpcdi.launch.serial.command import SerialArguments, serial
-from hpcdi.policy.create import create_policy
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy, read_policy
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PettingZoo
-
-RUNS = {
-    "dqn": ("cartpole_dqn", (*DQN, f"{LIMIT}.max_train_iter=4")),
-    "ppo": ("cartpole_ppo", (*PPO, f"{LIMIT}.max_train_iter=2")),
-    "pendulum": ("pendulum_ppo", (*PPO, f"{LIMIT}.max_train_iter=2")),
-    "battle": (BATTLE[0], (*BATTLE[1], f"{LIMIT}.max_train_iter=4")),
-}
-COUNT = ("env.env_id=hpcdi/Count-v0", "env.import_names=[hpcdi.env.toy]", *DQN)
-"""Episodes of 5 steps and a return of 15, whatever is done."""
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Commands set torch's threads."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Gives the run folder of a run that is in `RUNS`, made once; not to be written to."""
-    folder, made = tmp_path_factory.mktemp("runs"), set()
-
-    def run(name: str) -> Path:
-        if name not in made:
-            made.add(name)
-            config, overrides = RUNS[name]
-            handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-            path = str(ROOT / "configs" / f"{config}.yaml")
-            assert serial(SerialArguments(path, overrides, str(folder / name))) == 0
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return folder / name
-
-    return run
+pytest.importorskip("pettingzoo")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PettingZoo
+    pytest.mark.usefixtures("same_process_state"),
+]
 
 
 @pytest.fixture
@@ -82,48 +46,6 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
         return dict(json.loads(line))
 
     return evaluate
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that fails; gives what it says, which is not a traceback."""
-
-    def run(command: str, path: Path, *arguments: str, code: int = 2) -> str:
-        capsys.readouterr()
-        assert main([command, str(path), *arguments]) == code
-        out, err = capsys.readouterr()
-        assert err.startswith(f"hpcdi {command}: ")
-        assert "Traceback" not in out + err
-        return " ".join(err.split())
-
-    return run
-
-
-def policy_file(
-    folder: Path,
-    config: str,
-    *overrides: str,
-    change: Callable[[Mapping[str, torch.Tensor]], None] = lambda parameters: None,
-) -> Path:
-    """A policy of an experiment, changed by hand, with its configuration beside it."""
-    compiled, _ = load_experiment(str(ROOT / "configs" / f"{config}.yaml"), overrides)
-    model = create_policy(compiled.config.policy, ["eval"]).eval_mode.state_dict()["model"]
-    with torch.no_grad():
-        change(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [(ROOT / "configs" / f"{config}.yaml").read_text()]
-    (folder / "config.yaml").write_text("".join(lines))
-    publish_policy(folder / "policy.safetensors", pack(model, 7))
-    return folder / "policy.safetensors"
-
-
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """All that a folder holds: when it was written, and what it is."""
-    return {
-        path.relative_to(folder).as_posix(): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 # ------------------------------------------------------------------------------------ what it says
@@ -376,8 +298,7 @@ def test_a_policy_of_somebody_else(
     tmp_path: Path, told: Callable[..., dict[str, Any]], refused: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "jobs"))
-    config = str(ROOT / "tests" / "jobs" / "foreign.yaml")
+    config = str(ROOT / "tests" / "fakes" / "foreign_policy.yaml")
     right = {"weight": torch.zeros(2, 4), "bias": torch.tensor([0.0, 1.0])}
     publish_policy(tmp_path / "p.safetensors", pack(right, 1))
     said = told(tmp_path / "p.safetensors", "--config", config)

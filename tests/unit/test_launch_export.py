@@ -10,17 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_launch_evaluate import (  # noqa: F401  (fixtures)
-    COUNT,
-    RUNS,
-    _as_before,
-    files_of,
-    kept,
-    policy_file,
-    refused,
-)
-from test_launch_pipeline import DQN, PPO
 
+from fakes.serial_runs import COUNT, DQN, PPO, RUNS, files_of, policy_file
 from hpcdi.cli import main
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy import programs
@@ -30,7 +21,11 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PettingZoo
+pytest.importorskip("pettingzoo")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PettingZoo
+    pytest.mark.usefixtures("same_process_state"),
+]
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
 BAD = "exported_badly"
@@ -72,7 +67,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_written_acts_as_the_policy_does(
-    kept: Callable[[str], Path],  # noqa: F811
+    kept: Callable[[str], Path],
     export: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,7 +209,7 @@ class _Untraceable(DQNPolicy):
 )
 def test_what_does_not_act_as_the_policy_is_not_written(
     tmp_path: Path,
-    refused: Callable[..., str],  # noqa: F811
+    refused: Callable[..., str],
     policy_cls: type,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,7 +234,7 @@ def test_what_does_not_act_as_the_policy_is_not_written(
     ],
 )
 def test_names_that_mislead(
-    tmp_path: Path, refused: Callable[..., str], arguments: list[str], said: str  # noqa: F811
+    tmp_path: Path, refused: Callable[..., str], arguments: list[str], said: str
 ) -> None:  # fmt: skip
     assert said in refused("export", tmp_path, *arguments)
     assert list(tmp_path.iterdir()) == []
@@ -247,7 +242,7 @@ def test_names_that_mislead(
 
 def test_a_place_that_cannot_be_written(
     tmp_path: Path,
-    refused: Callable[..., str],  # noqa: F811
+    refused: Callable[..., str],
 ) -> None:
     policy = policy_file(tmp_path, "cartpole_dqn", *COUNT)
     (tmp_path / "file").write_text("in the way")
@@ -258,7 +253,7 @@ def test_a_place_that_cannot_be_written(
 @pytest.mark.skipif(HAS_ONNX, reason="onnx and onnxscript are installed")
 def test_without_its_packages_onnx_says_what_to_install(
     tmp_path: Path,
-    refused: Callable[..., str],  # noqa: F811
+    refused: Callable[..., str],
 ) -> None:
     policy = policy_file(tmp_path, "cartpole_dqn", *COUNT)
     before = files_of(tmp_path)
@@ -274,7 +269,7 @@ def test_without_its_packages_onnx_says_what_to_install(
 
 @pytest.mark.parametrize("name", ["dqn", "pendulum"])
 def test_onnx_acts_as_the_policy_does(
-    kept: Callable[[str], Path],  # noqa: F811
+    kept: Callable[[str], Path],
     export: Callable[..., str],
     tmp_path: Path,
     name: str,

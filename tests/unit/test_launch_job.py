@@ -227,7 +227,7 @@ def test_where_rank_0_is_elsewhere_mpirun_hands_the_wish_on(
         while "ready" not in capfd.readouterr().out:
             time.sleep(0.01)
         signal.raise_signal(signal.Signals[number])
-        assert job._process.wait(10) == 0
+        assert job._process.wait(30) == 0
         write_run(path, state="stopped", exit_code=85)
         assert job.wait() == 85
     assert "handed on" in capfd.readouterr().out

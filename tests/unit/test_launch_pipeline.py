@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +13,12 @@ import pytest
 import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
+from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.serial.data_path import ColumnPath, SamplePath
 from hpcdi.launch.serial.pipeline import Parts, SerialPipeline, Student
-from hpcdi.launch.serial.run import SerialRun
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
-from hpcdi.store.layout import RunLayout
 from hpcdi.worker import BaseSerialCommander
 
 pytest.importorskip("pettingzoo")
@@ -30,48 +27,11 @@ pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
 ]
 
-ROOT = Path(__file__).parent.parent.parent
-SMALL = (
-    "env.collector_env_num=4", "env.evaluator_env_num=2", "env.stop_value=1e9",
-    "policy.model.encoder_hidden_size_list=[8]",
-)  # fmt: skip
-DQN = (
-    *SMALL, "policy.learn.batch_size=16", "policy.collect.n_sample=16",
-    "policy.other.replay_buffer.min_fill=32", "policy.other.replay_buffer.replay_buffer_size=2000",
-)  # fmt: skip
-PPO = (
-    *SMALL, "policy.learn.batch_size=32", "policy.collect.n_sample=16",
-    "policy.learn.epoch_per_collect=2",
-)  # fmt: skip
-LIMIT = "policy.other.commander"
-BATTLE = "tictactoe_dqn", (*DQN, "policy.nstep=1", "policy.learn.update_per_collect=2")
-
 
 @pytest.fixture
-def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
+def foreign() -> str:
     """Settings of a policy of somebody else, that knows no columns."""
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "jobs"))
-    return str(ROOT / "tests" / "jobs" / "foreign.yaml")
-
-
-def config_of(name: str, *overrides: str) -> tuple[Any, Any]:
-    path = name if name.endswith(".yaml") else str(ROOT / "configs" / f"{name}.yaml")
-    compiled, spaces = load_experiment(path, overrides, over_ranks=False)
-    return compiled.config, spaces
-
-
-@contextmanager
-def serial_run(root: Path, name: str, *overrides: str, restarts: int = 0) -> Iterator[SerialRun]:
-    config, spaces = config_of(name, *overrides)
-    with SerialRun(config, spaces, RunLayout(root), restarts) as run:
-        yield run
-
-
-def train(run: SerialRun) -> str:
-    """To the end; gives the reason."""
-    state, reason, exit_code = run.train(lambda: None)
-    assert (state, exit_code) == ("done", 0)
-    return reason
+    return str(ROOT / "tests" / "fakes" / "foreign_policy.yaml")
 
 
 # --------------------------------------------------------------------------------- the loop, faked

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_launch_topology import experiment
 
+from fakes.experiments import experiment
 from hpcdi.errors import LaunchError
 from hpcdi.launch.placement import (
     Place,

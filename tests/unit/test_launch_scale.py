@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch_topology import experiment
 
+from fakes.experiments import experiment
 from hpcdi import cli
 from hpcdi.comm.fault_messages import ScaleCollectors
 from hpcdi.config.load import compile_config

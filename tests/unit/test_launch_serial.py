@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,17 +15,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from test_launch_pipeline import (
-    BATTLE,
-    DQN,
-    LIMIT,
-    PPO,
-    ROOT,
-    config_of,
-    serial_run,
-    train,
-)  # fmt: skip
 
+from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
@@ -38,7 +28,11 @@ from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PettingZoo
+pytest.importorskip("pettingzoo")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PettingZoo
+    pytest.mark.usefixtures("same_process_state"),
+]
 
 FIVE = f"{LIMIT}.max_train_iter=5"
 RUNS = {
@@ -47,17 +41,6 @@ RUNS = {
     "battle": BATTLE,
 }
 ALL_RUNS = pytest.mark.parametrize(("name", "overrides"), RUNS.values(), ids=RUNS.keys())
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """A serial run takes over signals and sets torch's threads."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -240,8 +223,7 @@ def test_the_same_seed_is_the_same_run_of_a_foreign_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes torch's own random numbers, as others do."""
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "jobs"))
-    foreign, states = str(ROOT / "tests" / "jobs" / "foreign.yaml"), []
+    foreign, states = str(ROOT / "tests" / "fakes" / "foreign_policy.yaml"), []
     for number, seed in enumerate((3, 3, 4)):
         torch.rand(number)
         with serial_run(tmp_path / str(number), foreign, FIVE, f"seed={seed}") as run:

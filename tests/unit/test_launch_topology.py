@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fakes.experiments import experiment
 from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
-from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.launch.entry import _share_of_host
 from hpcdi.launch.topology import (
@@ -21,15 +20,6 @@ from hpcdi.launch.topology import (
     threads_of,
 )
 from hpcdi.policy import create as _policies  # noqa: F401  (registers)
-
-
-def experiment(learners: int, collectors: int = 2) -> Any:
-    """An experiment that asks for so many ranks."""
-    config = ExperimentConfig()
-    learn, collect = config.policy.learn, config.policy.collect
-    learn = replace(learn, learner=replace(learn.learner, learner_num=learners))
-    collect = replace(collect, collector=replace(collect.collector, collector_num=collectors))
-    return replace(config, policy=replace(config.policy, learn=learn, collect=collect))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_coordinator_partition import demand
 
+from fakes.replay import demand
 from hpcdi.comm.messages import LearnInfo, LearnResult, LearnTask, WorkerReady
 from hpcdi.errors import CommError
 from hpcdi.worker import LearnerAggregator

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worker_world import COLLECTOR, LEARNER, Script, experiment
 
+from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
@@ -186,7 +186,7 @@ def test_data_before_a_task_end_the_role_with_an_error(tmp_path: Path) -> None:
     thread.join()
     with pytest.raises(CommError, match="rank 0 sent data before a learner task"):
         thread.check()
-    worker.pump.close()
+    end(worker)
 
 
 # ------------------------------------------------------------------------- parts that it is made of
@@ -207,7 +207,7 @@ def test_how_often_the_coordinator_is_told(
     script = LearnerScript(tmp_path, learner={"hook": hook, "send_policy_freq": 4})
     worker = MPIFileSystemLearner({}, script.context)
     hooks = worker.hooks4call
-    worker.pump.close()
+    end(worker)
     assert [(type(made), made.position) for made in hooks] == [
         (SendPolicyHook, "before_run"), (SendPolicyHook, "after_iter"),
         (SendPolicyHook, "after_run"), (SendLearnInfoHook, "after_iter"),
@@ -227,7 +227,7 @@ def test_what_the_seeds_callers_call(tmp_path: Path) -> None:
         worker.deal_with_learner_learn([])
     worker.deal_with_learner_close()
     assert worker.get_data(4) is None, "the run ends"
-    worker.pump.close()
+    end(worker)
 
 
 @pytest.mark.parametrize("takes_columns", [True, False])
@@ -239,7 +239,7 @@ def test_learning_from_shards_by_name(tmp_path: Path, takes_columns: bool) -> No
     worker._learner = BaseLearner({"log_policy": False}, mode)
     metas = [{"data_id": "data/1.h5", "IS": 0.5}, {"data_id": "data/1.h5", "policy_iter": 7}]
     assert worker.deal_with_learner_learn(metas)["learner_step"] == 1
-    worker.pump.close()
+    end(worker)
     (batch,) = mode.given
     count = 2 * (ROWS - 1)
     if takes_columns:
@@ -260,7 +260,7 @@ def test_names_are_unique_and_what_cannot_be_built_says_so(tmp_path: Path) -> No
     ]
     assert workers[0].learner_uid != workers[1].learner_uid
     for worker in workers:
-        worker.pump.close()
+        end(worker)
     with pytest.raises(CommError, match=r"needs its place in a run \(context=\)"):
         create_comm_learner({"type": "mpi_fs"})
     with pytest.raises(UnknownTypeError, match=r"no comm learner of type 'mpifs'.*did you mean"):

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from policy_probe import (
+
+from fakes.policies import (
     KINDS,
     data_of,
     distance,
@@ -22,7 +23,6 @@ from policy_probe import (
     policy_of,
     with_scale,
 )
-
 from hpcdi.comm.dist import allreduce_data, dist_finalize, dist_init, get_world_size
 from hpcdi.comm.gradients import share_state
 from hpcdi.policy.networks import learner_device
@@ -144,8 +144,8 @@ def test_an_nccl_group_of_one_is_formed_and_left() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_network_learns_the_same() -> None:
-    program = Path(__file__).parent.parent / "compile_probe.py"
     done = subprocess.run(
-        [sys.executable, program, "cuda"], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "fakes.compiled_policy", "cuda"], cwd=Path(__file__).parent.parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.stdout == "agreed\n", done.stderr

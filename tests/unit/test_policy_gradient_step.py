@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from policy_probe import (
+from torch import nn
+
+from fakes.policies import (
     KINDS,
     data_of,
     distance,
@@ -25,8 +27,6 @@ from policy_probe import (
     policy_of,
     with_scale,
 )
-from torch import nn
-
 from hpcdi.errors import ConfigError
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.gradient_step import GradientStep, cut, forward_of, mean_share
@@ -35,6 +35,7 @@ from hpcdi.policy.settings import StepConfig
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
+TESTS = Path(__file__).parent.parent
 CPU = torch.device("cpu")
 # -------------------------------------------------------------------------------------------- parts
 
@@ -310,11 +311,11 @@ def test_every_switch_says_what_it_is() -> None:
 
 
 def run_compiled(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = Path(__file__).parent.parent / "compile_probe.py"
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **environment}
     return subprocess.run(
-        [sys.executable, program, "cpu"], env=variables, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "fakes.compiled_policy", "cpu"], cwd=TESTS, env=variables,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.slow

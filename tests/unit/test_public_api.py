@@ -10,8 +10,6 @@ import importlib
 import inspect
 from typing import Any
 
-import pytest
-
 import hpcdi.worker
 from hpcdi.utils import registry
 
@@ -252,21 +250,40 @@ def is_built(name: str) -> bool:
     return getattr(cls, member, None) is not getattr(object, member, None)
 
 
-def check_parameters(expected: str, function: Any) -> None:
-    """The expected parameters are there, in their places, with their defaults."""
+def mismatches(name: str, expected: str, function: Any) -> list[str]:
+    """Expected parameters that are not there, in their places, with their defaults."""
     wanted = inspect.signature(eval(f"lambda {expected}: None")).parameters
     given = dict(inspect.signature(function).parameters)
     given.pop("self", None)
     positional = [p.name for p in given.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     first = [p.name for p in wanted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert positional[: len(first)] == first
-    for name, parameter in wanted.items():
-        assert given[name].kind is parameter.kind
-        if parameter.default is not parameter.empty:
-            assert given[name].default == parameter.default, name
-    for name in given.keys() - wanted.keys():
-        added = given[name]
-        assert added.default is not added.empty or added.kind is added.VAR_KEYWORD, name
+    found = []
+    if positional[: len(first)] != first:
+        found.append(f"{name}: takes {positional}, should begin with {first}")
+    for key, parameter in wanted.items():
+        if key not in given or given[key].kind is not parameter.kind:
+            found.append(f"{name}: {key} is {given.get(key)}, should be {parameter.kind}")
+        elif parameter.default is not parameter.empty and given[key].default != parameter.default:
+            found.append(f"{name}: {given[key]} should be {parameter}")
+    for key in given.keys() - wanted.keys():
+        added = given[key]
+        if added.default is added.empty and added.kind is not added.VAR_KEYWORD:
+            found.append(f"{name}: {key} was added and has no default")
+    return found
+
+
+def member_mismatches(cls: str, member: str, parameters: str | None) -> list[str]:
+    """The same of a member; an attribute is not called, and can be set where it should be."""
+    name = f"{cls}.{member.rstrip('=')}"
+    found = inspect.getattr_static(getattr(hpcdi.worker, cls), member.rstrip("="))
+    if parameters is None:
+        if callable(found):
+            return [f"{name}: is called"]
+        can_be_set = not member.endswith("=") or found.fset is not None
+        return [] if can_be_set else [f"{name}: cannot be set"]
+    if parameters == "...":
+        return []
+    return mismatches(name, parameters, getattr(getattr(hpcdi.worker, cls), member))
 
 
 MISSING = NOT_BUILT_YET | LEFT_OUT
@@ -285,36 +302,40 @@ def test_nothing_is_listed_as_missing_that_is_there() -> None:
     assert MISSING.keys() - expected_names() == set()
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name in BUILT])
-def test_functions_take_what_they_took(name: str) -> None:
-    check_parameters(FUNCTIONS[name], getattr(hpcdi.worker, name))
+def test_functions_take_what_they_took() -> None:
+    names = [name for name in FUNCTIONS if name in BUILT]
+    assert len(names) > 10
+    wrong = [
+        line
+        for name in names
+        for line in mismatches(name, FUNCTIONS[name], getattr(hpcdi.worker, name))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    ("cls", "member", "parameters"),
-    [
+def test_members_are_what_they_were() -> None:
+    expected = [
         (cls, member, parameters)
         for cls in CLASSES
         for member, parameters in members(cls)
         if f"{cls}.{member.rstrip('=')}" in BUILT
-    ],
-)
-def test_members_are_what_they_were(cls: str, member: str, parameters: str | None) -> None:
-    found = inspect.getattr_static(getattr(hpcdi.worker, cls), member.rstrip("="))
-    if parameters is None:
-        assert not callable(found)
-        assert not member.endswith("=") or found.fset is not None
-    elif parameters != "...":
-        check_parameters(parameters, getattr(getattr(hpcdi.worker, cls), member))
+    ]
+    assert len(expected) > 200
+    wrong = [line for each in expected for line in member_mismatches(*each)]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("cls", DEFAULTS)
-def test_defaults_are_what_they_were(cls: str) -> None:
-    config = getattr(hpcdi.worker, cls).default_config()
-    assert config.cfg_type == f"{cls}Dict"
-    for key, value in DEFAULTS[cls].items():
-        if f"{cls}.default_config.{key}" in BUILT:
-            assert value is ... or config[key] == value, key
+def test_defaults_are_what_they_were() -> None:
+    wrong = []
+    for cls, defaults in DEFAULTS.items():
+        config = getattr(hpcdi.worker, cls).default_config()
+        if config.cfg_type != f"{cls}Dict":
+            wrong.append(f"{cls}: cfg_type is {config.cfg_type}")
+        for key, value in defaults.items():
+            is_there = f"{cls}.default_config.{key}" in BUILT
+            if is_there and value is not ... and config[key] != value:
+                wrong.append(f"{cls}: {key} is {config[key]!r}, should be {value!r}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_old_names_of_the_file_system_workers() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serial_probe import Actor, Battle, check, return_of, reward_of, steps_of, story
 
+from fakes.serial_parts import Actor, Battle, check, return_of, reward_of, steps_of, story
 from hpcdi.errors import EnvError
 from hpcdi.types import Transition
 from hpcdi.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector

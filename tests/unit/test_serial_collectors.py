@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serial_probe import Actor, Battle, Manager, check, return_of, steps_of, story
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.serial_parts import Actor, Battle, Manager, check, return_of, steps_of, story
 from hpcdi.errors import ConfigError, EnvError, PolicyError
 from hpcdi.types import Transition
 from hpcdi.utils.log import TensorBoardWriter

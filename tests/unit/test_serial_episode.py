@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from serial_probe import Actor, Manager, check, steps_of, story
 
+from fakes.serial_parts import Actor, Manager, check, steps_of, story
 from hpcdi.errors import ConfigError
 from hpcdi.types import Transition
 from hpcdi.worker import EpisodeSerialCollector

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from serial_probe import Actor, ColumnarActor, Manager, check, return_of, steps_of, story
-from test_collector_columns import manager
 
+from fakes.scripted_env import manager
+from fakes.serial_parts import Actor, ColumnarActor, Manager, check, return_of, steps_of, story
 from hpcdi.env.base import BaseEnvTimestep, VectorStep
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.toy import CountEnv

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_disk import SmallDisk, assert_full, mounted
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.small_disk import SmallDisk, assert_full, mounted
 from hpcdi.errors import CheckpointError, ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
@@ -151,10 +151,8 @@ def test_at_the_end_of_a_run_what_finds_no_room_is_lost_and_told(
     for number in (1, 2):
         writer.submit(path_of(number), block_of(5_000))
     until(lambda: rank0.waited)
-    began = time.monotonic()
     rank0.patience.hurry(0.3)
     writer.close()
-    assert time.monotonic() - began < LIMIT_S / 2
     assert (writer.lost, rank0.announced) == (2, [])
     assert f"{path_of(2)}: 5000 transitions found no room and are lost" in said()[-1]
     assert left_in(disk.root) == ["filler"]

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from small_disk import assert_full, mounted
 
+from fakes.small_disk import assert_full, mounted
 from hpcdi.utils.disk import set_room_aside
 
 

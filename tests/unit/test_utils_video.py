@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fakes.videos import decode_gif, decode_mp4, difference
 from hpcdi.utils import video
 from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.utils.video import as_frame, encode_gif, encode_mp4, encode_video, side_by_side
@@ -24,20 +23,6 @@ def moving_bar(frames: int = 6, height: int = 24, width: int = 32) -> Any:
     for t in range(frames):
         film[t, :, 4 * t : 4 * t + 4] = (200, 0, 0)
     return film
-
-
-def decode_gif(data: bytes) -> tuple[Any, list[int]]:
-    """Frames uint8 [T, H, W, 3], and milliseconds of each."""
-    with Image.open(io.BytesIO(data)) as image:
-        shown = [frame.info["duration"] for frame in ImageSequence.Iterator(image)]
-        frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
-        assert image.info["loop"] == 0, "for ever"
-    return np.stack(frames), shown
-
-
-def difference(a: Any, b: Any) -> float:
-    assert a.shape == b.shape
-    return float(np.abs(a.astype(int) - b.astype(int)).mean())
 
 
 def test_a_gif_shows_the_frames_in_their_order() -> None:
@@ -62,14 +47,6 @@ def test_frames_that_are_alike_are_shown_as_long() -> None:
     film = moving_bar(3)[[0, 0, 0, 1, 2, 2]]
     _, shown = decode_gif(encode_gif(film, fps=10))
     assert sum(shown) == 600
-
-
-def decode_mp4(path: Path, height: int, width: int) -> Any:
-    """Frames uint8 [T, H, W, 3], by ffmpeg itself."""
-    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
-    command = [ffmpeg, "-v", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
-    raw = subprocess.run(command, capture_output=True, check=True).stdout
-    return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)
 
 
 @pytest.mark.parametrize("size", [(24, 32), (17, 33)])

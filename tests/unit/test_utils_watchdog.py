@@ -5,59 +5,107 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from hpcdi.utils import watchdog as module
 from hpcdi.utils.watchdog import Watchdog
 
-LIMIT_S = 2.0
-
+FOREVER_S, SOON_S = 1000.0, 500.0
 SLEEPS = "time.sleep(600)"
 HOLDS_THE_INTERPRETER = "ctypes.PyDLL(None).sleep(600)"
 
 
-def child(work: str) -> subprocess.CompletedProcess[str]:
-    """A process with a watchdog that moves for a while, then hangs."""
-    program = f"""
+def left_s() -> float:
+    """Until the kernel ends this process; 0: it does not."""
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+@pytest.fixture
+def dog() -> Iterator[Watchdog]:
+    made = Watchdog(FOREVER_S)
+    yield made
+    made.close()
+
+
+def test_it_is_killed_by_a_signal_after_its_stacks_are_shown() -> None:
+    """Whatever it hangs in; another thread goes on looking, at what moves no more."""
+    programs = [
+        f"""
 import ctypes, threading, time
-from hpcdi.utils.watchdog import Watchdog
-watchdog = Watchdog({LIMIT_S})
-stop = time.monotonic() + {LIMIT_S + 1.0}
-while time.monotonic() < stop:  # longer than the limit
-    watchdog.look(time.monotonic())
-    time.sleep(0.05)
-print("moved", flush=True)
-moved = time.monotonic()
-threading.Thread(target=lambda: [(watchdog.look(moved), time.sleep(0.05)) for _ in range(10**6)],
-                 daemon=True).start()
+from hpcdi.utils import watchdog
+watchdog._ARM_EVERY_S = 0.0
+dog = watchdog.Watchdog(2.0)
+look = lambda: [(dog.look(1), time.sleep(0.01)) for _ in range(10**6)]
+threading.Thread(target=look, daemon=True).start()
 {work}
 """
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        for work in (SLEEPS, HOLDS_THE_INTERPRETER)
+    ]
+    hanging = [
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+        for program in programs
+    ]
+    for process in hanging:
+        _, shown = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGALRM, shown
+        assert "Timeout" in shown
+        assert "most recent call first" in shown
+
+
+def test_only_a_move_puts_the_end_off_at_most_once_a_second(
+    dog: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    dog.look(1)
+    assert left_s() > SOON_S
+    signal.setitimer(signal.ITIMER_REAL, SOON_S)
+    for later_s, moved, is_put_off in ((0.5, 2, False), (1.5, 1, False), (1.5, 2, True)):
+        now[0] = 100.0 + later_s
+        dog.look(moved)
+        assert (left_s() > SOON_S) is is_put_off
+
+
+@pytest.mark.parametrize("has_looked", [True, False])
+def test_a_closed_one_lets_it_live_whoever_still_looks(dog: Watchdog, has_looked: bool) -> None:
+    """Its communication thread looks until it has ended, which is after the close."""
+    if has_looked:
+        dog.look(1)
+        assert left_s() > 0
+    dog.close()
+    assert left_s() == 0.0
+    dog.look(2)
+    assert left_s() == 0.0
+
+
+def test_a_close_in_the_middle_of_a_look(dog: Watchdog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look has decided to arm the timer, and does so when the close has come."""
+    looks, has_closed = threading.Event(), threading.Event()
+
+    def setitimer(which: int, seconds: float) -> None:
+        if seconds:
+            looks.set()
+            has_closed.wait(0.1)
+        signal.setitimer(which, seconds)
+
+    monkeypatch.setattr(
+        module, "signal", SimpleNamespace(setitimer=setitimer, ITIMER_REAL=signal.ITIMER_REAL)
     )
-
-
-@pytest.mark.parametrize("work", [SLEEPS, HOLDS_THE_INTERPRETER], ids=["sleeps", "holds the GIL"])
-def test_it_is_killed_by_a_signal_after_its_stacks_are_shown(work: str) -> None:
-    ended = child(work)
-    assert "moved" in ended.stdout, ended.stderr
-    assert ended.returncode == -signal.SIGALRM
-    assert "Timeout" in ended.stderr
-    assert "most recent call first" in ended.stderr
-
-
-def test_a_closed_one_lets_it_live() -> None:
-    watchdog = Watchdog(0.2)
-    watchdog.look(1)
-    watchdog.close()
-    watchdog.look(2)
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-    time.sleep(0.3)
+    looking = threading.Thread(target=dog.look, args=(1,))
+    looking.start()
+    assert looks.wait(30)
+    dog.close()
+    has_closed.set()
+    looking.join()
+    assert left_s() == 0.0
 
 
 def test_without_a_limit_nothing_is_armed() -> None:
-    watchdog = Watchdog(float("inf"))
-    watchdog.look(1)
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-    watchdog.close()
+    unlimited = Watchdog(float("inf"))
+    unlimited.look(1)
+    assert left_s() == 0.0
+    unlimited.close()

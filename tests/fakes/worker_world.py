@@ -46,6 +46,12 @@ def experiment(**sections: Mapping[str, Any]) -> Any:
     return compile_config({"exp_name": "test", **parts}).config
 
 
+def end(worker: Any) -> None:
+    """Stop the thread and the watchdog of a worker that has not closed: it failed, or never ran."""
+    worker.pump.close()
+    worker._vigil.close()
+
+
 class Script:
     """The other ranks of a worker's world.
 
@@ -118,5 +124,5 @@ class Script:
                 if not has_left and self.all_of(Goodbye):
                     self.tell(Leave(1))
                     has_left = True
-            worker.pump.close()
+            end(worker)
         assert not thread.is_alive, "the worker did not leave"

@@ -35,4 +35,4 @@ class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, self._reward, terminated, truncated, info
 
 
-gymnasium.register("hpcdi/Paced-v0", entry_point="paced:Paced")
+gymnasium.register("hpcdi/Paced-v0", entry_point="fakes.paced_env:Paced")

@@ -1,4 +1,4 @@
-"""Shows that a compiled network learns the same: ``python tests/compile_probe.py cpu`` or ``cuda``.
+"""Shows that a compiled network learns the same: ``python -m fakes.compiled_policy cpu`` (or cuda).
 
 A program of its own, since torch's compiler leaves threads, processes and settings behind. It ends
 by an error, or says "agreed".
@@ -10,7 +10,8 @@ import sys
 
 import torch
 import torch._inductor.config
-from policy_probe import data_of, distance, gradient, learner_of
+
+from fakes.policies import data_of, distance, gradient, learner_of
 
 
 def main(device: str) -> None:

@@ -1,0 +1,1 @@
+"""What tests share: fakes that check what they are given, probes, and builders."""

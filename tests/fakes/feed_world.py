@@ -1,0 +1,87 @@
+"""A learner's data feed against real shards, and the rank 0 that it talks to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    DataDemand,
+    Message,
+    TakeSnapshot,
+)
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.types import ITEM_DTYPE, Columns, RowView
+from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+
+RING_ROWS = 16
+
+
+class World:
+    """A feed, and the rank 0 that it talks to."""
+
+    def __init__(self, root: Path, prefetch: int = 4, batch_size: int = 2) -> None:
+        self.layout = RunLayout(root)
+        self.sent: list[Message] = []
+        self.blocks = 0
+        self.snapshots: list[TakeSnapshot] = []
+        order = FeedOrder("task", "buffer", batch_size, prefetch)
+        self.feed = DataFeed(self.layout, self.sent.append, order)
+
+    def block(self, columns: Columns, first_row: int) -> AdmitBlock:
+        """Publish rows that shall go to `first_row`."""
+        self.blocks += 1
+        items = np.zeros(1, dtype=ITEM_DTYPE)
+        items["item_len"] = len(next(iter(columns.values())))
+        views = (RowView("next_obs", "obs", "ahead"),) if "ahead" in columns else ()
+        path = f"data/{self.blocks}.h5"
+        ref = write_shard(self.layout, path, Block(columns, items, views=views), fsync=False)
+        return AdmitBlock("buffer", self.blocks, first_row, RING_ROWS, ref, time.time() - 5.0)
+
+    def rows(self, first_row: int, count: int) -> Columns:
+        """Columns whose values tell their row; `ahead` looks at the next one."""
+        number = np.arange(first_row, first_row + count)
+        return {
+            "obs": np.stack([number, 100 + number], axis=1).astype(np.float32),
+            "done": number % 2 == 0,
+            "ahead": np.ones(count, dtype=np.uint16),
+        }
+
+    def admit(self, first_row: int, count: int) -> BlockAdmitted:
+        return self.give(self.block(self.rows(first_row, count), first_row))
+
+    def give(self, order: AdmitBlock) -> BlockAdmitted:
+        self.feed.admit(0, order)
+        told = self.sent[-1]
+        assert isinstance(told, BlockAdmitted)
+        return told
+
+    def fill(self, rows: list[list[int]], ids: list[list[int]] | None = None) -> None:
+        shape = np.array(rows)
+        weights = np.full(shape.shape, 0.5, dtype=np.float32)
+        self.feed.fill(0, Batches("buffer", shape, np.array(ids or rows), weights, env_steps=70))
+
+    def demands(self) -> list[DataDemand]:
+        return [message for message in self.sent if isinstance(message, DataDemand)]
+
+    def next(self, idle: Callable[[], bool] = lambda: False, train_iter: int = 0) -> Batch:
+        batch = self.take(idle, train_iter)
+        assert batch is not None
+        return batch
+
+    def take(self, idle: Callable[[], bool], train_iter: int = 0) -> Batch | None:
+        """As `next`; None when `idle` has said that this is the end."""
+
+        def waiting() -> None:
+            if not idle():
+                self.feed.end()
+
+        return self.feed.next(train_iter, waiting, self.snapshots.append)

@@ -1,0 +1,70 @@
+"""A rank that raises: its traceback comes first, the job ends, and nothing is left half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    FAULTS_ALLOWED,
+    ONE_COLLECTOR,
+    TWO_LEARNERS,
+    Ended,
+    Running,
+    hpcdi,
+)
+
+pytestmark = pytest.mark.job
+Start = Callable[..., Running]
+
+PLANTED = "policy.import_names=[fakes.planted_policies]"
+
+
+def check_failed(ended: Ended, rank: str, role: str, error: str) -> None:
+    """The first lines on stderr are the rank's, and the run folder says the same."""
+    ended.check(1, "failed")
+    said = [line for line in ended.err.splitlines() if line and not line.startswith("warning: ")]
+    assert said[0].startswith(f"hpcdi: rank {rank}"), said[:3]
+    assert f"({role}, host " in said[0]
+    assert said[1] == "Traceback (most recent call last):"
+    first_error = next(line for line in said[2:] if not line.startswith(" "))
+    assert error in first_error
+    assert error.partition(": ")[2] in ended.run["reason"]
+
+
+@pytest.mark.slow
+def test_of_the_coordinator(start: Start) -> None:
+    ended = start(
+        CARTPOLE, *ENDLESS, "fault={kind: raise, rank: 0, at_step: 1}", variables=FAULTS_ALLOWED
+    ).wait()
+    check_failed(ended, "0", "coordinator", "InjectedFault: a fault on purpose, at step")
+
+
+def test_of_a_collector_and_status_tells_it(start: Start) -> None:
+    ended = start(CARTPOLE, *ENDLESS, "policy.type=planted_collector", PLANTED).wait()
+    check_failed(ended, "", "collector", "RuntimeError: planted in the collector")
+    asked = hpcdi("status", ended.run_dir)
+    assert asked.code == 1
+    assert "failed; RuntimeError: planted in the collector" in asked.out
+    assert "(collector, host " in asked.out
+    assert 'raise RuntimeError("planted in the collector")' in asked.out
+
+
+def test_of_one_learner_comes_before_what_the_other_says(start: Start) -> None:
+    """The first learner waits for the second one's gradients, and fails because of it."""
+    ended = start(
+        CARTPOLE, *ENDLESS, TWO_LEARNERS, ONE_COLLECTOR, "policy.type=planted_second_learner",
+        PLANTED,
+    ).wait()  # fmt: skip
+    check_failed(ended, "2", "learner", "RuntimeError: planted in the learner")
+
+
+@pytest.mark.slow
+def test_a_network_that_diverges_is_named_with_what_to_change(start: Start, tmp_path: Path) -> None:
+    ended = start(CARTPOLE, *ENDLESS, "policy.learn.learning_rate=1e38").wait()
+    ended.check(1, "failed")
+    assert "the network has diverged" in ended.run["reason"]
+    assert "Lower policy.learn.learning_rate" in ended.err

@@ -1,0 +1,66 @@
+"""Ctrl-C and the queue's signals end a run in order, wherever it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, TWO_LEARNERS, Ended, Running
+
+from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.store.checkpoints import names, open_checkpoint
+
+pytestmark = pytest.mark.job
+Start = Callable[..., Running]
+
+
+def check_stopped(ended: Ended, number: int, code: int) -> None:
+    """Everything that was collected is there, and the last snapshot has all that was learnt."""
+    ended.check(code, "stopped")
+    figures = ended.run["figures"]
+    assert ended.run["reason"] == f"received {signal.Signals(number).name}"
+    assert "stopped: received" in ended.out
+    assert "go on with   hpcdi train --resume" in ended.out
+    shards = len(list((ended.run_dir / "data").rglob("*.h5")))
+    assert shards == figures["blocks"]
+    assert (ended.run_dir / "policies" / "latest.safetensors").exists()
+    folder = ended.run_dir / "snapshots"
+    assert open_checkpoint(folder / names(folder)[-1]).facts["train_iter"] == figures["train_iter"]
+
+
+def test_ctrl_c(start: Start) -> None:
+    job = start(CARTPOLE, *ENDLESS)
+    job.until_learning()
+    job.send_signal(signal.SIGINT)
+    check_stopped(job.wait(), signal.SIGINT, 130)
+
+
+def test_term_and_two_learners_of_ranks_that_mpirun_has_started(start: Start) -> None:
+    """The user has typed mpirun; the signal reaches rank 0, as a batch system's does."""
+    variables = {k: v for k, v in rank_environment({}).items() if not k.startswith("HPCDI")}
+    command = [*mpirun_command(4), sys.executable, "-m", "hpcdi"]
+    job = start(
+        CARTPOLE, *ENDLESS, TWO_LEARNERS, ONE_COLLECTOR, command=command, variables=variables
+    )
+    job.until_learning()
+    (coordinator, *_) = json.loads((job.run_dir / "run.json").read_text())["placement"]
+    assert coordinator["role"] == "coordinator"
+    os.kill(coordinator["pid"], signal.SIGTERM)
+    ended = job.wait()
+    check_stopped(ended, signal.SIGTERM, 85)
+    ranks = ended.run["figures"]["ranks"]
+    assert ranks["1"]["train_iter"] == ranks["2"]["train_iter"] >= 1
+    assert ended.out.count("stopped: received") == 1, "one rank speaks"
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_once_leaves_nothing_that_runs(start: Start) -> None:
+    job = start(CARTPOLE, *ENDLESS)
+    job.until(lambda: (job.run_dir / "run.json").exists())
+    job.send_signal(signal.SIGINT)
+    ended = job.wait()
+    assert ended.code == 130, ended.said
