@@ -205,7 +205,7 @@ def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:
         script.look()
     with pytest.raises(ConfigError, match=r"env.kwargs: .*nonsense"):
         thread.check()
-    worker._outlet.close()
+    worker._data.close()
     end(worker)
 
 
@@ -224,7 +224,7 @@ def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
     )  # fmt: skip
     info = worker.deal_with_collector_close()
     assert (info["task_id"], info["real_episode_count"], info["reward_mean"]) == ("task", 3, 15.0)
-    worker._outlet.close()
+    worker._data.close()
     worker._collectors[True].close()
     end(worker)
     answering.join()
