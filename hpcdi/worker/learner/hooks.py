@@ -328,8 +328,8 @@ class ProfilerHook(BuiltinHook):
         name: for people.
         priority: the lower, the earlier.
         position: after iterations.
-        ext_args: numbers of iterations: ``wait`` without a trace, then ``warmup`` (traced and thrown
-            away, since the first traced ones are slow), then ``active`` in the trace.
+        ext_args: numbers of iterations: ``wait`` without a trace, then ``warmup`` (traced, thrown
+            away: the first traced ones are slow), then ``active`` in the trace.
 
     Raises:
         ValueError: a number of iterations is too small.
