@@ -9,7 +9,7 @@ was pushed: items in an order that shares nothing cost memory, never correctness
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -170,14 +170,8 @@ class FrameStore:
             BufferContractError: a column is missing, is no stack, or the two differ; or ``env_id``
                 is no whole number.
         """
-        for name in self.names:
-            if name not in columns or columns[name].ndim < 3:
-                what = f"of shape {columns[name].shape[1:]}" if name in columns else "missing"
-                raise BufferContractError(f"{name!r} should be a stack of frames, it is {what}")
+        check_stacks(columns, self.names)
         like = columns[self.names[0]]
-        kinds = {(columns[name].dtype, columns[name].shape[1:]) for name in self.names}
-        if len(kinds) > 1:
-            raise BufferContractError(f"{' and '.join(self.names)} differ in shape or dtype")
         envs = columns.get("env_id", _ONE_ENV)
         if envs.dtype.kind not in "iub" or math.prod(envs.shape[1:]) != 1:
             raise BufferContractError(f"'env_id' is {envs.dtype}{envs.shape[1:]}, no whole number")
@@ -313,6 +307,31 @@ class FrameStore:
                 found[first + k] = (
                     found[first + k - 1] if padded else self._pool.add(frame[None])[0]
                 )
+
+
+def check_stacks(columns: Mapping[str, Array], names: Sequence[str]) -> None:
+    """Check that columns are stacks of frames, [m, stack, *frame], of one shape and dtype.
+
+    Raises:
+        BufferContractError: a column is missing or is no stack, or they differ.
+    """
+    for name in names:
+        if name not in columns or columns[name].ndim < 3:
+            what = f"of shape {columns[name].shape[1:]}" if name in columns else "missing"
+            raise BufferContractError(f"{name!r} should be a stack of frames, it is {what}")
+    if len({(columns[name].dtype, columns[name].shape[1:]) for name in names}) > 1:
+        raise BufferContractError(f"{' and '.join(names)} differ in shape or dtype")
+
+
+def sliding(stacks: Array, starts: Array) -> Array:
+    """Which rows of stacks [m, stack, ...] have all frames but the last from the row before.
+
+    Those at `starts` have not, whatever is in them.
+    """
+    words, slides = _words(stacks, 2), np.zeros(len(stacks), bool)
+    slides[1:] = (words[1:, :-1] == words[:-1, 1:]).all(axis=(1, 2))
+    slides[starts] = False
+    return slides
 
 
 def _slides(given: list[Array], last: Array | None) -> list[bool]:
