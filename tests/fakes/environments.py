@@ -93,3 +93,11 @@ class CrashingEnv(CountEnv):
 
             ctypes.string_at(0)
         return super().step(action)
+
+
+def stacked_cartpole() -> Any:
+    """CartPole whose observation is a stack of the last four, [4, 4]."""
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
+
+
+gymnasium.register("hpcdi/StackedCartPole-v0", entry_point="fakes.environments:stacked_cartpole")

@@ -37,7 +37,7 @@ class BufferConfig(ComponentConfig):
         False, "say which data files (data_id) no item refers to any more"
     )
     frames: tuple[str, ...] = setting(
-        (), "columns that stack frames, e.g. [obs, next_obs]: each frame is stored once"
+        (), "columns that stack frames, e.g. [observation]: each frame is stored once"
     )
 
     def problems(self) -> Iterator[Problem]:
