@@ -95,9 +95,9 @@ class CrashingEnv(CountEnv):
         return super().step(action)
 
 
-def stacked_cartpole() -> Any:
-    """CartPole whose observation is a stack of the last four, [4, 4]."""
-    return gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
+def stacked(base: str = "CartPole-v1") -> Any:
+    """An environment whose observation is a stack of the last four of another's."""
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.make(base), 4)
 
 
-gymnasium.register("hpcdi/StackedCartPole-v0", entry_point="fakes.environments:stacked_cartpole")
+gymnasium.register("hpcdi/Stacked-v0", entry_point="fakes.environments:stacked")

@@ -252,7 +252,7 @@ def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_
 
 
 STACKED = (
-    "env.env_id=hpcdi/StackedCartPole-v0", "env.import_names=[fakes.environments]",
+    "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
     "system.deterministic=true", "system.storage.fsync=false", "env.stop_value=1e9",
     "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
     "policy.eval.evaluator.eval_freq=1000", "env.evaluator_env_num=2", "policy.priority=true",
