@@ -63,11 +63,11 @@ class BlockBuilder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is waiting to be sealed."""
+        """True if no row is waiting to be sealed."""
         return self._used == 0
 
     def append(self, segment: Segment) -> list[Block]:
-        """Add a segment; gives the blocks that are full by it.
+        """Add a segment; returns the blocks that it fills.
 
         Raises:
             BufferContractError: the segment has other columns, views or tail rows than the first

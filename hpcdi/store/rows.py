@@ -88,7 +88,7 @@ def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """See that no column is where others are nested.
+    """Check that no column is where others are nested.
 
     Raises:
         BufferContractError: one is.
@@ -101,7 +101,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
-    """See that numbers fit into a column of fewer bits: casting them would not tell.
+    """Check that numbers fit into a column of fewer bits: casting would not raise.
 
     Raises:
         BufferContractError: they do not.
@@ -119,7 +119,7 @@ def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
 
 
 def is_columnar(tree: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; of a mapping: all leaves are, by name."""
+    """True for a number, an array of numbers, and a mapping of names to such."""
     if isinstance(tree, Mapping):
         are_names = all(isinstance(key, str) for key in tree)
         return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
@@ -130,7 +130,7 @@ def is_columnar(tree: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a leaf is a torch tensor; asked without importing torch."""
+    """True for a torch tensor; does not import torch."""
     return type(value).__module__ == "torch"
 
 
@@ -231,11 +231,11 @@ class RowStore:
 
     @staticmethod
     def fits(tree: Any) -> bool:
-        """Whether an item can be held: a mapping whose leaves are numbers or arrays of numbers."""
+        """True for items that can be held: mappings whose leaves are numbers or arrays of them."""
         return isinstance(tree, Mapping) and is_columnar(tree)
 
     def put_one(self, item: Any, slot: int) -> bool:
-        """Put an item into a slot, if it is plainly like the first one; else give False."""
+        """Put an item into a slot, if it is plainly like the first one; else returns False."""
         quick = self._quick
         if not isinstance(item, dict) or len(item) != len(quick) or not quick:
             return False
@@ -482,7 +482,7 @@ class RowStore:
         return any("/" in name for name in self._fields)
 
     def _are_alike(self, columns: Mapping[str, Any]) -> bool:
-        """Whether columns are plainly like those that are held; if not, they may fit still."""
+        """True for columns plainly like those that are held; others may fit still."""
         if not self._fields or len(columns) != len(self._fields):
             return False
         rows = -1
@@ -519,14 +519,14 @@ def _is_huge(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """Rows given to a block, and the blocks that gave way, oldest first."""
+    """Rows assigned to a block, and the blocks evicted for it, oldest first."""
 
     first_row: int
     evicted: tuple[int, ...]
 
 
 class RowPlacer:
-    """Gives blocks consecutive rows in a ring of `capacity` rows; the oldest blocks give way."""
+    """Assigns blocks consecutive rows of a ring of `capacity` rows; the oldest are evicted."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -538,7 +538,7 @@ class RowPlacer:
         return {"capacity": self.capacity, "head": self._head}
 
     def restore(self, head: int, blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Take up where another placer was.
+        """Continue where another placer was.
 
         Args:
             head: its `head`.
