@@ -129,6 +129,6 @@ def test_the_function_must_give_a_number(wrong: Any) -> None:
         elastic(window=lambda _: wrong)
     buffer = elastic(window=lambda steps: wrong if steps == 7 else 2)
     buffer.push([{"n": n} for n in range(6)])
-    with pytest.raises(BufferContractError, match=r"buffer: set_buffer_size\(7\) gives"):
+    with pytest.raises(BufferContractError, match=r"buffer: set_buffer_size\(7\) returns"):
         buffer.update(7)
     assert held(buffer) == [4, 5]
