@@ -28,10 +28,10 @@ from hpcdi.policy.random import RandomPolicy
 from hpcdi.utils.jsonable import jsonable
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
-from hpcdi.worker.collector.battle_interaction_serial_evaluator import (
+from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
+    InteractionSerialEvaluator,
 )
-from hpcdi.worker.collector.interaction_serial_evaluator import InteractionSerialEvaluator
 
 HELP = """\
 Evaluate a policy: mean return, its spread, and whether the stop value is reached. It plays in this
