@@ -13,11 +13,11 @@ import numpy as np
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.launch.policies.kept_policy import PolicyArguments, ReadyPolicy, find, make_ready
 from hpcdi.launch.run_folder import short
+from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.store.atomic import published
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
-from hpcdi.worker.collector.contract import actions_of
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> how its files end."""
