@@ -17,7 +17,7 @@ from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dict_adapter import DictAgent, object_column
 from hpcdi.policy.dqn_samples import columns_of
-from hpcdi.store.ring import RowRing
+from hpcdi.store.rows import RowRing
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.dict_envs import DictEnvs

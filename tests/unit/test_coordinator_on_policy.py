@@ -41,7 +41,7 @@ from hpcdi.worker.coordinator.on_policy import (
 from hpcdi.worker.coordinator.partition import Partition, item_rows
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
-from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
 
 A, B = 2, 3  # collector ranks
 PPO = {
@@ -471,7 +471,9 @@ def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
             port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
             do(made, port, "task")
     versions = [int(segment.items["policy_version"][0]) for segment in port.segments]
-    assert versions == [0, 1, 2, 2, 2], "after ten seconds without one, twice: a rollout may be lost"
+    assert versions == [0, 1, 2, 2, 2], (
+        "after ten seconds without one, twice: a rollout may be lost"
+    )
 
 
 def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:

@@ -12,7 +12,7 @@ from hpcdi.config.fields import setting
 from hpcdi.errors import PolicyError
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
-from hpcdi.store.ring import transitions
+from hpcdi.store.rows import transitions
 from hpcdi.types import Array, Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
