@@ -471,9 +471,7 @@ def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
             port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
             do(made, port, "task")
     versions = [int(segment.items["policy_version"][0]) for segment in port.segments]
-    assert versions == [0, 1, 2, 2, 2], (
-        "after ten seconds without one, twice: a rollout may be lost"
-    )
+    assert versions == [0, 1, 2, 2, 2], "ten seconds without one, twice: a rollout may be lost"
 
 
 def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:
