@@ -17,7 +17,7 @@ from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dict_adapter import DictAgent, object_column
 from hpcdi.policy.dqn_samples import columns_of
-from hpcdi.store.rows import RowRing
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.dict_envs import DictEnvs
@@ -180,7 +180,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_loops(
         envs.launch()
         kept = Recorder(envs.env_num, 100, policy)
         columnar = run(Loop(envs, ColumnAgent(policy), [kept]), steps)
-    ring = RowRing(len(columnar.columns["reward"]), columnar.columns, columnar.views)
+    ring = RowStore(len(columnar.columns["reward"]), views=columnar.views)
     ring.write(0, columnar.columns)
     rows = np.concatenate(
         [item["item_start"] + np.arange(item["item_len"]) for item in columnar.items]
