@@ -13,7 +13,7 @@ and one info for all players of a battle or one for each; the functions below no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,12 @@ class DictAgent:
         self.is_battle = isinstance(policies, list)
         self.policies: list[Any] = policies if self.is_battle else [policies]
         self._present = present
-        self._turns: list[list[_Turn | None]] = [[None] * env_num for _ in self.policies]
+        self._converts = self.is_battle or present is not None
+        self._env_num = env_num
+        # of each player, by environment: since its last turn
+        self._seen: list[dict[int, Any]] = [{} for _ in self.policies]
+        self._outputs: list[dict[int, Any]] = [{} for _ in self.policies]
+        self._rewards: list[dict[int, Any]] = [{} for _ in self.policies]
 
     def act(
         self, observation: Array, setting: Any = None, forward: Callable[..., Any] | None = None
@@ -64,15 +69,17 @@ class DictAgent:
         settings = setting if isinstance(setting, list) else [setting] * len(self.policies)
         chosen = []
         for player, policy in enumerate(self.policies):
-            seen = {
-                env: self._shown(own)
-                for env, obs in waiting
-                if (own := obs[player] if self.is_battle else obs) is not None
-            }
+            seen = dict(waiting)
+            if self._converts:
+                seen = {
+                    env: self._shown(own)
+                    for env, obs in waiting
+                    if (own := obs[player] if self.is_battle else obs) is not None
+                }
             outputs = (forward or policy.forward)(seen, **(settings[player] or {})) if seen else {}
             chosen.append(actions_of(outputs, seen))
-            for env, own in seen.items():
-                self._turns[player][env] = _Turn(own, outputs[env], np.float32(0.0))
+            self._seen[player].update(seen)
+            self._outputs[player].update(outputs)
         action = chosen[0]
         if self.is_battle:
             action = {env: [own.get(env) for own in chosen] for env, _ in waiting}
@@ -94,18 +101,20 @@ class DictAgent:
         Raises:
             EnvError: infos of a battle are not one a player.
         """
-        turns, policy = self._turns[player], self.policies[player]
+        seen, outputs = self._seen[player], self._outputs[player]
+        process = self.policies[player].process_transition
         made: dict[int, Transition] = {}
-        ended = np.zeros(len(turns), dtype=bool)
+        ended = []
         for env, timestep in step.timesteps.items():
-            turn = turns[env]
-            own = self._complete(player, env, turn, timestep)
-            if turn is not None and own is not None:
-                made[env] = policy.process_transition(turn.observation, turn.output, own)
-                ended[env] = bool(timestep.done)
-        live = np.zeros(len(turns), dtype=bool)
-        live[list(made)] = True
-        return {"transition": object_column(made, len(turns))}, live, ended
+            own = self._own(player, env, timestep) if self._converts else timestep
+            if own is not None:
+                made[env] = process(seen[env], outputs[env], own)
+                if timestep.done:
+                    ended.append(env)
+            if own is not None and self.is_battle:
+                self._end_turn(player, env)
+        column = object_column(made, self._env_num)
+        return {"transition": column}, mask_of(made, self._env_num), mask_of(ended, self._env_num)
 
     def forget(self, step: Any) -> None:
         """Reset the policies for environments whose episode ended or failed in a step."""
@@ -115,44 +124,38 @@ class DictAgent:
 
     def reset(self, env_ids: list[int] | None = None) -> None:
         """Reset the policies for some environments; None: for all."""
-        for policy, turns in zip(self.policies, self._turns, strict=True):
+        for player, policy in enumerate(self.policies):
             if env_ids is None:
                 policy.reset()
             else:
                 policy.reset(env_ids)
-            for env in range(len(turns)) if env_ids is None else env_ids:
-                turns[env] = None
+            for env in range(self._env_num) if env_ids is None else env_ids:
+                self._end_turn(player, env)
 
-    def _complete(self, player: int, env: int, turn: _Turn | None, timestep: Any) -> Any:
+    def _own(self, player: int, env: int, timestep: Any) -> Any:
         """A player's timestep where it completes a transition of its own; else None."""
         if not self.is_battle:
-            if self._present is None:
-                return timestep
             return timestep._replace(
-                obs=self._present(timestep.obs), reward=self._present(timestep.reward)
+                obs=self._shown(timestep.obs), reward=self._shown(timestep.reward)
             )
         done = bool(timestep.done)
         info = infos_of(timestep.info, len(self.policies), env, ended=done)[player]
-        if turn is None:  # it has not acted in this episode yet
+        if env not in self._seen[player]:  # it has not acted in this episode yet
             return None
-        reward = turn.reward + np.asarray(timestep.reward)[player]
+        reward = self._rewards[player].get(env, np.float32(0.0))
+        reward = reward + np.asarray(timestep.reward)[player]
         obs = timestep.obs[player]
         if not done and obs is None:
-            self._turns[player][env] = turn._replace(reward=reward)
+            self._rewards[player][env] = reward
             return None
-        self._turns[player][env] = None
         return timestep._replace(obs=self._shown(obs), reward=self._shown(reward), info=info)
+
+    def _end_turn(self, player: int, env: int) -> None:
+        for kept in (self._seen, self._outputs, self._rewards):
+            kept[player].pop(env, None)
 
     def _shown(self, value: Any) -> Any:
         return value if value is None or self._present is None else self._present(value)
-
-
-class _Turn(NamedTuple):
-    """What a player observed and put out, and the rewards it got since."""
-
-    observation: Any
-    output: Any
-    reward: Any
 
 
 def object_column(values: Mapping[int, Any], env_num: int) -> Array:
@@ -161,6 +164,14 @@ def object_column(values: Mapping[int, Any], env_num: int) -> Array:
     for env, value in values.items():
         column[env] = value
     return column
+
+
+def mask_of(envs: Iterable[int], env_num: int) -> Array:
+    """Bool [envs]; true for `envs`."""
+    mask = np.zeros(env_num, dtype=bool)
+    if chosen := list(envs):
+        mask[chosen] = True
+    return mask
 
 
 def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any]:
@@ -180,6 +191,8 @@ def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any
 
 def to_arrays(tree: Any) -> Any:
     """Torch tensors of a nested mapping, list or tuple as numpy arrays; other values stay."""
+    if isinstance(tree, np.ndarray | np.generic | int):  # at once: it is asked for every action
+        return tree
     if hasattr(tree, "detach"):
         return tree.detach().cpu().numpy()
     if isinstance(tree, Mapping):

@@ -40,7 +40,7 @@ def record(
     taken: PieceRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
 ) -> None:
     """One environment answers."""
-    env_num = len(taken._open.filled)
+    env_num = len(taken._open.held)
     at = np.arange(env_num) == env
     column = object_column({env: {"obs": obs, "action": obs}}, env_num)
     failed = at if abnormal else None

@@ -13,6 +13,7 @@ from hpcdi.policy.dict_adapter import (
     check_players,
     episode_return,
     infos_of,
+    mask_of,
     object_column,
 )
 from hpcdi.types import Array
@@ -70,19 +71,22 @@ class DictEnvs:
             EnvError: an episode ended without ``info["eval_episode_return"]``.
         """
         chosen = {env: one for env, one in enumerate(action.tolist()) if one is not None}
-        live = np.zeros(len(action), dtype=bool)
-        abnormal = np.zeros(len(action), dtype=bool)
         timesteps: dict[int, BaseEnvTimestep] = {}
+        failed = []
         for env, timestep in self._manager.step(chosen).items():
-            if is_abnormal(timestep):
-                abnormal[env] = True
+            info = timestep.info
+            if is_abnormal(timestep) if self._players else info.get("abnormal", False):
+                failed.append(env)
                 self._renew(env)
                 continue
             timesteps[env] = timestep
-            live[env] = True
             if self._episodes is not None:
-                self._episodes.step(env, self._return_of(env, timestep))
-        return DictStep(timesteps, live, abnormal if abnormal.any() else None)
+                ended = self._return_of(env, info) if timestep.done else None
+                self._episodes.step(env, ended)
+        env_num = len(action)
+        return DictStep(
+            timesteps, mask_of(timesteps, env_num), mask_of(failed, env_num) if failed else None
+        )
 
     def take_episodes(self) -> tuple[Array, Array]:
         """Returns [episodes] or [episodes, players] and lengths of the episodes that ended since.
@@ -94,12 +98,10 @@ class DictEnvs:
             counted = self._manager.take_episodes()
         return counted if self._episodes is None else self._episodes.take()
 
-    def _return_of(self, env: int, timestep: BaseEnvTimestep) -> Any:
-        if not timestep.done:
-            return None
+    def _return_of(self, env: int, info: Any) -> Any:
         if not self._players:
-            return as_number(episode_return(timestep.info, env))
-        infos = infos_of(timestep.info, self._players, env, ended=True)
+            return as_number(episode_return(info, env))
+        infos = infos_of(info, self._players, env, ended=True)
         return [info["eval_episode_return"] for info in infos]
 
     def _renew(self, env: int) -> None:

@@ -1,7 +1,7 @@
 """Recording transitions in columns, and cutting them into items: pieces of one episode.
 
-Columns are [rows, environments, ...], and each environment fills its own from row 0, as
-environments need not step together. What a policy of dicts makes is one column of Python objects.
+Columns are [rows, environments, ...]: one row a step, with a mask of the environments that made a
+transition in it. What a policy of dicts makes is one column of Python objects.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ class Items(NamedTuple):
     Attributes:
         columns: name -> [transitions, ...], item after item.
         table: [items] of `ITEM_DTYPE`, without ids and versions.
-        last_observation: after the last transition of each item, [items, ...]; None where the
-            recorder was given none.
+        last_observation: after the last transition of each item, [items, ...].
     """
 
     columns: Columns
     table: Array
-    last_observation: Array | None
+    last_observation: Array
 
 
 class Recorder:
@@ -42,28 +41,27 @@ class Recorder:
     """
 
     def __init__(self, env_num: int, length: int = 32, actor: ColumnarActor | None = None) -> None:
-        self.filled = np.zeros(env_num, dtype=np.int64)
+        self.held = np.zeros(env_num, dtype=np.int64)
         """Transitions held of each environment."""
         self._actor = actor
         self._columns: Columns = {}
+        self._live = np.zeros((length, env_num), dtype=bool)  # where a transition is held
         self._ended = np.zeros((length, env_num), dtype=bool)
-        self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of each row's episode
+        self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of its episode
         self._running = np.zeros(env_num, dtype=np.int64)  # number of the running episode
         self._begun = np.zeros(env_num, dtype=np.int64)  # its first row
         self._last_observations: dict[tuple[int, int], Array] = {}  # of ended episodes, by row, env
-        self._steps = 0  # since all environments were empty; none has filled more rows
-        self._aligned = True  # each environment has filled just so many
-        self._envs = np.arange(env_num)
+        self._rows = 0
 
     @property
     def is_full(self) -> bool:
         """Whether it must be cut before the next step."""
-        return self._steps == len(self._ended)
+        return self._rows == len(self._live)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to cut."""
-        return not self.filled.any()
+        return not self.held.any()
 
     def record(
         self,
@@ -84,56 +82,61 @@ class Recorder:
         """
         if not self._columns:
             self._columns = {
-                name: np.empty((len(self._ended), *column.shape), dtype=column.dtype)
+                name: np.empty((len(self._live), *column.shape), dtype=column.dtype)
                 for name, column in columns.items()
             }
         if self.is_full:
             self._make_room()
+        row, self._rows = self._rows, self._rows + 1
         if failed is not None:
             live = live & ~failed
-        row = self._steps if self._aligned else (self.filled, self._envs)
         for name, column in columns.items():
             self._columns[name][row] = column
-        self._ended[row] = ended
-        self._episode[row] = self._running
-        for env in np.flatnonzero(ended & live).tolist():
+        self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
+        self.held += live
+        for env in (ended & live).nonzero()[0].tolist():
             if successor is not None:
-                self._last_observations[int(self.filled[env]), env] = successor[env].copy()
-            self._begun[env] = self.filled[env] + 1
-            self._running[env] += 1
-        self.filled += live
-        self._steps += 1
-        self._aligned = self._aligned and np.count_nonzero(live) == len(live)
+                self._last_observations[row, env] = successor[env].copy()
+            self._begin_episode(env)
         if failed is not None:
-            for env in np.flatnonzero(failed).tolist():
+            for env in failed.nonzero()[0].tolist():
                 self.drop(env)
 
     def drop(self, env: int) -> None:
         """Drop an environment's running episode; what comes next belongs to another one."""
-        self.filled[env] = self._begun[env]
-        self._running[env] += 1
-        self._aligned = False
+        rows = slice(int(self._begun[env]), self._rows)
+        self.held[env] -= np.count_nonzero(self._live[rows, env])
+        self._live[rows, env] = False
+        self._begin_episode(env)
 
-    def take(
-        self, envs: Array | None = None, next_observation: Array | None = None
-    ) -> Items | None:
-        """Take what is recorded, environment by environment.
+    def _begin_episode(self, env: int) -> None:
+        self._begun[env] = self._rows
+        self._running[env] += 1
+
+    def take(self, next_observation: Array) -> Items | None:
+        """Take everything, environment by environment.
 
         Args:
-            envs: bool [envs]; which ones; None: all.
             next_observation: after the last recorded step, [envs, ...].
 
         Returns:
             The items; None where no transition is recorded.
         """
-        filled = self.filled if envs is None else np.where(envs, self.filled, 0)
-        env, row = np.nonzero(np.arange(filled.max()) < filled[:, None])  # environment-major
+        env, row = np.nonzero(self._live[: self._rows].T)  # environment-major
         items = self._items(env, row, next_observation) if env.size else None
-        self.filled = self.filled - filled
-        self._begun[self.filled == 0] = 0
-        self._aligned = not self.filled.any()
-        self._steps = 0 if self._aligned else self._steps
+        self._clear()
         return items
+
+    def take_one(self, env: int) -> tuple[Columns, int]:
+        """Take the transitions of an environment that are of one episode, and its id."""
+        live = self._live[: self._rows, env]
+        row = live.nonzero()[0]
+        columns = {name: column[row, env] for name, column in self._columns.items()}
+        episode = int(self._episode[row[-1], env]) * len(self.held) + env
+        live[:], self.held[env] = False, 0
+        if not self.held.any():
+            self._clear()
+        return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
         """Take everything as a segment with the policy's columns.
@@ -148,8 +151,8 @@ class Recorder:
         Returns:
             The segment; None where no transition is recorded.
         """
-        items = self.take(None, next_observation)
-        if items is None or self._actor is None or items.last_observation is None:
+        items = self.take(next_observation)
+        if items is None or self._actor is None:
             return None
         table = items.table
         item_len = table["item_len"].copy()
@@ -166,7 +169,7 @@ class Recorder:
         table["policy_version"] = policy_version
         return Segment(placed, table, extra.views, tail_rows=1)
 
-    def _items(self, env: Array, row: Array, next_observation: Array | None) -> Items:
+    def _items(self, env: Array, row: Array, next_observation: Array) -> Items:
         ended = self._ended[row, env]
         last = np.flatnonzero(ended | np.append(env[1:] != env[:-1], True))
         at, of = row[last], env[last]
@@ -174,27 +177,33 @@ class Recorder:
         table["item_len"] = np.diff(last, prepend=-1)
         table["item_start"] = last + 1 - table["item_len"]
         table["env_id"] = of
-        table["episode_id"] = self._episode[at, of] * len(self.filled) + of
-        last_observation = None
-        if next_observation is not None:
-            last_observation = next_observation[of]
-            for item in np.flatnonzero(ended[last]).tolist():
-                key = int(at[item]), int(of[item])
-                last_observation[item] = self._last_observations.pop(key)
+        table["episode_id"] = self._episode[at, of] * len(self.held) + of
+        last_observation = next_observation[of]
+        for item in np.flatnonzero(ended[last]).tolist():
+            key = int(at[item]), int(of[item])
+            last_observation[item] = self._last_observations.pop(key)
         columns = {name: column[row, env] for name, column in self._columns.items()}
         return Items(columns, table, last_observation)
 
+    def _clear(self) -> None:
+        self.held[:], self._begun[:], self._rows = 0, 0, 0
+
     def _make_room(self) -> None:
-        """Twice the rows, where an environment has filled them all."""
-        self._steps = int(self.filled.max())
-        if not self.is_full:
-            return
-        self._ended = np.concatenate([self._ended, np.zeros_like(self._ended)])
-        self._episode = np.concatenate([self._episode, np.zeros_like(self._episode)])
-        self._columns = {
-            name: np.concatenate([column, np.empty_like(column)])
-            for name, column in self._columns.items()
-        }
+        """Move each environment's transitions together; double the rows if that is not enough."""
+        envs = np.arange(len(self.held))
+        before = np.cumsum(np.pad(self._live, ((1, 0), (0, 0))), axis=0)
+        self._begun = before[self._begun, envs]
+        order = np.argsort(~self._live, axis=0, kind="stable")
+        self._rows = int(self.held.max())
+        more = (len(order) if 2 * self._rows > len(order) else 0, len(envs))
+
+        def moved(column: Array) -> Array:
+            room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
+            return np.concatenate([column[order, envs], room])
+
+        self._columns = {name: moved(column) for name, column in self._columns.items()}
+        self._live, self._ended = moved(self._live), moved(self._ended)
+        self._episode = moved(self._episode)
 
 
 class Piece(NamedTuple):
@@ -231,7 +240,7 @@ class PieceRecorder:
     @property
     def open_transitions(self) -> int:
         """Transitions of unfinished pieces."""
-        return int(self._open.filled.sum())
+        return int(self._open.held.sum())
 
     @property
     def finished(self) -> int:
@@ -242,7 +251,7 @@ class PieceRecorder:
     def is_full(self) -> bool:
         """Whether it must be cut before the next step: it holds `length` steps of all envs."""
         held = self.open_transitions + sum(piece.transitions for piece in self._finished)
-        return held >= self.length * len(self._open.filled)
+        return held >= self.length * len(self._open.held)
 
     @property
     def is_empty(self) -> bool:
@@ -259,9 +268,8 @@ class PieceRecorder:
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
         self._open.record(columns, live, ended, failed)
-        due = live & (ended | (self._open.filled >= self.length))
-        if due.any():
-            self._finish(due)
+        due = live & (ended | (self._open.held >= self.length))
+        self._finish(due)
 
     def take(self, most: int | None = None) -> list[Piece]:
         """Take the finished pieces, oldest first, at most so many."""
@@ -271,7 +279,7 @@ class PieceRecorder:
 
     def finish_all(self) -> None:
         """Finish all pieces, however short they are."""
-        self._finish(self._open.filled > 0)
+        self._finish(self._open.held > 0)
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
         """Take everything as a segment of samples; None where there are none."""
@@ -288,13 +296,8 @@ class PieceRecorder:
         return Segment(stack_columns([one for piece in pieces for one in piece.samples]), table)
 
     def _finish(self, envs: Array) -> None:
-        items = self._open.take(envs)
-        if items is None:
-            return
-        transitions: list[Transition] = items.columns["transition"].tolist()
-        for item in items.table:
-            begin, count = int(item["item_start"]), int(item["item_len"])
-            samples = self._make_samples(transitions[begin : begin + count])
-            self._finished.append(
-                Piece(int(item["env_id"]), int(item["episode_id"]), samples, count)
-            )
+        for env in envs.nonzero()[0].tolist():
+            columns, episode = self._open.take_one(env)
+            transitions = columns["transition"].tolist()
+            samples = self._make_samples(transitions)
+            self._finished.append(Piece(env, episode, samples, len(transitions)))
