@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from fakes.env_managers import MODES, by_id, count, launched, live_rows, steps_of
+from fakes.env_managers import (
+    MODES,
+    by_id,
+    count,
+    launched,
+    live_rows,
+    steps_of,
+    vector_manager,
+)
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.env.create import create_env_manager
-from hpcdi.env.gym_manager import GymManager
+from hpcdi.env.manager import VectorManager
 from hpcdi.errors import ConfigError, EnvError, UnknownTypeError
 from hpcdi.types import Array
 
@@ -129,7 +137,7 @@ def test_an_action_for_an_environment_that_there_is_not(stranger: int) -> None:
 # ------------------------------------------------------------------------------------------ misuse
 
 
-def count_manager() -> GymManager:
+def count_manager() -> VectorManager:
     return create_env_manager(
         {
             "type": "gymnasium",
@@ -252,7 +260,7 @@ def test_an_environment_must_say_how_it_resets(metadata: dict[str, Any]) -> None
         pass
 
     SilentEnv.metadata = metadata
-    manager = GymManager(lambda: SilentEnv(2), 2, seed=np.random.SeedSequence(0))
+    manager = vector_manager(lambda: SilentEnv(2), 2)
     with pytest.raises(EnvError, match="does not say how it resets"):
         manager.launch()
 

@@ -12,8 +12,7 @@ import pytest
 
 from fakes.env_managers import COUNT, LENGTH, live_rows, made, running, steps_of
 from fakes.environments import CrashingEnv
-from hpcdi.env.manager import VectorManager
-from hpcdi.env.record import FailureRecord
+from hpcdi.env.manager import FailureRecord, VectorManager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
 
@@ -36,7 +35,7 @@ def test_one_fault_a_day_never_adds_up() -> None:
     record = FailureRecord(2, max_retry=1, window_s=60.0)
     for day in range(1000):
         assert record.add(0, 86400.0 * day) == ""
-        record.good((0, 1))
+        record.good([0, 1])
     assert record.failures == 1000
 
 
@@ -44,11 +43,11 @@ def test_too_many_within_the_window() -> None:
     record = FailureRecord(2, max_retry=2, window_s=60.0)
     told = []
     for now in (0.0, 50.0, 55.0, 58.0):
-        record.good((0, 1))
+        record.good([0, 1])
         told.append(record.add(0, now))
     assert told == ["", "", "3 times within 60 s", "4 times within 60 s"]
     assert record.add(1, 59.0) == "", "each environment has a count of its own"
-    record.good((0,))
+    record.good([0])
     assert record.add(0, 118.5) == "", "those that are older do not count"
 
 
@@ -158,13 +157,13 @@ def test_a_vector_of_environments_is_made_anew(form: str, caplog: pytest.LogCapt
         assert manager.health["env_failures"] == len(failed)
         assert manager.health["episodes_dropped"] >= len(failed)
     assert "an environment failed (RuntimeError: planted failure" in caplog.text
-    assert "all 2 are made anew" in caplog.text
+    assert "all 2 are re-created" in caplog.text
 
 
 def test_a_vector_that_fails_too_often_is_an_error() -> None:
     with (
         running("same_step", [partial(CountEnv, fail_at=1)]) as manager,
-        pytest.raises(EnvError, match=r"an environment failed, 6 times in a row") as told,
+        pytest.raises(EnvError, match=r"an environment failed stepping, 6 times in a row") as told,
     ):
         steps_of(manager, 20)
     assert "planted failure at step 1" in str(told.value)

@@ -27,9 +27,10 @@ from fakes.env_managers import (
 )
 from fakes.environments import FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
 from hpcdi.env.create import create_env_manager
-from hpcdi.env.gym_manager import GymManager
-from hpcdi.env.gymnasium_env import GymnasiumEnv
+from hpcdi.env.gymnasium import GymnasiumEnv
+from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.toy import CountEnv
+from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, EnvError
 
 pytestmark = pytest.mark.usefixtures("env_helpers")
@@ -148,21 +149,20 @@ def test_all_managers_give_the_same_data_bit_by_bit(fn: Any) -> None:
 
 
 def test_the_type_takes_the_vectorised_form_where_there_is_one() -> None:
-    def manager(**cfg: Any) -> Any:
-        return create_env_manager(
-            {"type": "gymnasium", **cfg}, evaluate=False, seed=np.random.SeedSequence(0)
-        )
+    def backend(**cfg: Any) -> Any:
+        seed = np.random.SeedSequence(0)
+        return create_env_manager({"type": "gymnasium", **cfg}, evaluate=False, seed=seed)._backend
 
     counts = {"env_id": "hpcdi/Count-v0", "import_names": ["hpcdi.env.toy"]}
-    assert isinstance(manager(env_id="CartPole-v1"), GymManager)
-    assert isinstance(manager(**counts, vectorization="sync"), GymManager)
-    assert type(manager(**counts)).__name__ == "PoolManager"
+    assert isinstance(backend(env_id="CartPole-v1"), VectorEnvs)
+    assert isinstance(backend(**counts, vectorization="sync"), VectorEnvs)
+    assert isinstance(backend(**counts), SingleEnvs)
     child = {"manager": {"type": "subprocess"}}
-    assert type(manager(env_id="CartPole-v1", **child)).__name__ == "PoolManager"
+    assert isinstance(backend(env_id="CartPole-v1", **child), SingleEnvs)
     with pytest.raises(ConfigError, match=r"env.vectorization: must be 'auto'"):
-        manager(env_id="CartPole-v1", vectorization="sync", **child)
+        backend(env_id="CartPole-v1", vectorization="sync", **child)
     with pytest.raises(ConfigError, match=r"env.manager.auto_reset: cannot be false"):
-        manager(env_id="CartPole-v1", manager={"auto_reset": False})
+        backend(env_id="CartPole-v1", manager={"auto_reset": False})
 
 
 @pytest.mark.parametrize("key", ["step_timeout", "reset_timeout"])
@@ -295,7 +295,7 @@ def test_an_environment_whose_steps_all_fail_ends_the_run(form: str) -> None:
 def test_a_process_that_is_killed_from_outside() -> None:
     with running("forkserver", [COUNT] * 2) as manager:
         steps_of(manager, 2)
-        pids = [seat.pid for seat in manager._pool.seats]  # type: ignore[attr-defined]
+        pids = manager.child_pids
         os.kill(pids[0], signal.SIGKILL)
         (_, step), (_, after) = steps_of(manager, 2)
         assert step.abnormal is not None

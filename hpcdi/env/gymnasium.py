@@ -1,4 +1,4 @@
-"""Environments of gymnasium, by their id."""
+"""Gymnasium's environments, by their id."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.board import stored_dtype
+from hpcdi.env.base import EnvConfig, stored_dtype
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.imports import import_module, missing_module
@@ -30,7 +29,7 @@ _AUTORESET = {
 
 @ENV_REGISTRY.register("gymnasium", "gym")
 class GymnasiumEnv(Configurable):
-    """Makes gymnasium's vector environments; holds nothing itself."""
+    """Makes gymnasium's environments, single ones and vectors of them; never instantiated."""
 
     @dataclass(frozen=True)
     class Config(EnvConfig):
@@ -57,14 +56,14 @@ class GymnasiumEnv(Configurable):
 
     @classmethod
     def has_vector(cls, cfg: Any) -> bool:
-        """Whether a vector environment is wanted, and not a pool of single ones.
+        """Whether to step a vector environment, and not single ones.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
         if cfg.vectorization != "auto":
             return True
-        with _told(cfg.env_id):
+        with _config_errors(cfg.env_id):
             module, _, name = cfg.env_id.rpartition(":")
             if module:
                 importlib.import_module(module)
@@ -77,8 +76,8 @@ class GymnasiumEnv(Configurable):
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
-        import_module(cfg.import_names)  # in a child process nobody has
-        with _told(cfg.env_id):
+        import_module(cfg.import_names)  # again in a child process
+        with _config_errors(cfg.env_id):
             return gymnasium.make(cfg.env_id, **cfg.kwargs)
 
     @classmethod
@@ -90,7 +89,7 @@ class GymnasiumEnv(Configurable):
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
-        with _told(cfg.env_id):
+        with _config_errors(cfg.env_id):
             return gymnasium.make_vec(
                 cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs, **cfg.kwargs,
@@ -101,16 +100,16 @@ class GymnasiumEnv(Configurable):
         """Spaces of one environment.
 
         Raises:
-            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+            ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
 def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
-    """Spaces of one environment of a vector environment, which is closed.
+    """Spaces of one environment of a vector environment, which it closes.
 
     Raises:
-        ConfigError: they are of an unknown kind.
+        ConfigError: they are of another kind than `read_spaces` takes.
     """
     try:
         return read_spaces(vector.single_observation_space, vector.single_action_space, env_id)
@@ -119,10 +118,10 @@ def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
 
 
 def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
-    """What a policy must know of two of gymnasium's spaces.
+    """Shapes, dtype and bounds of a Box observation space and a Box or Discrete action space.
 
     Raises:
-        ConfigError: they are of an unknown kind.
+        ConfigError: they are of another kind.
     """
     if not isinstance(observation, gymnasium.spaces.Box):
         raise ConfigError(
@@ -144,8 +143,8 @@ def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
 
 
 @contextlib.contextmanager
-def _told(env_id: str) -> Iterator[None]:
-    """Say of what keeps an environment from being made which setting is wrong."""
+def _config_errors(env_id: str) -> Iterator[None]:
+    """Turn what keeps an environment from being made into the setting that is wrong."""
     try:
         yield
     except gymnasium.error.Error as error:

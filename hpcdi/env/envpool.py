@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.env.base import EnvConfig
-from hpcdi.env.gymnasium_env import spaces_of
+from hpcdi.env.gymnasium import spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.imports import import_module
@@ -24,10 +24,10 @@ from hpcdi.utils.registry import ENV_REGISTRY
 
 
 class EnvPoolVector(VectorEnv[Array, Array, Array]):
-    """EnvPool's environments as one of gymnasium's vector environments.
+    """EnvPool's environments behind gymnasium's interface of vector environments.
 
     EnvPool resets in the step after an episode's end: the action of that step does nothing, its
-    reward is 0. It takes its seed only when it is made, so a reset with a seed makes it anew.
+    reward is 0. It takes its seed only when it is created, so a reset with a seed re-creates it.
 
     Args:
         make: makes it from a seed.
@@ -54,7 +54,7 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
-        """Reset all; `options` are not known to EnvPool."""
+        """Reset all; EnvPool takes no `options`."""
         if options:
             raise ValueError(f"EnvPool takes no options: {options}")
         if seed is not None:
@@ -78,7 +78,7 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
 
 @ENV_REGISTRY.register("envpool")
 class EnvPoolEnv(Configurable):
-    """Makes EnvPool's environments; holds nothing itself."""
+    """Makes EnvPool's environments; never instantiated."""
 
     @dataclass(frozen=True)
     class Config(EnvConfig):
@@ -101,7 +101,7 @@ class EnvPoolEnv(Configurable):
 
     @classmethod
     def has_vector(cls, _cfg: Any) -> bool:
-        """EnvPool knows only whole pools."""
+        """Always: EnvPool has no single environments."""
         return True
 
     @classmethod
@@ -136,14 +136,14 @@ class EnvPoolEnv(Configurable):
         """Spaces of one environment.
 
         Raises:
-            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+            ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """EnvPool gives limits in float64 for float32 spaces, of which gymnasium warns."""
+    """EnvPool's float32 spaces have float64 bounds, of which gymnasium warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
         yield
