@@ -161,6 +161,22 @@ class EnvConfig(ComponentConfig):
         return iter(())
 
 
+@dataclass(frozen=True)
+class NamedEnvConfig(EnvConfig):
+    """Settings of an environment that a library makes by its id."""
+
+    env_id: str = setting(
+        "",
+        "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
+    )
+    kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
+
+    def problems(self) -> Iterator[Problem]:
+        """Demands the id."""
+        if not self.env_id:
+            yield Problem("env_id", f"is required: the id of a {self.type} environment")
+
+
 # ------------------------------------------------------------------------ with a manager's back-end
 
 
@@ -221,23 +237,18 @@ class Backend(Protocol):
         fails_as_one: one failing environment takes all others with it; the failure is reported as
             that of environment 0.
         waiting: bool [envs]; whether an environment takes an action in the next step.
-        observation: [envs, ...]; the policy acts on it next. A step never overwrites it.
+        observation: [envs, ...]; the policy acts on it next. A step never overwrites it. Of
+            battles a list with one for each environment.
     """
 
     env_num: int
     facts: EnvFacts | None
     fails_as_one: bool
     waiting: Array
-    observation: Array
+    observation: Any
 
-    def start(
-        self, starts: Mapping[int, EpisodeStart]
-    ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
-        """Have environments begin an episode, all at the same time; tries once.
-
-        Returns:
-            Of those that did: the first observation where it is an object, else None. And the
-            failures of the others.
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Have environments begin an episode, all at the same time; returns those that failed.
 
         Raises:
             ConfigError, EnvError: no retry would help.

@@ -14,9 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hpcdi.config.compat import Configurable
-from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.gymnasium import spaces_of
+from hpcdi.env.base import NamedEnvConfig
+from hpcdi.env.gymnasium import cannot_make, spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.imports import import_module
@@ -81,17 +80,14 @@ class EnvPoolEnv(Configurable):
     """Makes EnvPool's environments; never instantiated."""
 
     @dataclass(frozen=True)
-    class Config(EnvConfig):
+    class Config(NamedEnvConfig):
         """Settings of EnvPool's environments."""
 
         type: str = "envpool"
-        env_id: str = setting("", "EnvPool's id, e.g. CartPole-v1 or Pong-v5")
-        kwargs: dict[str, Any] = setting({}, "keyword arguments of envpool.make_gymnasium")
 
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
-            if not self.env_id:
-                yield Problem("env_id", "is required: the id of an EnvPool environment")
+            yield from super().problems()
             if getattr(self.manager, "type", "base") not in ("base", "gym"):
                 yield Problem(
                     "manager.type",
@@ -125,9 +121,7 @@ class EnvPoolEnv(Configurable):
         try:
             return EnvPoolVector(make, env_num)
         except (AssertionError, KeyError, ValueError) as error:
-            raise ConfigError(
-                [Problem("env.env_id", f"{cfg.env_id!r} cannot be made: {error}")]
-            ) from error
+            raise cannot_make(cfg.env_id, str(error)) from error
         except TypeError as error:
             raise ConfigError([Problem("env.kwargs", str(error))]) from error
 

@@ -18,12 +18,20 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import gymnasium
 import numpy as np
 
-from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EnvFn, EpisodeStart, stored_dtype
+from hpcdi.env.base import (
+    BackendStep,
+    BaseEnvTimestep,
+    EnvFacts,
+    EnvFailure,
+    EnvFn,
+    EpisodeStart,
+    stored_dtype,
+)
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
@@ -164,16 +172,6 @@ class EnvWorker(Protocol):
         ...
 
 
-class ObjectStep(NamedTuple):
-    """A battle's step; `first` is the next episode's first observation, None: none has begun."""
-
-    obs: list[Any]
-    reward: Array
-    done: bool
-    info: Any
-    first: Any
-
-
 class LocalWorker:
     """An environment in this process; it does a command when it is asked.
 
@@ -242,14 +240,17 @@ class LocalWorker:
         arrays.observation[row] = observation
         return info if wants_info else None
 
-    def play(self, next_seed: int | None, goes_on: bool, actions: list[Any]) -> ObjectStep:
-        """`step` of a battle: the players' actions come as objects, and so do the results."""
+    def play(
+        self, next_seed: int | None, goes_on: bool, actions: list[Any]
+    ) -> tuple[BaseEnvTimestep, Any]:
+        """`step` of a battle; returns the next episode's first observation, too, if it began."""
         obs, reward, done, info = self._env.step(actions)
         first = None
         if done and goes_on:
             self._on_reset()
             first = self._env.reset(seed=next_seed)
-        return ObjectStep(list(obs), np.asarray(reward, dtype=np.float32), bool(done), info, first)
+        rewards: Array = np.asarray(reward, dtype=np.float32)
+        return BaseEnvTimestep(list(obs), rewards, bool(done), info), first
 
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call the environment's method; see `call_method`."""
@@ -333,7 +334,7 @@ class SingleEnvs:
         self.workers, self.env_num = workers, len(workers)
         self.facts: EnvFacts | None = None
         self.waiting = np.zeros(self.env_num, dtype=bool)
-        self.observation: Array = np.empty(0)
+        self.observation: Any = [None] * self.env_num  # of battles; else an array
         self._has_arrays, self._is_shared = has_arrays, is_shared
         self._arrays: Any = None
 
@@ -351,9 +352,7 @@ class SingleEnvs:
                 failed[env] = failure
         return results, failed
 
-    def start(
-        self, starts: Mapping[int, EpisodeStart]
-    ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create environments that do not exist, and reset all of `starts`."""
         made, failed = self.perform({e: ("make",) for e, s in starts.items() if not s.exists})
         for env, facts in made.items():
@@ -364,7 +363,10 @@ class SingleEnvs:
         self.waiting[list(firsts)] = True
         if self._arrays is not None:
             self.observation = self._arrays.observation.copy()
-        return firsts, failed | not_reset
+        else:
+            for env, first in firsts.items():
+                self.observation[env] = first
+        return failed | not_reset
 
     def step(
         self,
@@ -398,6 +400,22 @@ class SingleEnvs:
             successor[ended] = arrays.final[ended]
             self.waiting[ended] = np.asarray(goes_on)[ended]
         return BackendStep(successor, reward, terminated, truncated, infos, failed)
+
+    def play(
+        self,
+        actions: Mapping[int, list[Any]],
+        *,
+        seeds: Sequence[int | None],
+        goes_on: Sequence[bool],
+    ) -> tuple[dict[int, BaseEnvTimestep], dict[int, EnvFailure]]:
+        """`step` of battles: timesteps of those that the players' actions name, and failures."""
+        played, failed = self.perform(
+            {env: ("play", seeds[env], goes_on[env], given) for env, given in actions.items()}
+        )
+        for env, (timestep, first) in played.items():
+            self.observation[env] = first if timestep.done else timestep.obs
+            self.waiting[env] = goes_on[env] or not timestep.done
+        return {env: timestep for env, (timestep, _) in played.items()}, failed
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; returns whether it has one, and what that returned."""

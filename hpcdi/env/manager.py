@@ -28,7 +28,7 @@ from hpcdi.env.base import (
     ManagerConfig,
     VectorStep,
 )
-from hpcdi.env.in_process import ObjectStep, SingleEnvs
+from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
@@ -249,15 +249,15 @@ class EnvManager(Closing, abc.ABC):
         """
         self._check_running()
         params = self._checked(reset_param)
-        retired = self._episodes.retired
         if reset_param is None:
-            starts = self._starts_of_all(params, exists=True)
-            self._begin({env: start for env, start in starts.items() if not retired[env]})
+            starts = self._starts_of_all({}, exists=True)
+        else:
+            starts = {env: self._start(env, param) for env, param in params.items()}
+        retired = self._episodes.retired
+        self._begin({env: start for env, start in starts.items() if not retired[env]})
+        if reset_param is None:
             self._count_from_zero()
         else:
-            self._begin(
-                {env: self._start_of(env, p) for env, p in params.items() if not retired[env]}
-            )
             self._episodes.drop(list(params))
 
     def restart_count(self) -> None:
@@ -283,13 +283,16 @@ class EnvManager(Closing, abc.ABC):
     # ---- stepping
 
     @property
-    @abc.abstractmethod
     def ready_obs(self) -> dict[int, Any]:
         """Observation of each environment that waits for an action.
 
         Raises:
             EnvError: the environments are not running.
         """
+        self._check_running()
+        backend = self._backend
+        ready = (backend.waiting & self._episodes.open).nonzero()[0].tolist()
+        return {env: backend.observation[env] for env in ready}
 
     @abc.abstractmethod
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
@@ -375,24 +378,15 @@ class EnvManager(Closing, abc.ABC):
 
     # ---- beginning episodes, and failing
 
-    def _begun(self, firsts: Mapping[int, Any]) -> None:
-        """Environments stand at the first observation of an episode; `firsts` if it is no array."""
-
-    def _begin(self, starts: Mapping[int, EpisodeStart]) -> dict[int, Any]:
+    def _begin(self, starts: Mapping[int, EpisodeStart]) -> None:
         """Have environments begin an episode; those that fail are tried again, or retired.
-
-        Returns:
-            Those that have begun: the first observation where it is an object, else None.
 
         Raises:
             EnvError: one failed too often, and may not be retired, or is the last one.
         """
-        firsts: dict[int, Any] = {}
         while starts:
-            begun, failed = self._backend.start(starts)
-            firsts.update(begun)
             retries: dict[int, EpisodeStart] = {}
-            for env, failure in failed.items():
+            for env, failure in self._backend.start(starts).items():
                 if self._tolerates(env, failure, "beginning an episode"):
                     self._warn(env, failure, "tried again")
                     start = starts.get(env, EpisodeStart(exists=True))
@@ -400,15 +394,9 @@ class EnvManager(Closing, abc.ABC):
             if retries:
                 wait_s(self._settings.retry_waiting_time)
             starts = retries
-        self._begun(firsts)
-        return firsts
 
-    def _recover(self, failed: Mapping[int, EnvFailure], dropped: int) -> dict[int, Any]:
-        """Have environments that failed in a step begin a new episode; returns as `_begin`.
-
-        Raises:
-            EnvError: one failed too often, and may not be retired, or is the last one.
-        """
+    def _recover(self, failed: Mapping[int, EnvFailure], dropped: int) -> None:
+        """Have environments that failed in a step begin a new episode; raises as `_begin`."""
         self._record.dropped += dropped
         starts: dict[int, EpisodeStart] = {}
         for env, failure in failed.items():
@@ -416,7 +404,7 @@ class EnvManager(Closing, abc.ABC):
                 retries = self._retries(env, EpisodeStart(exists=True), failure)
                 self._warn(env, failure, "reset" if retries[env].exists else "re-created")
                 starts |= retries
-        return self._begin(starts)
+        self._begin(starts)
 
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure
@@ -514,20 +502,16 @@ class EnvManager(Closing, abc.ABC):
         self, params: Mapping[int, Mapping[str, Any]], *, exists: bool
     ) -> dict[int, EpisodeStart]:
         """How all environments begin, with the parameters of some."""
-        starts = {}
-        for env, seed in enumerate(self._streams.all()):
-            param = params.get(env, {})
-            given = param.get("seed")
-            starts[env] = EpisodeStart(
-                seed if given is None else given, param.get("options"), exists
-            )
-        return starts
+        return {
+            env: self._start(env, {"seed": seed, **params.get(env, {})}, exists=exists)
+            for env, seed in enumerate(self._streams.all())
+        }
 
-    def _start_of(self, env: int, param: Mapping[str, Any]) -> EpisodeStart:
-        """How one environment begins that is reset by itself."""
-        given = param.get("seed")
-        seed = self._streams.one(env) if given is None else given
-        return EpisodeStart(seed, param.get("options"), exists=True)
+    def _start(self, env: int, param: Mapping[str, Any], *, exists: bool = True) -> EpisodeStart:
+        """How one environment begins; without a seed of its own it takes the next of its stream."""
+        seed = param.get("seed")
+        seed = self._streams.one(env) if seed is None else seed
+        return EpisodeStart(seed, param.get("options"), exists)
 
     def _goes_on(self) -> list[bool]:
         """Whether an episode follows where the running one ends: not after the last of a quota."""
@@ -545,18 +529,12 @@ class VectorManager(EnvManager):
     @property
     def observation(self) -> Array:
         """What the policy acts on next, [envs, ...]; a step makes a new array."""
-        return self._backend.observation
+        observation: Array = self._backend.observation
+        return observation
 
     def step_all(self, actions: Array) -> VectorStep:
         """Step all environments by actions [envs, ...]; `observation` moves on."""
         return self._advance(actions, wants_info=False)[0]
-
-    @property
-    def ready_obs(self) -> dict[int, Array]:
-        """See `EnvManager.ready_obs`."""
-        self._check_running()
-        waiting = self._backend.waiting & self._episodes.open
-        return {int(env): self.observation[env] for env in np.flatnonzero(waiting)}
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step all environments; returns the timesteps of those that wait.
@@ -628,28 +606,10 @@ class BattleManager(EnvManager):
 
     _backend: SingleEnvs
 
-    def __init__(
-        self,
-        backend: SingleEnvs,
-        settings: ManagerConfig | None = None,
-        *,
-        episode_num: int | None = None,
-        seed: np.random.SeedSequence,
-    ) -> None:
-        super().__init__(backend, settings, episode_num=episode_num, seed=seed)
-        self._waiting: dict[int, Any] = {}  # observations that wait for an action
-
     @property
     def players(self) -> int:
         """Players of one environment."""
         return self._facts().players
-
-    @property
-    def ready_obs(self) -> dict[int, Any]:
-        """Observations of each environment that waits: one for each player, or None."""
-        self._check_running()
-        is_open = self._episodes.open
-        return {env: self._waiting[env] for env in sorted(self._waiting) if is_open[env]}
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait, each by a list with an action or None for each player.
@@ -660,17 +620,23 @@ class BattleManager(EnvManager):
         """
         ready = self.ready_obs
         self._check_actions(actions, ready)
-        seeds, goes_on = self._streams.following(), self._goes_on()
-        played, failed = self._backend.perform(
-            {env: ("play", seeds[env], goes_on[env], list(actions[env])) for env in ready}
-        )
-        steps = {env: self._timestep(env, step) for env, step in played.items()}
+        played, failed = self._backend.play(
+            {env: list(actions[env]) for env in ready},
+            seeds=self._streams.following(), goes_on=self._goes_on(),
+        )  # fmt: skip
         self._record.good(list(played))
-        for env, first in self._recover(failed, len(failed)).items():
-            self._episodes.drop([env])
-            info = [{"abnormal": True} for _ in range(self.players)]
-            steps[env] = BaseEnvTimestep(first, np.zeros(self.players, np.float32), False, info)
-        return {env: steps[env] for env in ready if env in steps}
+        reward: Array = np.zeros((self.env_num, self.players), dtype=np.float32)
+        done, live = np.zeros((2, self.env_num), dtype=bool)
+        for env, step in played.items():
+            reward[env], done[env], live[env] = step.reward, step.done, True
+        self._episodes.add(reward, done, live)
+        self._episodes.drop(list(failed))
+        self._recover(failed, len(failed))
+        return {
+            env: self._abnormal(env) if env in failed else played[env]
+            for env in ready
+            if not self._episodes.retired[env]
+        }
 
     def random_action(self) -> dict[int, Any]:
         """Random legal actions of each environment that waits; the manager's seed decides them."""
@@ -682,22 +648,10 @@ class BattleManager(EnvManager):
             env: list(map(_legal, self.action_space, obs)) for env, obs in self.ready_obs.items()
         }
 
-    def _timestep(self, env: int, step: ObjectStep) -> BaseEnvTimestep:
-        """Count a good step, and go on to what is acted on next."""
-        here = np.arange(self.env_num) == env
-        reward: Array = np.zeros((self.env_num, self.players), dtype=np.float32)
-        reward[env] = step.reward
-        self._episodes.add(reward, here & step.done, here)
-        if not step.done:
-            self._waiting[env] = step.obs
-        elif step.first is not None:
-            self._waiting[env] = step.first
-        else:
-            del self._waiting[env]
-        return BaseEnvTimestep(step.obs, step.reward, step.done, step.info)
-
-    def _begun(self, firsts: Mapping[int, Any]) -> None:
-        self._waiting.update(firsts)
+    def _abnormal(self, env: int) -> BaseEnvTimestep:
+        infos = [{"abnormal": True} for _ in range(self.players)]
+        nothing = np.zeros(self.players, dtype=np.float32)
+        return BaseEnvTimestep(self._backend.observation[env], nothing, False, infos)
 
     def _count_from_zero(self) -> None:
         self._episodes.restart(self.players)

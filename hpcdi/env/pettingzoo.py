@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.gymnasium import read_spaces
+from hpcdi.env.base import NamedEnvConfig
+from hpcdi.env.gymnasium import cannot_make, read_spaces
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.imports import import_module
@@ -39,24 +39,15 @@ class PettingZooEnv(Configurable):
     """Makes PettingZoo's environments; never instantiated."""
 
     @dataclass(frozen=True)
-    class Config(EnvConfig):
+    class Config(NamedEnvConfig):
         """Settings of a PettingZoo environment."""
 
         type: str = "pettingzoo"
-        env_id: str = setting(
-            "", "PettingZoo's id, e.g. classic.connect_four_v3, or module:callable of your own"
-        )
-        kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
         api: str = setting(
             "auto",
             "all players act at once, or in turns (aec); auto: at once where there is a choice",
             choices=("auto", *_MAKERS),
         )
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            if not self.env_id:
-                yield Problem("env_id", "is required: the id of a PettingZoo environment")
 
     @classmethod
     def make_single(cls, cfg: Any) -> BattleEnv:
@@ -141,15 +132,8 @@ def _unmasked(space: Any) -> Any:
 
 
 def _cannot_make(env_id: str, reason: str) -> ConfigError:
-    return ConfigError(
-        [
-            Problem(
-                "env.env_id",
-                f"{env_id!r} cannot be made: {reason}; ids look like classic.connect_four_v3; "
-                "pip install 'hpcdi[battle]', and what the environment itself needs",
-            )
-        ]
-    )
+    advice = "pip install 'hpcdi[battle]', and what the environment itself needs"
+    return cannot_make(env_id, f"{reason}; ids look like classic.connect_four_v3; {advice}")
 
 
 # --------------------------------------------------------------------------------------- the shape

@@ -44,9 +44,7 @@ class VectorEnvs:
         self._make = make
         self._env: Any = None
 
-    def start(
-        self, starts: Mapping[int, EpisodeStart]
-    ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create the vector environment where it does not exist, and reset those of `starts`.
 
         Raises:
@@ -60,10 +58,10 @@ class VectorEnvs:
         except (ConfigError, EnvError):
             raise
         except Exception as error:  # whatever an environment raises is its failure
-            return {}, {0: EnvFailure.of(error)}
+            return {0: EnvFailure.of(error)}
         self.observation = self._stored(observation)
         self.waiting[list(starts)] = True
-        return dict.fromkeys(starts), {}
+        return {}
 
     def step(
         self,

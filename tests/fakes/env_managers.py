@@ -27,11 +27,13 @@ def vector_manager(
     env_num: int,
     episode_num: int | None = None,
     seed: int | np.random.SeedSequence = 0,
+    **settings: Any,
 ) -> VectorManager:
     """A manager of a vector environment."""
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    backend = VectorEnvs(make, env_num)
-    return VectorManager(backend, ManagerConfig(), episode_num=episode_num, seed=sequence)
+    return VectorManager(
+        VectorEnvs(make, env_num), ManagerConfig(**settings), episode_num=episode_num, seed=sequence
+    )
 
 
 @contextmanager
