@@ -1,5 +1,7 @@
 """Environments behind one contract. The only package that imports gymnasium, EnvPool, PettingZoo.
 
+Owns::
+
     create        builds a manager from a configuration (`create_env_manager`)
     base          the contract: timesteps, settings, and what a manager asks of its back-end
     manager       the manager: episode quotas, seeds, failures and retries, the seeds' API
@@ -8,6 +10,6 @@
     vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
     gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests
 
-May import: `config`, `utils`, `types`, `errors`. Autoreset modes, the two kinds of episode end and
-the ways of seeding are known in here and nowhere else. `README.md` says how to bring your own.
+May import: `config`, `utils`, `types`, `errors`. Why so: autoreset modes, the two kinds of episode
+end and the ways of seeding are known in here and nowhere else. `README.md`: bring your own.
 """
