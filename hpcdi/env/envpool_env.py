@@ -19,8 +19,7 @@ from hpcdi.env.base import EnvConfig
 from hpcdi.env.gymnasium_env import spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.utils.registry import ENV_REGISTRY, import_module
 
 
 class EnvPoolVector(VectorEnv[Array, Array, Array]):

@@ -18,8 +18,7 @@ from hpcdi.env.battle import BattleEnv, as_battle
 from hpcdi.env.gymnasium_env import read_spaces
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.utils.registry import ENV_REGISTRY, import_module
 
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdi.config.check import check_faults, check_over_ranks, check_serial
 from hpcdi.config.load import Compiled, compile_config, load
+from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import get_policy_cls

@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdi.config.fit import BINDING, SAME, differences, is_below, named
 from hpcdi.config.load import Compiled, load
+from hpcdi.config.resume_compat import BINDING, SAME, differences, is_below, named
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.store.atomic import sweep_temporary

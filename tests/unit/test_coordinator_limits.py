@@ -148,8 +148,8 @@ def test_files_are_needed_again_after_a_load() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"type": "naive"}, "draws from an 'advanced' buffer, not 'naive'"),
-        ({"frames": ["obs"]}, "for buffers that hold data themselves"),
+        ({"type": "naive"}, "needs an 'advanced' buffer, not 'naive'"),
+        ({"frames": ["obs"]}, "for buffers that hold the data themselves"),
         (limited(min=2.0, max=1.0), "is above max"),
     ],
 )

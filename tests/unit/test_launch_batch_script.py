@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.launch.submit.batch_script import TEXTS, BatchJob, script_file, slurm_body, slurm_options
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.config.load import load
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.launch.submit.job import (
     SubmitArguments,
@@ -160,7 +160,7 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
         (["slurm.nodes=0"], "slurm.nodes: must be at least 1, not 0"),
         (["--nodes", "many"], "slurm.nodes: must be an integer, not 'many'"),
         (["--launcher", "ssh"], "slurm.launcher: must be one of 'srun', 'mpirun', not 'ssh'"),
-        (["slurm.time=12:00:00"], "slurm.time: must be a text"),
+        (["slurm.time=12:00:00"], "slurm.time: must be a string"),
         (["--time", "noon"], "'noon' is no duration"),
         (["--ntasks-per-node", "2"], "a world of 2 ranks is too small"),
         (["slurm.partitoin=x"], "did you mean 'partition'?"),

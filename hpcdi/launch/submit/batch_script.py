@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.launch.time_limit import seconds_of
 from hpcdi.store.layout import RunLayout
 

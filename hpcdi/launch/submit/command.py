@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.flags import add_short_settings, experiment_of
 from hpcdi.launch.run_folder import read, short

@@ -24,7 +24,7 @@ from typing import Any
 
 import hpcdi
 from hpcdi.config.load import dump
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.experiment import load_experiment

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.config.load import load
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.launch.submit.batch_script import BatchJob, script_file, slurm_text
 from hpcdi.launch.submit.job import resolved

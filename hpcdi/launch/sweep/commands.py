@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcdi.config.load import compile_config
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.flags import at_least
