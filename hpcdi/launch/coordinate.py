@@ -105,12 +105,12 @@ def _tell_silent(silent: list[int], waited_s: float) -> None:
 
 def _snapshot_of(layout: Any) -> Any:
     """The newest snapshot, or None; curves after it are forgotten before anybody writes anew."""
-    from hpcdi.utils.log import forget_events_after
+    from hpcdi.utils.curves import drop_events_after
 
     if not resume.has_snapshot(layout):
         return None
     snapshot = resume.newest_snapshot(layout)
-    forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+    drop_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
     return snapshot
 
 

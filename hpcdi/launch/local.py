@@ -209,7 +209,9 @@ class Job:
             if resume.has_snapshot(RunLayout(self._path)):
                 sys.stderr.write(resume.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
-            from hpcdi.store.room import or_warn  # late: it loads what a launcher does not need
+            from hpcdi.store.disk_full import (
+                or_warn,  # late: it loads what a launcher does not need
+            )
 
             layout = RunLayout(self._path)
             end = partial(run_folder.end, layout, state, reason, exit_code, {})

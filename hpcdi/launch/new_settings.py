@@ -8,8 +8,8 @@ from hpcdi.config.fields import to_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch import run_folder
 from hpcdi.store.checkpoints import names
+from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.room import or_warn
 
 _EACH_S = 1.0
 

@@ -24,7 +24,7 @@ from hpcdi.launch.doctor.checks import CHECKS, Check
 from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, ranks_text
 from hpcdi.launch.doctor.rounds import Rounds
 from hpcdi.launch.environment import detect
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 pytestmark = pytest.mark.mpi(RANKS)
 LIMIT_S = 30.0

@@ -30,7 +30,7 @@ from hpcdi.launch.doctor.files import place_of
 from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, over_hosts, ranks_text, together
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]

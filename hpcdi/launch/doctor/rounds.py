@@ -24,7 +24,7 @@ from hpcdi.launch.doctor.files import Place, place_of
 from hpcdi.launch.doctor.report import FAIL, Finding, ranks_text
 from hpcdi.launch.doctor.world import judge_launcher, nccl_members
 from hpcdi.launch.environment import LaunchEnvironment
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 LAUNCHER = "launcher"
 _HELLO_LIMIT_S = 120.0

@@ -62,7 +62,7 @@ def serial(arguments: SerialArguments) -> int:
 def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int) -> int:
     """Build the run, see it through, say how it ended."""
     from hpcdi.launch.serial.run import SerialRun
-    from hpcdi.store.room import or_warn
+    from hpcdi.store.disk_full import or_warn
     from hpcdi.utils.log import LOGGER, say
     from hpcdi.worker.fault import FAULTS
 

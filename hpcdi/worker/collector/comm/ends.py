@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hpcdi.comm.messages import Message, StopRequest
 from hpcdi.errors import EXIT_FAILED
-from hpcdi.store.room import DiskPatience
+from hpcdi.store.disk_full import DiskPatience
 
 _LAST_TRIES_S = 2.0
 """At the end of a run, what finds no room on the disk for so long is lost."""
