@@ -32,7 +32,7 @@ from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import AppendFile, is_full, shortage
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
-from hpcdi.worker.learner.comm.policy_outlet import PolicyFile
+from hpcdi.worker.learner.comm.policy_publisher import PolicyFile
 
 LIMIT_S = 30.0
 
