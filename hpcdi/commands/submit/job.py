@@ -36,8 +36,8 @@ from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.time_limit import seconds_of
-from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import write_json, write_text
 from hpcdi.store.layout import RunLayout
 
