@@ -144,7 +144,7 @@ class SystemConfig:
 class SlurmConfig:
     """Resources and set-up of the batch job of `hpcdi submit`; other commands do not read it."""
 
-    partition: str = setting("", "partition (a queue of PBS or LSF); empty: the site's default")
+    partition: str = setting("", "partition, or several: a,b; empty: the site's default")
     account: str = setting("", "account that pays; empty: the user's default")
     qos: str = setting("", "quality of service; empty: the default")
     constraint: str = setting("", "features that nodes must have, such as a100|h100")

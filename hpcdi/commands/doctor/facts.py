@@ -13,8 +13,8 @@ from pathlib import Path
 
 import hpcdi
 from hpcdi.comm.plain import sendable
+from hpcdi.launch.placement import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions
-from hpcdi.launch.topology import thread_variables
 
 OPTIONAL_PACKAGES = (
     "numba", "isal", "hdf5plugin", "imageio_ffmpeg", "envpool", "pettingzoo", "onnx",

@@ -13,7 +13,7 @@ from hpcdi.commands.doctor.quota import Quota, judge_quotas
 from hpcdi.commands.doctor.report import FAIL, OK, WARN, Finding, ranks_text, together
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
-from hpcdi.launch.topology import learner_count
+from hpcdi.launch.placement import learner_count
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.probe import Space

@@ -13,8 +13,7 @@ from typing import Any
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, CheckpointError
-from hpcdi.launch.new_settings import NewSettings
-from hpcdi.launch.resume import has_snapshot, newest_snapshot
+from hpcdi.launch.resume import NewSettings, has_snapshot, newest_snapshot
 from hpcdi.launch.serial.parts import PartsMaker, load_student_state, student_state
 from hpcdi.launch.serial.pipeline import SerialPipeline, Student
 from hpcdi.store.atomic import write_json
