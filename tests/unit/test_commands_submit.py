@@ -140,7 +140,7 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
         (["--nodes", "many"], "slurm.nodes: must be an integer, not 'many'"),
         (["--launcher", "ssh"], "slurm.launcher: must be one of 'srun', 'mpirun', not 'ssh'"),
         (["slurm.time=12:00:00"], "slurm.time: must be a string"),
-        (["--time", "noon"], "'noon' is no duration"),
+        (["--time", "noon"], "'noon' is not a duration"),
         (["--ntasks-per-node", "2"], "a world of 2 ranks is too small"),
         (["slurm.partitoin=x"], "did you mean 'partition'?"),
     ],
