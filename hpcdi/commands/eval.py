@@ -25,9 +25,9 @@ from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import evaluation_goal
 from hpcdi.policy.random import RandomPolicy
-from hpcdi.utils.jsonable import jsonable
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
+from hpcdi.utils.nested import jsonable
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,

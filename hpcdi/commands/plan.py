@@ -10,11 +10,12 @@ from typing import Any
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.placement import Place, roles_of
-from hpcdi.launch.topology import (
+from hpcdi.launch.placement import (
+    Place,
     check_world,
     default_world_size,
     learner_count,
+    roles_of,
     threads_of,
     working_collectors,
 )

@@ -30,7 +30,7 @@ from hpcdi.commands.run_status import GOES_WELL, RunStatus
 from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
 from hpcdi.commands.sweep_folder import WAITING, Sweep, keep, look, make, read, to_start
 from hpcdi.config.load import compile_config, load
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.run_folder import short

@@ -15,8 +15,8 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.policy.dict_adapter import DictAgent, object_column
+from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
