@@ -114,7 +114,8 @@ class DictAgent:
             if own is not None and self.is_battle:
                 self._end_turn(player, env)
         column = object_column(made, self._env_num)
-        return {"transition": column}, mask_of(made, self._env_num), mask_of(ended, self._env_num)
+        live = mask_of(made, self._env_num) if self.is_battle else step.live
+        return {"transition": column}, live, mask_of(ended, self._env_num)
 
     def forget(self, step: Any) -> None:
         """Reset the policies for environments whose episode ended or failed in a step."""

@@ -22,14 +22,14 @@ from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.loop import ColumnAgent, Loop
-from hpcdi.worker.collector.recorder import PieceRecorder, Recorder
+from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def recorder(env_num: int, length: int) -> PieceRecorder:
+def recorder(env_num: int, length: int) -> TrajectoryRecorder:
     """Samples are the transitions, which are plain numbers; each is told its piece's length."""
-    return PieceRecorder(
+    return TrajectoryRecorder(
         env_num,
         length,
         lambda piece: [{**transition, "piece": len(piece)} for transition in piece],
@@ -37,7 +37,7 @@ def recorder(env_num: int, length: int) -> PieceRecorder:
 
 
 def record(
-    taken: PieceRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
+    taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
 ) -> None:
     """One environment answers."""
     env_num = len(taken._open.held)
@@ -47,7 +47,9 @@ def record(
     taken.record({"transition": column}, at & (not abnormal), at & done, failed)
 
 
-def items_of(taken: PieceRecorder, policy_version: int = 0) -> list[tuple[int, int, list[int]]]:
+def items_of(
+    taken: TrajectoryRecorder, policy_version: int = 0
+) -> list[tuple[int, int, list[int]]]:
     """Environment, episode and observations of each item."""
     segment = taken.cut(None, policy_version)
     assert segment is not None
@@ -121,7 +123,7 @@ def test_nothing_recorded_is_nothing_cut() -> None:
 
 def test_pieces_without_samples_are_left_out() -> None:
     """A policy may need more than a piece holds."""
-    taken = PieceRecorder(
+    taken = TrajectoryRecorder(
         1, 2, lambda piece: [{"obs": one["obs"]} for one in piece] if len(piece) == 2 else []
     )
     record(taken, 0, 0, done=True)
@@ -146,13 +148,13 @@ def dqn(n: int) -> Any:
     return create_policy(cfg, ["collect"], seed=np.random.SeedSequence(0))
 
 
-def dict_loop(envs: Any, policy: Any, taken: PieceRecorder | None) -> Loop:
+def dict_loop(envs: Any, policy: Any, taken: TrajectoryRecorder | None) -> Loop:
     """As a parallel collector makes it for a policy that knows no columns."""
     return Loop(DictEnvs(envs), DictAgent(policy, envs.env_num, to_tensors), [taken])
 
 
-def pieces_of(envs: Any, policy: Any) -> PieceRecorder:
-    return PieceRecorder(envs.env_num, 100, policy.get_train_sample)
+def pieces_of(envs: Any, policy: Any) -> TrajectoryRecorder:
+    return TrajectoryRecorder(envs.env_num, 100, policy.get_train_sample)
 
 
 def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, ...]]:

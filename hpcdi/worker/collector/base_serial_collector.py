@@ -26,7 +26,7 @@ from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_trans
 from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.learners_group import sum_over_ranks
 from hpcdi.worker.collector.loop import Act, Loop
-from hpcdi.worker.collector.recorder import PieceRecorder
+from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
 __all__ = [
     "CachePool",
@@ -83,7 +83,7 @@ class SerialCollectorConfig(ComponentConfig):
 class SerialCollector(Closing, ISerialCollector):
     """What the serial collectors share: environments, policies, counters and the stepping loop.
 
-    They differ in how much of an episode makes a piece (`_recorders`) and when they stop
+    They differ in how much of an episode makes a trajectory (`_recorders`) and when they stop
     (`collect`).
 
     Args:
@@ -179,7 +179,7 @@ class SerialCollector(Closing, ISerialCollector):
         return self._policy
 
     @abstractmethod
-    def _recorders(self) -> list[PieceRecorder | None]:
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
         """Recorders of the players' transitions; None: a player's are not kept."""
 
     def _checked_policy(self, policy: Any) -> Any:
@@ -387,7 +387,7 @@ def marked(samples: list[Transition], train_iter: int, **more: int) -> list[Tran
     return [{**sample, "collect_iter": train_iter, **more} for sample in samples]
 
 
-def piece_length(policy: Any, target: int, env_num: int) -> float:
+def trajectory_length(policy: Any, target: int, env_num: int) -> float:
     """Transitions that the policy makes samples of at once: an environment's share of the target.
 
     At least its ``unroll_len``; without end, up to whole episodes, where its settings say

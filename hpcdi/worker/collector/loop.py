@@ -18,7 +18,7 @@ from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.nested import to_tensors
 from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.recorder import PieceRecorder, Recorder
+from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 Act = Callable[[Array, Settings], Columns]
 
@@ -80,7 +80,7 @@ class Loop:
         self,
         envs: Any,
         agent: Agent,
-        recorders: Sequence[Recorder | PieceRecorder | None] = (),
+        recorders: Sequence[Recorder | TrajectoryRecorder | None] = (),
     ) -> None:
         self.envs, self.agent = envs, agent
         self.recorders: list[Any] = list(recorders)
@@ -163,5 +163,5 @@ def collect_loop(envs: Any, policy: Any, length: int | None) -> Loop:
         kept = [Recorder(envs.env_num, length, actor)] if length else []
         return Loop(envs, ColumnAgent(actor), kept)
     agent = DictAgent(policy, envs.env_num, to_tensors)
-    pieces = [PieceRecorder(envs.env_num, length, policy.get_train_sample)] if length else []
-    return Loop(DictEnvs(envs, counts=False), agent, pieces)
+    recorder = TrajectoryRecorder(envs.env_num, length, policy.get_train_sample) if length else None
+    return Loop(DictEnvs(envs, counts=False), agent, [recorder])

@@ -50,7 +50,7 @@ class Recorder:
         self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of its episode
         self._running = np.zeros(env_num, dtype=np.int64)  # number of the running episode
         self._begun = np.zeros(env_num, dtype=np.int64)  # its first row
-        self._last_observations: dict[tuple[int, int], Array] = {}  # of ended episodes, by row, env
+        self._finals: list[tuple[int, Array, Array]] = []  # row, envs, observations after ends
         self._rows = 0
 
     @property
@@ -94,10 +94,11 @@ class Recorder:
             self._columns[name][row] = column
         self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
         self.held += live
-        for env in (ended & live).nonzero()[0].tolist():
+        over = (ended & live).nonzero()[0]
+        if over.size:
             if successor is not None:
-                self._last_observations[row, env] = successor[env].copy()
-            self._begin_episode(env)
+                self._finals.append((row, over, successor[over]))
+            self._begin_episodes(over)
         if failed is not None:
             for env in failed.nonzero()[0].tolist():
                 self.drop(env)
@@ -107,11 +108,11 @@ class Recorder:
         rows = slice(int(self._begun[env]), self._rows)
         self.held[env] -= np.count_nonzero(self._live[rows, env])
         self._live[rows, env] = False
-        self._begin_episode(env)
+        self._begin_episodes(env)
 
-    def _begin_episode(self, env: int) -> None:
-        self._begun[env] = self._rows
-        self._running[env] += 1
+    def _begin_episodes(self, envs: int | Array) -> None:
+        self._begun[envs] = self._rows
+        self._running[envs] += 1
 
     def take(self, next_observation: Array) -> Items | None:
         """Take everything, environment by environment.
@@ -179,9 +180,12 @@ class Recorder:
         table["env_id"] = of
         table["episode_id"] = self._episode[at, of] * len(self.held) + of
         last_observation = next_observation[of]
-        for item in np.flatnonzero(ended[last]).tolist():
-            key = int(at[item]), int(of[item])
-            last_observation[item] = self._last_observations.pop(key)
+        if self._finals:
+            rows = np.concatenate([np.full(len(envs), row) for row, envs, _ in self._finals])
+            envs = np.concatenate([envs for _, envs, _ in self._finals])
+            finals = np.concatenate([observation for _, _, observation in self._finals])
+            last_observation[ended[last]] = finals[np.lexsort((rows, envs))]
+            self._finals.clear()
         columns = {name: column[row, env] for name, column in self._columns.items()}
         return Items(columns, table, last_observation)
 
@@ -206,8 +210,8 @@ class Recorder:
         self._episode = moved(self._episode)
 
 
-class Piece(NamedTuple):
-    """Consecutive transitions of one episode, as samples that a policy made of them."""
+class Trajectory(NamedTuple):
+    """Consecutive transitions of one episode, as the samples that a policy made of them."""
 
     env: int
     episode: int
@@ -215,10 +219,10 @@ class Piece(NamedTuple):
     transitions: int
 
 
-class PieceRecorder:
-    """Records transitions of a policy of dicts, and has it make samples of each finished piece.
+class TrajectoryRecorder:
+    """Records transitions of a policy of dicts, which makes samples of each finished trajectory.
 
-    A piece is finished when its episode ends, or when it has `length` transitions.
+    A trajectory is finished when its episode ends, or when it has `length` transitions.
 
     Args:
         env_num: environments.
@@ -235,11 +239,11 @@ class PieceRecorder:
         self.length = length
         self._make_samples = make_samples
         self._open = Recorder(env_num)
-        self._finished: list[Piece] = []
+        self._finished: list[Trajectory] = []
 
     @property
     def open_transitions(self) -> int:
-        """Transitions of unfinished pieces."""
+        """Transitions of unfinished trajectories."""
         return int(self._open.held.sum())
 
     @property
@@ -250,7 +254,7 @@ class PieceRecorder:
     @property
     def is_full(self) -> bool:
         """Whether it must be cut before the next step: it holds `length` steps of all envs."""
-        held = self.open_transitions + sum(piece.transitions for piece in self._finished)
+        held = self.open_transitions + sum(trajectory.transitions for trajectory in self._finished)
         return held >= self.length * len(self._open.held)
 
     @property
@@ -271,33 +275,35 @@ class PieceRecorder:
         due = live & (ended | (self._open.held >= self.length))
         self._finish(due)
 
-    def take(self, most: int | None = None) -> list[Piece]:
-        """Take the finished pieces, oldest first, at most so many."""
+    def take(self, most: int | None = None) -> list[Trajectory]:
+        """Take the finished trajectories, oldest first, at most so many."""
         taken = self._finished[:most]
         self._finished = self._finished[len(taken) :]
         return taken
 
     def finish_all(self) -> None:
-        """Finish all pieces, however short they are."""
+        """Finish all trajectories, however short they are."""
         self._finish(self._open.held > 0)
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
         """Take everything as a segment of samples; None where there are none."""
         self.finish_all()
-        pieces = [piece for piece in self.take() if piece.samples]
-        if not pieces:
+        cut = [trajectory for trajectory in self.take() if trajectory.samples]
+        if not cut:
             return None
-        table = np.zeros(len(pieces), dtype=ITEM_DTYPE)
-        table["item_len"] = [len(piece.samples) for piece in pieces]
+        table = np.zeros(len(cut), dtype=ITEM_DTYPE)
+        table["item_len"] = [len(trajectory.samples) for trajectory in cut]
         table["item_start"] = np.cumsum(table["item_len"]) - table["item_len"]
         table["policy_version"] = policy_version
-        table["env_id"] = [piece.env for piece in pieces]
-        table["episode_id"] = [piece.episode for piece in pieces]
-        return Segment(stack_columns([one for piece in pieces for one in piece.samples]), table)
+        table["env_id"] = [trajectory.env for trajectory in cut]
+        table["episode_id"] = [trajectory.episode for trajectory in cut]
+        return Segment(
+            stack_columns([one for trajectory in cut for one in trajectory.samples]), table
+        )
 
     def _finish(self, envs: Array) -> None:
         for env in envs.nonzero()[0].tolist():
             columns, episode = self._open.take_one(env)
             transitions = columns["transition"].tolist()
             samples = self._make_samples(transitions)
-            self._finished.append(Piece(env, episode, samples, len(transitions)))
+            self._finished.append(Trajectory(env, episode, samples, len(transitions)))

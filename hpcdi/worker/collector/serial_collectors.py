@@ -22,10 +22,10 @@ from hpcdi.worker.collector.base_serial_collector import (
     SerialCollectorConfig,
     attribute_of,
     marked,
-    piece_length,
+    trajectory_length,
 )
 from hpcdi.worker.collector.loop import Act, ColumnAgent, Loop, columnar_actor
-from hpcdi.worker.collector.recorder import Piece, PieceRecorder, Recorder
+from hpcdi.worker.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")
@@ -57,7 +57,7 @@ class SampleSerialCollector(SerialCollector):
         Args:
             n_sample: how many; default: the policy's attribute ``n_sample``.
             train_iter: train iterations of the policy; marked on each sample as ``collect_iter``.
-            drop_extra: return exactly `n_sample`: further samples of the last pieces are lost.
+            drop_extra: return exactly `n_sample`: further samples are lost.
             random_collect: act at random, to fill a buffer before learning begins.
             record_random_collect: count and report such steps like others.
             policy_kwargs: for the policy's ``forward``, e.g. ``{"eps": 0.1}``.
@@ -68,22 +68,22 @@ class SampleSerialCollector(SerialCollector):
         """
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs, self._act_at_random if random_collect else None)
-        (pieces,) = call.loop.recorders
-        pieces.length = piece_length(self._policy, target, self._env.env_num)
+        (recorder,) = call.loop.recorders
+        recorder.length = trajectory_length(self._policy, target, self._env.env_num)
         on_policy = bool(attribute_of(self._policy, "on_policy", False))
         unroll, may_cut = int(attribute_of(self._policy, "unroll_len", 1)), on_policy
         samples: list[Transition] = []
         for _ in call.steps():
-            samples += _samples_of(pieces, train_iter, level_seeds)
-            if may_cut and len(samples) + pieces.open_transitions // unroll >= target:
-                may_cut = False  # once: pieces that are too short may make no sample
-                pieces.finish_all()
-                samples += _samples_of(pieces, train_iter, level_seeds)
+            samples += _samples_of(recorder, train_iter, level_seeds)
+            if may_cut and len(samples) + recorder.open_transitions // unroll >= target:
+                may_cut = False  # once: trajectories that are too short may make no sample
+                recorder.finish_all()
+                samples += _samples_of(recorder, train_iter, level_seeds)
             if len(samples) >= target:
                 break
         if on_policy:  # another policy acts from here on
-            pieces.finish_all()
-            samples += _samples_of(pieces, train_iter, level_seeds)
+            recorder.finish_all()
+            samples += _samples_of(recorder, train_iter, level_seeds)
         if record_random_collect or not random_collect:
             call.report(self._report, len(samples), train_iter)
         else:
@@ -137,8 +137,8 @@ class SampleSerialCollector(SerialCollector):
         call.report(self._report, made, train_iter)
         return concatenate_columns(parts)
 
-    def _recorders(self) -> list[PieceRecorder | None]:
-        return [PieceRecorder(self._env.env_num, 1, self._policy.get_train_sample)]
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        return [TrajectoryRecorder(self._env.env_num, 1, self._policy.get_train_sample)]
 
     def _act_at_random(self, observation: Array, _setting: Settings) -> Columns:
         actions = self._env.random_action()
@@ -194,14 +194,14 @@ class EpisodeSerialCollector(SerialCollector):
             self.reset_policy()
             each = math.ceil(target / self._env.env_num)
         call = self._begin(policy_kwargs)
-        (pieces,) = call.loop.recorders
+        (recorder,) = call.loop.recorders
         episodes: list[list[Transition]] = []
         taken: Counter[int] = Counter()
         for _ in call.steps():
-            for piece in pieces.take(target - len(episodes) if each == target else None):
-                if taken[piece.env] < each and len(episodes) < target:
-                    taken[piece.env] += 1
-                    episodes.append(self._finished(piece, train_iter))
+            for trajectory in recorder.take(target - len(episodes) if each == target else None):
+                if taken[trajectory.env] < each and len(episodes) < target:
+                    taken[trajectory.env] += 1
+                    episodes.append(self._finished(trajectory, train_iter))
             if len(episodes) >= target:
                 break
         call.report(self._report, sum(map(len, episodes)), train_iter)
@@ -209,17 +209,17 @@ class EpisodeSerialCollector(SerialCollector):
             return [sample for episode in episodes for sample in episode]
         return episodes
 
-    def _finished(self, piece: Piece, train_iter: int) -> list[Transition]:
+    def _finished(self, trajectory: Trajectory, train_iter: int) -> list[Transition]:
         """An episode as it is returned."""
-        episode = piece.samples
+        episode = trajectory.samples
         if self._cfg.reward_shaping:
-            episode = self._env.reward_shaping(piece.env, episode)
+            episode = self._env.reward_shaping(trajectory.env, episode)
         if self._cfg.get_train_sample:
             episode = self._policy.get_train_sample(episode)
         return marked(episode, train_iter)
 
-    def _recorders(self) -> list[PieceRecorder | None]:
-        return [PieceRecorder(self._env.env_num, math.inf, list)]
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        return [TrajectoryRecorder(self._env.env_num, math.inf, list)]
 
 
 class BattleSerialCollector(SerialCollector):
@@ -268,26 +268,26 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         target = self._target(n_sample, "n_sample")
         call = self._begin(policy_kwargs)
         recorders = call.loop.recorders
-        kept = [(player, pieces) for player, pieces in enumerate(recorders) if pieces is not None]
-        for player, pieces in kept:
-            pieces.length = piece_length(self._policy[player], target, self._env.env_num)
+        kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
+        for player, recorder in kept:
+            recorder.length = trajectory_length(self._policy[player], target, self._env.env_num)
         samples: list[list[Transition]] = [[] for _ in recorders]
         for _ in call.steps():
-            for player, pieces in kept:
-                samples[player] += _samples_of(pieces, train_iter)
+            for player, recorder in kept:
+                samples[player] += _samples_of(recorder, train_iter)
             if all(len(samples[player]) >= target for player, _ in kept):
                 break
-        for player, pieces in kept:
+        for player, recorder in kept:
             if attribute_of(self._policy[player], "on_policy", False):
-                pieces.finish_all()  # another policy acts from here on
-                samples[player] += _samples_of(pieces, train_iter)
+                recorder.finish_all()  # another policy acts from here on
+                samples[player] += _samples_of(recorder, train_iter)
         returns, lengths = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
         return [own[:last] for own in samples], _by_player(returns, lengths, len(samples))
 
-    def _recorders(self) -> list[PieceRecorder | None]:
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
-            PieceRecorder(self._env.env_num, 1, policy.get_train_sample)
+            TrajectoryRecorder(self._env.env_num, 1, policy.get_train_sample)
             if attribute_of(policy, "collect_data", True)
             else None
             for policy in self._policy
@@ -328,11 +328,11 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         target = self._episode_target(n_episode)
         call = self._begin(policy_kwargs)
         for _ in call.steps():
-            if min(pieces.finished for pieces in call.loop.recorders) >= target:
+            if min(recorder.finished for recorder in call.loop.recorders) >= target:
                 break
         data: list[list[Any]] = [
-            [marked(piece.samples, train_iter) for piece in pieces.take(target)]
-            for pieces in call.loop.recorders
+            [marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
+            for recorder in call.loop.recorders
         ]
         count = max(sum(map(len, own)) for own in data)
         returns, lengths = call.report(self._report, count, train_iter)
@@ -340,10 +340,10 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             data = [[sample for episode in own for sample in episode] for own in data]
         return data, _by_player(returns, lengths, len(data))
 
-    def _recorders(self) -> list[PieceRecorder | None]:
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
         wants_samples = self._cfg.get_train_sample
         return [
-            PieceRecorder(
+            TrajectoryRecorder(
                 self._env.env_num, math.inf, policy.get_train_sample if wants_samples else list
             )
             for policy in self._policy
@@ -351,13 +351,13 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
 
 def _samples_of(
-    pieces: PieceRecorder, train_iter: int, level_seeds: Mapping[int, int] | None = None
+    recorder: TrajectoryRecorder, train_iter: int, level_seeds: Mapping[int, int] | None = None
 ) -> list[Transition]:
-    """Samples of the finished pieces, marked with their origin."""
+    """Samples of the finished trajectories, marked with their origin."""
     samples = []
-    for piece in pieces.take():
-        level = {} if level_seeds is None else {"seed": level_seeds[piece.env]}
-        samples += marked(piece.samples, train_iter, **level)
+    for trajectory in recorder.take():
+        level = {} if level_seeds is None else {"seed": level_seeds[trajectory.env]}
+        samples += marked(trajectory.samples, train_iter, **level)
     return samples
 
 
