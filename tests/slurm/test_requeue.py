@@ -58,7 +58,7 @@ def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) ->
     job.until(lambda: cluster.run(*listed) == "")
     assert job.state == "CANCELLED"
     assert job.restarts == 0
-    assert "is to go on" not in cluster.hpcdi("status", job.run_dir, code=None)
+    assert "will resume" not in cluster.hpcdi("status", job.run_dir, code=None)
 
 
 def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
