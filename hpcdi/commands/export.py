@@ -125,13 +125,8 @@ def _module_of(ready: ReadyPolicy) -> Any:
         return ready.mode.get_attribute("export_module")
     except NotImplementedError as error:
         raise PolicyError(
-<<<<<<< HEAD
-            f"a policy of type {ready.config.policy.type!r} does not say what is to be exported: "
-            "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
-=======
             f"a policy of type {ready.config.policy.type!r} cannot be exported: "
-            "its class needs a method _get_export_module(), see hpcdi.policy.acting"
->>>>>>> wt-commands2
+            "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
         ) from error
 
 
