@@ -280,12 +280,6 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         for fault in config.fault
         if fault.role == "serial"
     ]
-    if getattr(config.policy.other.replay_buffer, "frames", ()):
-        message = (
-            "is for buffers that hold the data themselves; in a run over several ranks, shards "
-            "hold them and rank 0 their index"
-        )
-        problems.append(Problem("policy.other.replay_buffer.frames", message))
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
     return problems
