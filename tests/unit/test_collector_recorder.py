@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -467,6 +470,40 @@ def test_an_abnormal_step_drops_the_open_piece() -> None:
     record(taken, 0, 3, done=True, abnormal=True)
     record(taken, 0, 4)
     assert trajectories_of(taken) == [(0, 0, [0, 1]), (1, 1, [10, 11]), (0, 2, [4]), (1, 1, [12])]
+
+
+def test_whole_episodes_of_any_length_in_bounded_memory() -> None:
+    """While a long episode runs, another environment has many short ones and fails now and then."""
+    taken = TrajectoryRecorder(2, math.inf, list)
+    for step in range(1000):
+        record(taken, 0, step, done=step == 999)
+        record(taken, 1, step, done=step % 3 == 2, abnormal=step % 100 == 99)
+    episodes = [(one.env, [item["obs"] for item in one.samples]) for one in taken.take()]
+    assert [obs for env, obs in episodes if env == 0] == [list(range(1000))]
+    short = [obs for env, obs in episodes if env == 1]
+    assert all(obs == list(range(obs[0], obs[0] + len(obs))) for obs in short)
+    assert [obs[-1] for obs in short] == [s for s in range(1000) if s % 3 == 2 and s % 100 != 99]
+    assert len({one.episode for one in taken.take()}) == 0
+    for step in range(10_000):  # it never is empty
+        record(taken, step % 2, step, done=step % 20 < 2)
+    assert len(taken._open._live) <= 2048
+
+
+def test_objects_that_were_taken_or_dropped_are_not_kept_alive() -> None:
+    class Item(dict[str, int]):
+        pass
+
+    taken = TrajectoryRecorder(2, math.inf, list)
+    items = [Item(obs=k) for k in range(4)]
+    alive = [weakref.ref(item) for item in items]
+    for item, done, abnormal in zip(items, (False, True, False, False), (0, 0, 0, 1), strict=True):
+        at = np.array([True, False])
+        columns = {"transition": object_column({0: item}, 2)}
+        taken.record(columns, at & (not abnormal), at & done, at if abnormal else None)
+    del items, item, columns
+    taken.take()
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None, None, alive[3]()]
 
 
 def test_nothing_recorded_is_nothing_cut() -> None:
