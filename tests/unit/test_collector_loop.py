@@ -1,4 +1,4 @@
-"""Recording transition by transition: for policies that know no columns."""
+"""The stepping loop by policies of columns and of dicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.dict_adapter import DictAgent, object_column
+from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
@@ -25,114 +25,6 @@ from hpcdi.worker.collector.loop import ColumnAgent, Loop
 from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
-def recorder(env_num: int, length: int) -> TrajectoryRecorder:
-    """Samples are the transitions, which are plain numbers; each is told its piece's length."""
-    return TrajectoryRecorder(
-        env_num,
-        length,
-        lambda piece: [{**transition, "piece": len(piece)} for transition in piece],
-    )
-
-
-def record(
-    taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
-) -> None:
-    """One environment answers."""
-    env_num = len(taken._open.held)
-    at = np.arange(env_num) == env
-    column = object_column({env: {"obs": obs, "action": obs}}, env_num)
-    failed = at if abnormal else None
-    taken.record({"transition": column}, at & (not abnormal), at & done, failed)
-
-
-def items_of(
-    taken: TrajectoryRecorder, policy_version: int = 0
-) -> list[tuple[int, int, list[int]]]:
-    """Environment, episode and observations of each item."""
-    segment = taken.cut(None, policy_version)
-    assert segment is not None
-    assert segment.tail_rows == 0
-    assert (segment.items["policy_version"] == policy_version).all()
-    obs = segment.columns["obs"]
-    items = []
-    for item in segment.items:
-        rows = slice(item["item_start"], item["item_start"] + item["item_len"])
-        assert (segment.columns["piece"][rows] == item["item_len"]).all()
-        items.append((int(item["env_id"]), int(item["episode_id"]), obs[rows].tolist()))
-    return items
-
-
-def test_pieces_end_with_the_episode_and_at_the_length() -> None:
-    taken = recorder(env_num=2, length=3)
-    for obs in range(4):
-        record(taken, 0, obs, done=obs == 0)
-        record(taken, 1, 10 + obs)
-    assert items_of(taken, 7) == [
-        (0, 0, [0]),
-        (1, 1, [10, 11, 12]),
-        (0, 2, [1, 2, 3]),
-        (1, 1, [13]),
-    ]
-
-
-def test_pieces_of_one_episode_share_its_number_over_cuts() -> None:
-    taken = recorder(env_num=2, length=5)
-    record(taken, 1, 0)
-    assert items_of(taken) == [(1, 1, [0])]
-    record(taken, 1, 1, done=True)
-    assert items_of(taken) == [(1, 1, [1])]
-    record(taken, 1, 2)
-    assert items_of(taken) == [(1, 3, [2])]
-
-
-def test_it_is_full_after_so_many_steps_of_all_environments() -> None:
-    """Not at the first episode's end: that would cut the pieces of all others short."""
-    taken = recorder(env_num=2, length=2)
-    for obs, done in ((0, True), (1, False), (2, False)):
-        assert not taken.is_full
-        record(taken, 0, obs, done=done)
-    assert not taken.is_full
-    record(taken, 1, 3)
-    assert taken.is_full
-    assert len(items_of(taken)) == 3
-    assert not taken.is_full
-
-
-def test_an_abnormal_step_drops_the_open_piece() -> None:
-    taken = recorder(env_num=2, length=2)
-    for obs in range(3):
-        record(taken, 0, obs)
-        record(taken, 1, 10 + obs)
-    record(taken, 0, 3, done=True, abnormal=True)
-    record(taken, 0, 4)
-    assert items_of(taken) == [(0, 0, [0, 1]), (1, 1, [10, 11]), (0, 2, [4]), (1, 1, [12])]
-
-
-def test_nothing_recorded_is_nothing_cut() -> None:
-    taken = recorder(env_num=1, length=2)
-    assert taken.is_empty
-    assert taken.cut(None, 0) is None
-    record(taken, 0, 0)
-    assert not taken.is_empty
-    record(taken, 0, 1, abnormal=True)
-    assert taken.is_empty
-    assert not taken.is_full
-
-
-def test_pieces_without_samples_are_left_out() -> None:
-    """A policy may need more than a piece holds."""
-    taken = TrajectoryRecorder(
-        1, 2, lambda piece: [{"obs": one["obs"]} for one in piece] if len(piece) == 2 else []
-    )
-    record(taken, 0, 0, done=True)
-    assert taken.cut(None, 0) is None
-    for obs in range(3):
-        record(taken, 0, obs)
-    segment = taken.cut(None, 0)
-    assert segment is not None
-    assert segment.columns["obs"].tolist() == [0, 1]
 
 
 # ---------------------------------------------------------- equal to the columns, for one policy

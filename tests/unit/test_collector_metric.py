@@ -82,7 +82,7 @@ def test_batches_that_are_no_pairs() -> None:
     data = DataLoader(TensorDataset(torch.arange(4)), 2)
     with (
         MetricSerialEvaluator({}, (data, Accuracy()), ParityPolicy()) as evaluator,
-        pytest.raises(EnvError, match=r"must give pairs \(inputs, label\), not a list"),
+        pytest.raises(EnvError, match=r"must return pairs \(inputs, label\), not a list"),
     ):
         evaluator.eval()
 
@@ -90,7 +90,7 @@ def test_batches_that_are_no_pairs() -> None:
 def test_no_data() -> None:
     with (
         MetricSerialEvaluator({}, ([], Accuracy()), DuckPolicy()) as evaluator,
-        pytest.raises(EnvError, match="the loader gave no batch"),
+        pytest.raises(EnvError, match="the loader returned no batch"),
     ):
         evaluator.eval()
 
