@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcdi.comm.wire import pack, unpack
+from hpcdi.comm.codec import pack, unpack
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.watchdog import WAITING
 

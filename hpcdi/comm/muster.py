@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpcdi.comm.wire import pack, unpack
+from hpcdi.comm.codec import pack, unpack
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.watch import Watch
 

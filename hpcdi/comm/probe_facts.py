@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 
 
 @sendable

@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import Leave, Message, WorkerFailed
+from hpcdi.comm.messages import Leave, Message, RankLost, WorkerFailed
 from hpcdi.errors import EXIT_FAILED, CommError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.lifetime import Closing

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.codec import pack, unpack
 from hpcdi.comm.mpi_link import MpiLink
-from hpcdi.comm.wire import pack, unpack
 from hpcdi.errors import LaunchError
 
 T = TypeVar("T")

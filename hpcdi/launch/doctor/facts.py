@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hpcdi
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 from hpcdi.launch.run_folder import git_commit, versions
 from hpcdi.launch.topology import thread_variables
 

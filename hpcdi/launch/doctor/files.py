@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
 from hpcdi.launch.doctor.quota import Quota, judge_quotas

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpcdi.comm.codec import sendable
 from hpcdi.comm.failure import abort_job
 from hpcdi.comm.muster import Muster
-from hpcdi.comm.plain import sendable
 from hpcdi.comm.probe_facts import Begun
 from hpcdi.comm.world import World
 from hpcdi.errors import EXIT_FAILED, HpcdiError

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdi.comm.fault_messages import ScaleCollectors
+from hpcdi.comm.messages import ScaleCollectors
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.flags import at_least

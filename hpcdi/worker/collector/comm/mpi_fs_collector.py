@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdi.comm.fault_messages import RankLost, TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -17,7 +16,9 @@ from hpcdi.comm.messages import (
     CollectTask,
     Message,
     PolicyUpdate,
+    RankLost,
     Stop,
+    TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig

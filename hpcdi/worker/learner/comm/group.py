@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from hpcdi.comm.fault_messages import GroupAddress, Regroup
-from hpcdi.comm.messages import Message
+from hpcdi.comm.messages import GroupAddress, Message, Regroup
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.log import LOGGER

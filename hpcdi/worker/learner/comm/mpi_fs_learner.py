@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.comm.fault_messages import GroupAddress, RankLost, Regroup
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    GroupAddress,
     LearnInfo,
     LearnResult,
     LearnTask,
     PolicyRequest,
+    RankLost,
+    Regroup,
     Stop,
     TakeSnapshot,
 )
