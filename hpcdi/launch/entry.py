@@ -17,7 +17,7 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.allocation import component, visible_gpus
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment, check_world_size
-from hpcdi.launch.placement import Place, check_gpus, gpu_names, learner_of, roles_of
+from hpcdi.launch.placement import Place, check_gpus, gpu_names, groups_of, learner_of, roles_of
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.topology import (
@@ -177,14 +177,14 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]
     learners = [rank for rank, each in enumerate(roles) if each == "learner"]
-    group = world.subgroup(role == "learner") if len(learners) > 1 else None
     context = WorkerContext(
         config, layout, world.open_link(),
         role_seed(
             config.seed, role, world.rank,
             0 if config.system.deterministic else agreement.restarts,
         ),
-        _own_first(learner_of(world.rank, roles), learners), group, flag.take, agreement.restarts,
+        _own_first(learner_of(world.rank, roles), learners), world.split(groups_of(roles)),
+        flag.take, agreement.restarts,
     )  # fmt: skip
     try:
         exit_code = (
@@ -247,7 +247,7 @@ def _work(role: str, context: Any) -> int:
 
 def _leaver(context: Any) -> Callable[[], None]:
     """How a rank that has failed leaves the other learners, who wait for its gradients."""
-    if context.group is None:
+    if context.learners_comm is None:
         return lambda: None
     from hpcdi.comm.dist import dist_finalize
 

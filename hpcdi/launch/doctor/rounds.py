@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.failure import abort_job
-from hpcdi.comm.muster import Muster
 from hpcdi.comm.probe_facts import Begun
-from hpcdi.comm.world import World
+from hpcdi.comm.world import World, gather_with_timeout
 from hpcdi.errors import EXIT_FAILED, HpcdiError
 from hpcdi.launch.doctor.checks import CHECKS, Check, Ground
 from hpcdi.launch.doctor.facts import Gpus, gpus
@@ -25,6 +24,9 @@ from hpcdi.launch.doctor.report import FAIL, Finding, ranks_text
 from hpcdi.launch.doctor.world import judge_launcher, nccl_members
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.utils.watch import Patience, Watch
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 LAUNCHER = "launcher"
 _HELLO_LIMIT_S = 120.0
@@ -73,7 +75,7 @@ class Rounds:
         self._scratch: Path | None = None
         is_patient = world.rank > 0
         self._watch = Watch(patience, self._say, self._overdue, is_patient=is_patient)
-        self._muster = Muster(world.comm, self._watch, lambda r: ranks_text(r, self._hosts))
+        self._comm = world.comm.Dup()
 
     def run(
         self,
@@ -102,7 +104,7 @@ class Rounds:
                     if check.needs in failed or self._round(check, ground):
                         failed |= {check.name}
                 self._watch.begin("verdict", _HELLO_LIMIT_S)
-                return self._muster.gather(None, self._conclude)
+                return self._gather(None, self._conclude)
             finally:
                 self._remove_scratch()
 
@@ -118,7 +120,7 @@ class Rounds:
             self._report.add(LAUNCHER, judge_launcher(launched, len(hosts), hosts))
             return hosts, nccl_members([own for _, own in known], hosts), place_of(target, cuda)
 
-        self._hosts, nccl, place = self._muster.gather((platform.node(), seen), answer)
+        self._hosts, nccl, place = self._gather((platform.node(), seen), answer)
         self._scratch = place.scratch if self._world.rank == 0 else None
         return Ground(
             self._world, self._begun, place, self._hosts, nccl, variables, self._watch.wait_for
@@ -139,7 +141,13 @@ class Rounds:
                 self._report.add(name, judged.facts or failed)
             return False
 
-        return self._muster.gather(given, answer)
+        return self._gather(given, answer)
+
+    def _gather(self, value: T, answer: Callable[[list[T]], R]) -> R:
+        def name(ranks: list[int]) -> str:
+            return ranks_text(ranks, self._hosts)
+
+        return gather_with_timeout(self._comm, self._watch, name, value, answer)
 
     def _conclude(self, _nothing: list[None]) -> int:
         """Verdict of rank 0. Once it is known, a rank may leave, and mpirun end all the others."""

@@ -132,7 +132,7 @@ class BaseLearner(LearnerView, Configurable):
         except GroupBrokenError as broken:
             if self._port is None:
                 raise
-            return not self._port.mend(broken)
+            return not self._port.regroup(broken)
         return True
 
     def setup_dataloader(self) -> None:

@@ -21,7 +21,7 @@ class LearnerPort(Protocol):
         """The next batch; None when no more will come."""
         ...
 
-    def mend(self, broken: GroupBrokenError) -> bool:
+    def regroup(self, broken: GroupBrokenError) -> bool:
         """Another learner is gone: go on with the rest.
 
         Args:

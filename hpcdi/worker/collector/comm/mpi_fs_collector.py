@@ -35,9 +35,9 @@ from hpcdi.worker.collector.comm.slave import task_message
 from hpcdi.worker.context import (
     COORDINATOR_RANK,
     WorkerContext,
-    arrive,
-    depart,
-    leave_headless,
+    abort_orphaned,
+    announce,
+    shutdown,
     task_seed,
 )
 from hpcdi.worker.fault import FAULTS, tear
@@ -112,7 +112,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def start(self) -> None:
         """Say that this rank is ready."""
         super().start()
-        arrive(self.pump, "collector", self.deal_with_resource())
+        announce(self.pump, "collector", self.deal_with_resource())
 
     def close(self) -> None:
         """Publish what is open, say goodbye, wait until everybody may leave; again: nothing."""
@@ -123,7 +123,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             self._collectors.discard(eval_flag)
         self._outlet.close()
         report = {**self.meter.report(), **self._outlet.report(), **self._collectors.health}
-        self.exit_code = depart(self._place, self.pump, report)
+        self.exit_code = shutdown(self._place, self.pump, report)
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -257,7 +257,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def _lost(self, rank: int) -> None:
         """A rank has died; in a learner's place another is asked."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            leave_headless(self._place)
+            abort_orphaned(self._place)
         self._inlet.lose(rank)
 
     def _stop(self) -> None:

@@ -14,7 +14,8 @@ that somebody has done is dropped by those who have not, another is done anew by
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from hpcdi.comm.messages import GroupAddress, Message, Regroup
@@ -47,7 +48,7 @@ class LearnerGroup:
     """This rank's membership.
 
     Args:
-        context: this rank's place in the run; its `group` are the members at the start.
+        context: this rank's place in the run; its learners' group are the members at the start.
         send: sends a message to a rank.
         is_ending: whether the run ends, asked while this rank waits for the others.
 
@@ -67,10 +68,10 @@ class LearnerGroup:
         self._context, self._send, self._is_ending = context, send, is_ending
         self._ordered: Regroup | None = None  # what is to be carried out
         self._address: GroupAddress | None = None
-        if context is not None and context.group is not None:
+        if context is not None and context.learners_comm is not None:
             from hpcdi.comm.dist import dist_init
 
-            self.rank, self.size = dist_init(self._backend, group=context.group)
+            self.rank, self.size = dist_init(self._backend, group=context.learners_comm)
 
     def leave(self) -> None:
         """Leave the group; again: nothing."""
@@ -96,10 +97,10 @@ class LearnerGroup:
         """Whether members have died, and the rest must form the group anew."""
         return self._ordered is not None
 
-    def mend(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:
-        """Form the group anew; gives whether the present batch is to be done (again).
+    def regroup(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:
+        """Form the group again; returns whether to do the present batch (again).
 
-        Where the run ends meanwhile, nothing is done any more.
+        If the run ends meanwhile, the answer is no.
 
         Args:
             learner: takes the state of the one that has done the most.
@@ -115,16 +116,16 @@ class LearnerGroup:
         done = self.taken - (broken is not None)
         while True:
             self._leave_broken()
-            regroup = self._wait_for_order(error)
-            if regroup is None:
+            order = self._wait_for_order(error)
+            if order is None:
                 return False
             try:
-                self._form(regroup, regroup.ranks.index(context.link.rank))
+                self._form(order, order.ranks.index(context.link.rank))
                 behind = self._share(learner, done)
             except CommError as problem:  # another one has died meanwhile
                 LOGGER.warning("the learners' group could not be formed: %s", problem)
                 continue
-            facts = {"ranks": regroup.ranks, "batches_behind": behind}
+            facts = {"ranks": order.ranks, "batches_behind": behind}
             LOGGER.info("the learners' group is formed anew", extra={"group": facts})
             return behind == 0
 
@@ -141,11 +142,11 @@ class LearnerGroup:
         return regroup
 
     def _form(self, regroup: Regroup, own: int) -> None:
-        from hpcdi.comm.dist import dist_init
+        from hpcdi.comm.dist import Meeting, dist_init
 
         self.rank, self.size = own, len(regroup.ranks)
         if self.size > 1:
-            meeting = _MeetingByMessages(self, regroup, own)
+            meeting = Meeting(own, regroup.hosts, partial(self._share_address, regroup))
             dist_init(self._backend, group=meeting)
 
     def _share(self, learner: Member, done: int) -> int:
@@ -172,35 +173,19 @@ class LearnerGroup:
         is_cuda = self._context is not None and self._context.config.policy.cuda
         return "nccl" if is_cuda else "gloo"
 
-    def wait_for_address(self, regroup: Regroup) -> tuple[str, int]:
-        """Where the new group meets.
+    def _share_address(self, regroup: Regroup, address: tuple[str, int] | None) -> tuple[str, int]:
+        """Sends the new group's address to its members, or returns it; see `Meeting.share`.
 
         Raises:
-            GroupBrokenError: its first member does not say so, or it has died as well.
+            GroupBrokenError: its first member does not send it, or has died as well.
         """
+        if address is not None:
+            for rank in regroup.ranks[1:]:
+                self._send(rank, GroupAddress(regroup.number, *address))
+            return address
         deadline, backoff = time.monotonic() + _MEET_S, Backoff()
         while self._address is None or self._address.number != regroup.number:
             if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
                 raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")
             backoff.nap()
         return self._address.host, self._address.port
-
-    def tell_address(self, regroup: Regroup, address: tuple[str, int]) -> None:
-        """Say where the new group meets."""
-        for rank in regroup.ranks[1:]:
-            self._send(rank, GroupAddress(regroup.number, *address))
-
-
-class _MeetingByMessages:
-    """The survivors meet; see `rendezvous.Meeting`."""
-
-    def __init__(self, group: LearnerGroup, regroup: Regroup, rank: int) -> None:
-        self.rank = rank
-        self.hosts: Sequence[str] = regroup.hosts
-        self._group, self._regroup = group, regroup
-
-    def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
-        if address is None:
-            return self._group.wait_for_address(self._regroup)
-        self._group.tell_address(self._regroup, address)
-        return address

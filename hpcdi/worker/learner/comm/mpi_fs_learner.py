@@ -26,7 +26,7 @@ from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart, leave_headless
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, abort_orphaned, announce, shutdown
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.checkpointing import load_learner
@@ -97,7 +97,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def start(self) -> None:
         """Say that this rank is ready."""
         super().start()
-        arrive(self.pump, "learner", self.deal_with_resource())
+        announce(self.pump, "learner", self.deal_with_resource())
 
     def close(self) -> None:
         """Write the last policy, say goodbye, wait until everybody may leave; again: nothing."""
@@ -107,7 +107,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._snapshots.close()
         self._outlet.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
-        self.exit_code = depart(self._place, self.pump, {**self.meter.report(), **report})
+        self.exit_code = shutdown(self._place, self.pump, {**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ what tasks call
 
@@ -174,15 +174,15 @@ class MPIFileSystemLearner(BaseCommLearner):
         if self._feed is None and self._is_stopping:
             return None
         if self._group.is_stale:
-            self.mend()
+            self.regroup()
         batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
         self._group.taken += 1
         self.meter.mark("wait")
         return batch
 
-    def mend(self, broken: GroupBrokenError | None = None) -> bool:
-        """See `LearnerPort.mend`; without an error, it is between two batches."""
-        is_again = self._group.mend(self._learner, broken)
+    def regroup(self, broken: GroupBrokenError | None = None) -> bool:
+        """See `LearnerPort.regroup`; without an error, it is between two batches."""
+        is_again = self._group.regroup(self._learner, broken)
         self._outlet.write_to(self._policy_file())
         return is_again
 
@@ -268,7 +268,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self.meter.mark("wait")
         self.pump.check()
         if self._group.is_stale:
-            self.mend()
+            self.regroup()
         if self._learner is not None:
             self._learner.offer_policy(force=False)
 
@@ -278,7 +278,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _lost(self, rank: int) -> None:
         """A rank has died (on the communication thread)."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            leave_headless(self._place)
+            abort_orphaned(self._place)
         self._outlet.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:
