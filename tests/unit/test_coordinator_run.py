@@ -84,7 +84,7 @@ class Cluster:
         while not is_over():
             assert time.monotonic() < deadline, "the run does not end"
             self.go_on(**how)
-            while self.world._inboxes[0] and not is_over():
+            while self.world.inboxes[0] and not is_over():
                 time.sleep(1e-4)  # workers that run ahead of rank 0 prove nothing
 
     def left(self) -> list[int]:
