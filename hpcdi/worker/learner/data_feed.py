@@ -27,7 +27,8 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.ring import RowRing, transitions
-from hpcdi.store.shards import read_block, read_shard
+from hpcdi.store.shards import read_block
+from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
@@ -117,7 +118,7 @@ class DataFeed:
     """Batches that wait ready.
 
     Args:
-        layout: the run folder.
+        transport: fetches blocks.
         send: sends a message to rank 0.
         order: what to ask for.
 
@@ -128,12 +129,12 @@ class DataFeed:
 
     def __init__(
         self,
-        layout: RunLayout,
+        transport: Transport,
         send: Callable[[Message], None],
         order: FeedOrder,
     ) -> None:
         self.stage = HostStage()
-        self._layout, self._send, self.order = layout, send, order
+        self._transport, self._send, self.order = transport, send, order
         self._ring: RowRing | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
@@ -154,7 +155,7 @@ class DataFeed:
         """Read a shard into its rows, and say so; one that cannot be read costs its rows only."""
         error = ""
         try:
-            columns = read_shard(self._layout, order.shard)
+            columns = self._transport.fetch(order.shard)
             if self._ring is None:
                 self._ring = RowRing(order.ring_rows, columns, order.shard.views)
             self._ring.write(order.first_row, columns)

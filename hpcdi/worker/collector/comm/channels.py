@@ -15,7 +15,7 @@ from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.store.room import DiskPatience
-from hpcdi.store.shards import ShardWriter
+from hpcdi.transport import open_transport
 from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
@@ -68,7 +68,7 @@ class DataOutlet(Closing):
             first_id,
             self._facts,
         )
-        self._writer = ShardWriter(layout, self._published, fsync=storage.fsync, patience=patience)
+        self._writer = open_transport(config.system, layout).publisher(self._published, patience)
 
     def begin(self, task_id: str, buffer_id: str) -> None:
         """Rows from now on belong to another task; those before it are published."""

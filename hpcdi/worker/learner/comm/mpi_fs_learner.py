@@ -25,6 +25,7 @@ from hpcdi.comm.messages import (
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.transport import open_transport
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, abort_orphaned, announce, shutdown
 from hpcdi.worker.fault import FAULTS
@@ -236,7 +237,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
         ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
         self._feed = DataFeed(
-            self._place.layout,
+            open_transport(config.system, self._place.layout),
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             FeedOrder(task.task_id, task.buffer_id, size, ahead),
         )
