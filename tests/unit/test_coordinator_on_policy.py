@@ -41,7 +41,7 @@ from hpcdi.worker.coordinator.on_policy import (
 from hpcdi.worker.coordinator.partition import Partition, item_rows
 from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
-from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
 
 A, B = 2, 3  # collector ranks
 PPO = {

@@ -23,7 +23,7 @@ import numpy as np
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
-from hpcdi.store.ring import RowPlacer
+from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array
 from hpcdi.worker.coordinator.backlog import Backlog
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
