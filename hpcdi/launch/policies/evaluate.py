@@ -32,10 +32,10 @@ from hpcdi.policy.random import RandomPolicy
 from hpcdi.utils.jsonable import jsonable
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
-from hpcdi.worker.collector.battle_interaction_serial_evaluator import (
+from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
+    InteractionSerialEvaluator,
 )
-from hpcdi.worker.collector.interaction_serial_evaluator import InteractionSerialEvaluator
 
 LEAST_EPISODES = 20
 """Fewer say little; an experiment that evaluates by fewer is given so many here."""

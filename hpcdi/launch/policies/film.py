@@ -19,12 +19,14 @@ from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.video import encode_video
-from hpcdi.worker.collector.base_serial_evaluator import VectorEvalMonitor
-from hpcdi.worker.collector.battle_interaction_serial_evaluator import Table
 from hpcdi.worker.collector.contract import episode_return, infos_of
 from hpcdi.worker.collector.episode_videos import Camera, RenderConfig
-from hpcdi.worker.collector.evaluation_loop import ended_episodes
-from hpcdi.worker.collector.interaction_serial_evaluator import Player
+from hpcdi.worker.collector.evaluation import (
+    Player,
+    Table,
+    VectorEvalMonitor,
+    ended_episodes,
+)
 
 
 @dataclass(frozen=True)

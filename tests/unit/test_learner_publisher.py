@@ -11,8 +11,8 @@ import torch
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, read_policy
-from hpcdi.worker.learner.comm import policy_outlet
-from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
+from hpcdi.worker.learner.comm import policy_publisher
+from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 
 NEVER_S = float("inf")
 
@@ -24,14 +24,14 @@ class World:
         self.layout = RunLayout(root)
         self.answers: list[tuple[int, PolicyUpdate]] = []
         self.file = PolicyFile(self.layout, every_s)
-        self.outlet = PolicyOutlet(lambda *answer: self.answers.append(answer), self.file)
+        self.publisher = PolicyPublisher(lambda *answer: self.answers.append(answer), self.file)
         self.file._written = (-1, 0.0) if every_s == NEVER_S else self.file._written
 
     def publish(self, version: int) -> None:
-        self.outlet.publish({"weight": torch.full((2, 3), float(version))}, version)
+        self.publisher.publish({"weight": torch.full((2, 3), float(version))}, version)
 
     def ask(self, rank: int, have: int, *, at_once: bool = False) -> None:
-        self.outlet.request(rank, PolicyRequest(have, at_once))
+        self.publisher.request(rank, PolicyRequest(have, at_once))
 
     def take(self) -> list[tuple[int, int, bool]]:
         """Rank, version and whether it holds a policy, of each answer since the last call."""
@@ -78,7 +78,7 @@ def test_what_a_request_gets(
     answer: tuple[int, bool] | None,
 ) -> None:  # fmt: skip
     world.publish(published)
-    world.outlet.is_wanted(train_iter)
+    world.publisher.is_wanted(train_iter)
     world.ask(2, have, at_once=at_once)
     assert world.take() == ([] if answer is None else [(2, *answer)])
     world.publish(10)
@@ -96,7 +96,7 @@ def test_a_request_at_once_takes_the_place_of_one_that_waits(world: World) -> No
 
 def test_two_requests_of_one_rank_that_wait_get_one_answer(world: World) -> None:
     world.publish(5)
-    world.outlet.is_wanted(7)
+    world.publisher.is_wanted(7)
     world.ask(2, 5)
     world.ask(2, 5, at_once=True)
     world.publish(7)
@@ -104,25 +104,25 @@ def test_two_requests_of_one_rank_that_wait_get_one_answer(world: World) -> None
 
 
 def test_a_policy_is_wanted_where_it_is_newer_and_somebody_waits(world: World) -> None:
-    assert not world.outlet.is_wanted(0)
+    assert not world.publisher.is_wanted(0)
     world.ask(2, -1)
-    assert world.outlet.is_wanted(0)
+    assert world.publisher.is_wanted(0)
     world.publish(0)
-    assert not world.outlet.is_wanted(1)
+    assert not world.publisher.is_wanted(1)
     world.ask(2, 0)
-    assert not world.outlet.is_wanted(0), "it is the one that was published"
-    assert world.outlet.is_wanted(1)
+    assert not world.publisher.is_wanted(0), "it is the one that was published"
+    assert world.publisher.is_wanted(1)
 
 
 def test_what_is_published_does_not_change_with_the_network(world: World) -> None:
     weight = torch.zeros(2, 3)
-    world.outlet.publish({"weight": weight}, 0)
+    world.publisher.publish({"weight": weight}, 0)
     weight += 1
     world.ask(2, -1)
     ((_, update),) = world.answers
     image = PolicyImage(0, update.data.tobytes())
     assert image.state_dict()["weight"].tolist() == [[0.0] * 3] * 2
-    assert (world.outlet.published, update.data.dtype) == (1, np.uint8)
+    assert (world.publisher.published, update.data.dtype) == (1, np.uint8)
 
 
 # --------------------------------------------------------------------------------------- the file
@@ -140,21 +140,21 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(policy_outlet, "time", made)
+    monkeypatch.setattr(policy_publisher, "time", made)
     return made
 
 
 def test_the_file_is_written_when_due(tmp_path: Path, clock: Clock) -> None:
     world = World(tmp_path, every_s=30.0)
-    assert world.outlet.is_wanted(0), "nobody waits, but there is no file yet"
+    assert world.publisher.is_wanted(0), "nobody waits, but there is no file yet"
     world.publish(0)
     assert read_policy(world.layout.latest_policy).version == 0
     clock.now += 29.0
-    assert not world.outlet.is_wanted(5)
+    assert not world.publisher.is_wanted(5)
     world.publish(5)
     assert read_policy(world.layout.latest_policy).version == 0
     clock.now += 1.0
-    assert world.outlet.is_wanted(6)
+    assert world.publisher.is_wanted(6)
     world.publish(6)
     assert read_policy(world.layout.latest_policy).version == 6
 
@@ -175,9 +175,9 @@ def test_one_version_is_written_once(tmp_path: Path, clock: Clock) -> None:
 
 def test_the_end_of_the_run_writes_the_last_policy(tmp_path: Path, clock: Clock) -> None:
     world = World(tmp_path, every_s=30.0)
-    world.outlet.write_file()
+    world.publisher.write_file()
     assert not world.layout.latest_policy.exists(), "there is none yet"
     world.publish(0)
     world.publish(1)
-    world.outlet.write_file()
+    world.publisher.write_file()
     assert read_policy(world.layout.latest_policy).version == 1

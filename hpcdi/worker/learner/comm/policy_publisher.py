@@ -1,4 +1,4 @@
-"""A learner's policies on their way out: to collectors that ask, and to disk now and then."""
+"""Publishes a learner's policies: to collectors that ask, and to disk now and then."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class PolicyFile:
         self._written = (-1, float("-inf"))  # version, and when
 
     def is_due(self) -> bool:
-        """Whether it is time to write."""
+        """Returns whether it is time to write."""
         return time.monotonic() - self._written[1] >= self._every_s
 
     def write(self, image: PolicyImage | None) -> None:
-        """Write a policy, unless this one is there already; a full disk is told, and no error."""
+        """Writes a policy, unless it is the one on disk; a full disk is only a warning."""
         if image is not None and image.version != self._written[0]:
             write = partial(publish_policy, self._path, image, fsync=self._fsync)
             is_written = or_warn("policy file", write)
@@ -42,8 +42,8 @@ class PolicyFile:
             self._written = (version, time.monotonic())
 
 
-class PolicyOutlet:
-    """Answers requests; packs a policy only when somebody waits for it.
+class PolicyPublisher:
+    """Answers collectors' requests; packs a policy only when somebody waits for it.
 
     A collector has at most one request open, so a slow one skips versions and nobody waits for it.
 
@@ -54,23 +54,20 @@ class PolicyOutlet:
 
     def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile | None) -> None:
         self.published = 0
-        self._send, self._file = send, file
+        self.file = file
+        self._send = send
         self._lock = threading.Lock()  # requests come on one thread, policies on another
         self._image: PolicyImage | None = None
         self._train_iter = 0
         self._waiting: set[int] = set()
 
-    def write_to(self, file: PolicyFile | None) -> None:
-        """From now on, write to this file."""
-        self._file = file
-
     def forget(self, rank: int) -> None:
-        """A collector has died."""
+        """Drops the request of a collector that died."""
         with self._lock:
             self._waiting.discard(rank)
 
     def request(self, rank: int, request: PolicyRequest) -> None:
-        """A collector asks (on the communication thread)."""
+        """Takes a collector's request (on the communication thread)."""
         with self._lock:
             image = self._image
             if image is not None and image.version > request.have_version:
@@ -85,13 +82,17 @@ class PolicyOutlet:
             self._waiting.add(rank)
 
     def is_wanted(self, train_iter: int) -> bool:
-        """Whether the policy is newer than the last, and somebody waits for it or a file is due."""
+        """Returns whether this version is newer than the last, and wanted by a collector or file.
+
+        Args:
+            train_iter: version of the learner's present policy.
+        """
         self._train_iter = train_iter
         is_newer = self._image is None or self._image.version < train_iter
         return is_newer and (bool(self._waiting) or self._is_file_due())
 
     def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
-        """Send a policy to those that wait; write it to disk if that is due."""
+        """Sends a policy to the collectors that wait; writes it to disk if that is due."""
         image = pack(state_dict, train_iter)
         with self._lock:
             self._image, self._train_iter = image, train_iter
@@ -103,12 +104,12 @@ class PolicyOutlet:
             self.write_file()
 
     def write_file(self) -> None:
-        """Write the newest policy to disk."""
-        if self._file is not None:
-            self._file.write(self._image)
+        """Writes the newest policy to disk."""
+        if self.file is not None:
+            self.file.write(self._image)
 
     def _is_file_due(self) -> bool:
-        return self._file is not None and self._file.is_due()
+        return self.file is not None and self.file.is_due()
 
     def _answer(self, rank: int, image: PolicyImage) -> None:
         self._waiting.discard(rank)

@@ -1,14 +1,14 @@
-"""A learner's place among the learners, and how the survivors go on when one of them has died.
+"""The group of learners, and how the survivors regroup when a member dies.
 
-Rank 0 says who is left (`Regroup`). Every survivor comes to that word between two batches: by
-itself, or thrown out of a batch because the others' gradients do not come any more. Then::
+Rank 0 sends the survivors' ranks (`Regroup`). Each survivor reads it between two batches, or when
+its batch is interrupted because the dead member's gradients do not arrive. Then::
 
     leave the old group ──► form the new one ──► who has done the most batches? ──► take its state
-                                                                       └─► batch again, or the next
+                                                                 └─► repeat the batch, or the next
 
-All learners are handed as many batches as every other, and none can end a batch before all others
-have begun it. So survivors are at most one batch apart, and after this at the same one: a batch
-that somebody has done is dropped by those who have not, another is done anew by all.
+All learners get the same number of batches, and none can end a batch before all others have begun
+it. So survivors are at most one batch apart: a batch that one of them has done is skipped by the
+others, a batch that none has done is repeated by all.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.worker.context import WorkerContext
 
 _MEET_S = 60.0
-"""For the survivors to meet; they may be in the middle of a batch."""
+"""Time-out of regrouping; survivors may be in the middle of a batch."""
 
 
 class Member(Protocol):
-    """What of a learner the group must know and change; `BaseLearner` does."""
+    """What the group asks of a learner."""
 
     def state_to_share(self) -> dict[str, Any]:
-        """All that must be equal on all learners."""
+        """Returns all that must be equal on all learners."""
         ...
 
     def take_shared_state(self, state: Mapping[str, Any]) -> None:
-        """Be as another learner is, but for random numbers."""
+        """Loads another learner's state; random numbers stay its own."""
         ...
 
     def move(self, rank: int, world_size: int) -> None:
-        """Have another rank in the group."""
+        """Takes another rank in the group."""
         ...
 
 
 class LearnerGroup:
-    """This rank's membership.
+    """This rank's membership in the group of learners.
 
     Args:
         context: this rank's place in the run; its learners' group are the members at the start.
@@ -55,7 +55,7 @@ class LearnerGroup:
     Attributes:
         rank: in the group.
         size: of the group.
-        taken: batches that it has begun; the same ones on all learners.
+        taken: number of batches begun; the same batches on all learners.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LearnerGroup:
             self.rank, self.size = dist_init(self._backend, group=context.learners_comm)
 
     def leave(self) -> None:
-        """Leave the group; again: nothing."""
+        """Leaves the group. Idempotent."""
         if self.size > 1:
             from hpcdi.comm.dist import dist_finalize
 
@@ -83,31 +83,32 @@ class LearnerGroup:
     # ------------------------------------------------------------------ on the communication thread
 
     def order(self, _rank: int, regroup: Regroup) -> None:
-        """Rank 0 says who is left."""
+        """Takes rank 0's list of survivors."""
         self._ordered = regroup
 
     def meet_at(self, _rank: int, address: GroupAddress) -> None:
-        """The first of the new members says where the others find it."""
+        """Takes the address at which the new group meets."""
         self._address = address
 
     # ---------------------------------------------------------------------- on the computing thread
 
     @property
     def is_stale(self) -> bool:
-        """Whether members have died, and the rest must form the group anew."""
+        """Whether a member has died and the survivors must regroup."""
         return self._ordered is not None
 
     def regroup(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:
-        """Form the group again; returns whether to do the present batch (again).
-
-        If the run ends meanwhile, the answer is no.
+        """Forms the group of the survivors.
 
         Args:
-            learner: takes the state of the one that has done the most.
-            broken: what threw it out of its present batch; None: it is between two batches.
+            learner: takes the state of the survivor that has done the most batches.
+            broken: raised in the batch that the death interrupted; None: between two batches.
+
+        Returns:
+            Whether to do the present batch (again); False as well where the run ends meanwhile.
 
         Raises:
-            GroupBrokenError: the run does not go on without the one that has died.
+            GroupBrokenError: the run does not go on without the dead member.
         """
         error = broken or GroupBrokenError("a learner has died before all had begun to learn")
         context = self._context
@@ -126,11 +127,11 @@ class LearnerGroup:
                 LOGGER.warning("the learners' group could not be formed: %s", problem)
                 continue
             facts = {"ranks": order.ranks, "batches_behind": behind}
-            LOGGER.info("the learners' group is formed anew", extra={"group": facts})
+            LOGGER.info("the learners have regrouped", extra={"group": facts})
             return behind == 0
 
     def _wait_for_order(self, error: GroupBrokenError) -> Regroup | None:
-        """Who is left, says rank 0; None where the run ends."""
+        """Returns rank 0's list of survivors; None where the run ends."""
         deadline, backoff = time.monotonic() + _MEET_S, Backoff()
         while self._ordered is None:
             if self._is_ending():
@@ -150,7 +151,7 @@ class LearnerGroup:
             dist_init(self._backend, group=meeting)
 
     def _share(self, learner: Member, done: int) -> int:
-        """All be as the one that has done the most; gives how many batches this one was behind."""
+        """Shares the most advanced state; returns how many batches this learner was behind."""
         from hpcdi.comm.dist import broadcast_object, gather_objects
 
         of_all = gather_objects(done)
