@@ -131,7 +131,7 @@ class SystemConfig:
 
 @dataclass(frozen=True)
 class FaultConfig:
-    """A fault that is made on purpose, for tests of one's own; see `hpcdi/worker/fault.py`."""
+    """An injected fault, to test what a run survives; see `hpcdi/worker/fault.py`."""
 
     kind: str = setting(
         "kill",
@@ -178,4 +178,4 @@ class ExperimentConfig:
     policy: Any = component(POLICY_REGISTRY, "dqn", "what is learnt, and from what")
     system: SystemConfig = section(SystemConfig, "the machine")
     slurm: SlurmConfig = section(SlurmConfig, "the batch job of `hpcdi submit`")
-    fault: Any = sections(FaultConfig, "faults on purpose; refused unless CI or HPCDI_ALLOW_FAULTS")
+    fault: Any = sections(FaultConfig, "injected faults; refused unless CI or HPCDI_ALLOW_FAULTS")

@@ -133,7 +133,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         transitions = self._form.record(*self._turn, timestep)
         self.task.env_steps += transitions
         FAULTS.advance(transitions)
-        if FAULTS.takes("env_hang"):
+        if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
         if self._form.must_cut:
             self._cut()

@@ -233,7 +233,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._stops.everything
 
     def _announce(self, ready: BlockReady) -> None:
-        if FAULTS.takes("torn_shard"):
+        if FAULTS.requests("torn_shard"):
             tear(self._place.layout.inside(ready.shard.path))
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
