@@ -5,6 +5,7 @@ a container without MPI, and in well under 0.3 s. The parts, from the top down:
 
     cli       what the command line says         launch   who plays which role, on which rank
     worker    coordinator, collectors, learners  policy   what is learnt       env   what is stepped
+    transport how blocks reach the learners
     store     files: blocks, shards, policies    comm     messages: MPI, torch.distributed
     config    one YAML, checked                  utils    small tools           errors, types
 """
