@@ -307,7 +307,7 @@ def _from_environment(name: str, given: int | None) -> int:
         return int(os.environ[name])
     except (KeyError, ValueError):
         raise CommError(
-            f"dist_init does not know its {name.lower()}: give it an MPI communicator (group=), or "
+            f"dist_init does not know its {name.lower()}: pass an MPI communicator (group=), or "
             "rank and world_size, or set RANK and WORLD_SIZE"
         ) from None
 
@@ -462,11 +462,11 @@ def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
         TypeError: `x` is neither a number nor a tensor.
     """
     if op not in ("sum", "avg"):
-        raise CommError(f"allreduce_data knows 'sum' and 'avg', not {op!r}")
+        raise CommError(f"allreduce_data can do 'sum' and 'avg', not {op!r}")
     total = _tensor_of(x)
     is_tensor = isinstance(x, torch.Tensor)
     if op == "avg" and is_tensor and not (total.is_floating_point() or total.is_complex()):
-        raise CommError(f"a tensor of {total.dtype} cannot hold an average; give its .float()")
+        raise CommError(f"a tensor of {total.dtype} cannot hold an average; pass its .float()")
     if get_world_size() == 1:
         return x
     with waiting_for("a sum"):

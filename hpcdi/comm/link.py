@@ -1,4 +1,4 @@
-"""What every link can do, and a link within one process: for tests and one-process runs.
+"""The interface of all links, and a link within one process: for tests and one-process runs.
 
 The link between processes is in `mpi_link`, because importing that starts MPI.
 """

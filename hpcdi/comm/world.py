@@ -99,9 +99,10 @@ def gather_with_timeout(
     value: T,
     answer: Callable[[list[T]], R],
 ) -> R:
-    """What rank 0 makes of everybody's `value`, on every rank (collective); none blocks in MPI.
+    """Gather every rank's `value` on rank 0, return its `answer` on every rank (collective).
 
-    For programs that check the machine: there a missing rank is a result, not an accident.
+    For programs that check the machine, where a missing rank is a result and not an accident: no
+    rank blocks in MPI while it waits.
 
     Args:
         comm: a communicator for this purpose alone (`Dup`).

@@ -1,4 +1,4 @@
-"""What a rank's role gets, and how a worker announces itself and shuts down."""
+"""A rank's place in a run, and how a worker announces itself and shuts down."""
 
 from __future__ import annotations
 
