@@ -26,13 +26,14 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.rows import RowRing, transitions
+from hpcdi.store.rows import RowStore, transitions
 from hpcdi.store.shards import read_block
 from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
 _WAIT_S = 0.02
+_BATCHES_AHEAD = 16  # whose memory is used again
 _AHEAD_S = 0.5
 """So much computing may wait ready."""
 
@@ -135,7 +136,7 @@ class DataFeed:
     ) -> None:
         self.stage = HostStage()
         self._transport, self._send, self.order = transport, send, order
-        self._ring: RowRing | None = None
+        self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
         self._feedback = _Feedback()
@@ -157,7 +158,9 @@ class DataFeed:
         try:
             columns = self._transport.fetch(order.shard)
             if self._ring is None:
-                self._ring = RowRing(order.ring_rows, columns, order.shard.views)
+                self._ring = RowStore(
+                    order.ring_rows, views=order.shard.views, batches_ahead=_BATCHES_AHEAD
+                )
             self._ring.write(order.first_row, columns)
         except (StoreError, BufferContractError) as problem:
             error = str(problem)
