@@ -131,7 +131,7 @@ class Trial:
             for line in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     said = json.loads(line)
-                    is_own = "fault on purpose" in said["message"]
+                    is_own = "injected fault" in said["message"]
                     fits = words in said["message"] if words else not is_own
                     if said["level"] == "WARNING" and fits and said["time"] >= after:
                         return float(said["time"])
@@ -160,7 +160,7 @@ def kill_in_snapshot(trial: Trial) -> float:
 
 def by_itself(trial: Trial) -> float:
     """The run has its fault from its configuration; it may have ended before anybody looks."""
-    words = "fault on purpose"
+    words = "injected fault"
     trial.wait(lambda: trial.warned(words) > 0)
     return trial.warned(words)
 

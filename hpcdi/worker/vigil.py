@@ -6,8 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from hpcdi.comm.fault_messages import Heartbeat
-from hpcdi.comm.messages import Message
+from hpcdi.comm.messages import Heartbeat, Message
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.watchdog import WAITING, Watchdog
 from hpcdi.worker.context import WorkerContext

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
 from hpcdi.config.load import compile_config
 from hpcdi.store.layout import RunLayout

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.replay import admitted, block, demand
 from fakes.scheduler import experiment
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,
     LearnTask,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, reason_of
-from hpcdi.comm.fault_messages import RankLost, ScaleCollectors, TaskReturned
-from hpcdi.comm.messages import CloseTask, CollectTask
+from hpcdi.comm.messages import CloseTask, CollectTask, RankLost, ScaleCollectors, TaskReturned
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.task import ComesBack
 

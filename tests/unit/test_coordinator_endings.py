@@ -8,7 +8,6 @@ import pytest
 
 from fakes.replay import block
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluating
-from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     AdmitBlock,
     CloseTask,
@@ -18,6 +17,7 @@ from hpcdi.comm.messages import (
     Leave,
     Stop,
     StopRequest,
+    TaskReturned,
     WorkerFailed,
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError

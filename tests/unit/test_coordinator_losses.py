@@ -10,13 +10,14 @@ import pytest
 
 from fakes.replay import CAPACITY, admitted, block, demand, make_desk
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
-from hpcdi.comm.fault_messages import RankLost, Regroup
 from hpcdi.comm.messages import (
     AdmitBlock,
     DataDemand,
     Goodbye,
     LearnResult,
     Leave,
+    RankLost,
+    Regroup,
     SnapshotPart,
     Stop,
     TakeSnapshot,

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.link import Link
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import (
     CollectResult,
     ItemReady,

@@ -6,8 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import starmap
 
-from hpcdi.comm.fault_messages import Regroup, TaskReturned
-from hpcdi.comm.messages import CollectTask, LearnResult, Leave, Message, WorkerFailed
+from hpcdi.comm.messages import (
+    CollectTask,
+    LearnResult,
+    Leave,
+    Message,
+    Regroup,
+    TaskReturned,
+    WorkerFailed,
+)
 from hpcdi.errors import EXIT_FAILED
 from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
 from hpcdi.worker.coordinator.crew import Crew

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdi.comm.failure import headline
-from hpcdi.comm.fault_messages import RankLost, TaskReturned
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -20,6 +19,8 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnResult,
     Message,
+    RankLost,
+    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )

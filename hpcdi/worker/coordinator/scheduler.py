@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import starmap
 
-from hpcdi.comm.fault_messages import Heartbeat, RankLost, ScaleCollectors, TaskReturned
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -17,12 +16,16 @@ from hpcdi.comm.messages import (
     CollectTask,
     DataDemand,
     Goodbye,
+    Heartbeat,
     ItemReady,
     LearnInfo,
     LearnResult,
     Message,
+    RankLost,
+    ScaleCollectors,
     SnapshotPart,
     StopRequest,
+    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )

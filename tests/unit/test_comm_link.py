@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes.link_contract import RANKS, LinkContract, Play, Program
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import LearnResult, PolicyUpdate
 
 

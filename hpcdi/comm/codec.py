@@ -1,15 +1,25 @@
-"""Values as JSON, and the bytes of the arrays in them.
+"""A message as bytes: a small head, and the bytes of its large arrays as they lie in memory.
 
-Whoever reads them can make nothing but numbers, texts, containers, arrays, and the dataclasses that
-are `sendable`: unlike a pickle, what comes from another process runs no code here.
+The head is JSON without the arrays' bytes; small arrays follow in the same buffer, large ones are
+frames of their own that are sent from and received into their memory::
+
+    head   count, size of the JSON | each array: size, is it a frame? | JSON | small arrays
+    frame  one array's bytes
+
+Decoding makes nothing but numbers, texts, containers, arrays, tensors, paths, and the dataclasses
+that are `sendable`: unlike a pickle, what comes from another process runs no code here. Integers
+of any size, tuples, keys that are no texts and NaN come back as they went; msgspec, JSON alone and
+MessagePack change some of these.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -21,12 +31,27 @@ from hpcdi.types import Array, ColumnSpec, Lockstep, RowView, ShardRef
 
 C = TypeVar("C", bound=type)
 
+INLINE_BYTES = 32 << 10
+"""Arrays up to this size travel in the head's buffer: one MPI message instead of two."""
+
+_ALIGNMENT = 16
+_PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
+_ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
+_EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
 _CLASSES: dict[str, type] = {}
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """A message ready to be sent: `head`, then each of `frames`."""
+
+    head: Array
+    frames: tuple[memoryview, ...]
+
+
 def sendable(cls: C) -> C:
-    """Let the objects of a dataclass be sent; its name must be the only one of its kind.
+    """Let objects of a dataclass be sent (a decorator); class names are unique among these.
 
     Raises:
         TypeError: another class has that name.
@@ -42,33 +67,91 @@ for _shared in (ShardRef, ColumnSpec, RowView, Lockstep):
     sendable(_shared)
 
 
-def flatten(value: Any) -> tuple[bytes, list[memoryview]]:
-    """A value as JSON (ASCII), and the bytes of its arrays, in the order of their numbers there.
+def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
+    """Bytes of a message; frames are views of the message's own arrays.
+
+    Args:
+        message: of type `Message`, or any value of atoms, containers, arrays, tensors, paths and
+            `sendable` dataclasses.
+        inline_bytes: arrays up to this size have no frame of their own.
 
     Raises:
-        CommError: there is something in it that has no bytes.
+        CommError: the message holds something that cannot be encoded.
     """
     views: list[memoryview] = []
     try:
-        return _ENCODE(_tree(value, views)).encode("ascii"), views
-    except RecursionError:
-        raise CommError("it holds itself") from None
+        body = _to_json(_tree(message, views)).encode("ascii")
+    except (CommError, RecursionError) as error:
+        reason = "it holds itself" if isinstance(error, RecursionError) else error
+        raise CommError(
+            f"a {type(message).__name__} cannot be sent: {reason}. Messages hold numbers, texts, "
+            "arrays, and containers of these"
+        ) from error
+    frames: list[memoryview] = []
+    head = bytearray(_PREFIX.pack(len(views), len(body)))
+    for view in views:
+        head += _ENTRY.pack(len(view), len(view) > inline_bytes)
+    head += body
+    for view in views:
+        if len(view) > inline_bytes:
+            frames.append(view)
+        else:
+            head += bytes(-len(head) % _ALIGNMENT)
+            head += view
+    return Encoded(np.frombuffer(head, dtype=np.uint8), tuple(frames))
 
 
-def restore(body: bytes, buffers: Sequence[memoryview]) -> Any:
-    """The value of what `flatten` gave; its arrays are views of the buffers.
+def frame_sizes(head: Array) -> list[int]:
+    """Bytes of each frame that follows a head."""
+    return [size for size, is_frame in _entries(head.data) if is_frame]
+
+
+def decode(head: Array, frames: Sequence[Array]) -> Any:
+    """The message of a head and its frames; its arrays are views of them.
 
     Raises:
-        CommError: it names a class that is not `sendable` here.
+        CommError: it is of a class that is not `sendable` here.
     """
-    return _value(json.loads(body), buffers)
+    view = head.data
+    count, body_size = _PREFIX.unpack_from(view)
+    start = _PREFIX.size + count * _ENTRY.size
+    at = start + body_size
+    remaining = iter(frames)
+    buffers: list[memoryview] = []
+    for size, is_frame in _entries(view):
+        if is_frame:
+            buffers.append(next(remaining).data)
+        else:
+            at += -at % _ALIGNMENT
+            buffers.append(view[at : at + size])
+            at += size
+    return _value(json.loads(bytes(view[start : start + body_size])), buffers)
 
 
-_ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+def pack(value: Any) -> Array:
+    """A value as one array of bytes, uint8 [n]; see `encode`."""
+    return encode(value, sys.maxsize).head
+
+
+def unpack(packed: Array) -> Any:
+    """The value that was packed by `pack`; its arrays are views of the bytes."""
+    return decode(packed, ())
+
+
+def _entries(head: memoryview) -> Iterator[tuple[int, int]]:
+    """Of each array: its bytes, and whether it is a frame."""
+    count, _ = _PREFIX.unpack_from(head)
+    return _ENTRY.iter_unpack(head[_PREFIX.size :][: count * _ENTRY.size])
+
+
+# ----------------------------------------------------------------------------------- value to JSON
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def _tree(value: Any, views: list[memoryview]) -> Any:
-    """What JSON can say: atoms and texts' dicts as they are, all else as a list behind its tag."""
+    """JSON's form of a value: atoms and dicts with text keys as they are, all else `[tag, ...]`."""
     kind = type(value)
     if kind in _ATOMS:
         return value
@@ -106,13 +189,29 @@ def _rare(value: Any, views: list[memoryview]) -> Any:
 
 
 def _add(array: Array, views: list[memoryview]) -> int:
-    """Number of an array's bytes, which are added to the others."""
+    """Appends an array's bytes to `views`; returns their index."""
     if array.dtype.hasobject:
         raise CommError("it holds an array of Python objects")
     whole = np.ascontiguousarray(array)
     raw = whole.reshape(-1).view(np.uint8) if whole.nbytes else _EMPTY
     views.append(raw.data)
     return len(views) - 1
+
+
+@cache
+def _names_of(name: str) -> tuple[str, ...]:
+    """Fields of a sendable class."""
+    cls: Any = _CLASSES[name]
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@lru_cache(maxsize=256)
+def _descr_of(dtype: np.dtype[Any]) -> Any:
+    """A dtype as numpy spells it in the header of its files: a text, or a list for each field."""
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+# ----------------------------------------------------------------------------------- JSON to value
 
 
 def _value(tree: Any, buffers: Sequence[memoryview]) -> Any:
@@ -141,7 +240,7 @@ def _array(tree: list[Any], buffers: Sequence[memoryview]) -> Array:
 def _object(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
     name, cls = tree[1], _CLASSES.get(tree[1])
     if cls is None:
-        raise CommError(f"a {name} has come, and that is nothing that may be sent")
+        raise CommError(f"received a {name}, which is not a class that may be sent")
     return cls(*_values(tree[2:], buffers))
 
 
@@ -155,7 +254,6 @@ def _tensor(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
     return torch.from_numpy(np.frombuffer(buffer, np.uint8).copy()).view(kind).reshape(shape)
 
 
-_EMPTY = np.empty(0, np.uint8)
 _READERS: dict[str, Callable[[list[Any], Sequence[memoryview]], Any]] = {
     "l": lambda tree, buffers: _values(tree[1:], buffers),
     "t": lambda tree, buffers: tuple(_values(tree[1:], buffers)),
@@ -170,19 +268,6 @@ _READERS: dict[str, Callable[[list[Any], Sequence[memoryview]], Any]] = {
 }
 
 
-@cache
-def _names_of(name: str) -> tuple[str, ...]:
-    """Fields of a sendable class."""
-    cls: Any = _CLASSES[name]
-    return tuple(field.name for field in dataclasses.fields(cls))
-
-
-@lru_cache(maxsize=256)
-def _descr_of(dtype: np.dtype[Any]) -> Any:
-    """A dtype as numpy spells it in the header of its files: a text, or a list for each field."""
-    return np.lib.format.dtype_to_descr(dtype)
-
-
 def _dtype_of(descr: Any) -> np.dtype[Any]:
     return _simple_dtype(descr) if isinstance(descr, str) else _record_dtype(descr)
 
@@ -193,7 +278,7 @@ def _simple_dtype(descr: str) -> np.dtype[Any]:
 
 
 def _record_dtype(descr: Any) -> np.dtype[Any]:
-    """JSON knows no tuples; numpy wants them for fields and their shapes."""
+    """JSON has no tuples; numpy wants them for fields and their shapes."""
     fields = [
         (name, inner if isinstance(inner, str) else _record_dtype(inner), *map(tuple, shape))
         for name, inner, *shape in descr
