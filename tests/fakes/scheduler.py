@@ -9,7 +9,7 @@ import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.replay import (
-    make_desk,
+    make_replay,
 )
 from hpcdi.comm.messages import (
     CollectProgress,
@@ -24,7 +24,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.load import compile_config
 from hpcdi.types import Array
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.records import RunRecord
@@ -52,7 +52,7 @@ class Run:
         self.seen: list[tuple[int, Message]] = []
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**commander)), make_desk(),
+            create_parallel_commander(experiment(**commander)), make_replay(),
             LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), self.ranks, TIMEOUTS,
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
@@ -136,7 +136,7 @@ class Group:
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_desk(),
+            create_parallel_commander(experiment()), make_replay(),
             LearnerAggregator({"learner": LEARNERS}), SnapshotClock(math.inf),
             [*LEARNERS, *COLLECTORS], TIMEOUTS,
             lambda rank, message: self.seen.append((rank, message)),

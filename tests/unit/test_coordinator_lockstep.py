@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import block, make_desk
+from fakes.replay import block, make_replay
 from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -32,7 +32,7 @@ from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
 from hpcdi.types import BLOCK_ID_BITS, Lockstep
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Outcome
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
 from hpcdi.worker.coordinator.scheduler import Scheduler
@@ -57,7 +57,7 @@ class World:
         numbers = itertools.count(1)
         self.scheduler = LockstepScheduler(
             create_parallel_commander(experiment(**limits)),
-            make_desk(min_fill=2 * STEPS),
+            make_replay(min_fill=2 * STEPS),
             LearnerAggregator({"learner": LEARNERS}),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
             [*LEARNERS, *COLLECTORS],
@@ -263,7 +263,7 @@ def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> 
 
 
 def test_without_it_the_scheduler_is_the_usual_one() -> None:
-    from hpcdi.worker.coordinator.assembly import scheduler_of
+    from hpcdi.worker.coordinator.coordinator import scheduler_of
 
     config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
     assert scheduler_of(config, 3) is Scheduler

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import CAPACITY, admitted, block, demand, make_desk
+from fakes.replay import CAPACITY, admitted, block, demand, make_replay
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.fault_messages import RankLost, Regroup
 from hpcdi.comm.messages import (
@@ -193,43 +193,43 @@ def test_a_snapshot_without_a_learners_part_is_given_up() -> None:
 
 
 def filled(*sizes: int) -> Any:
-    """A desk with two learners that hold blocks of these many items, in turn."""
-    desk = make_desk()
-    desk.open(1, 2)
+    """A replay manager with two learners that hold blocks of these many items, in turn."""
+    replay = make_replay()
+    replay.open(1, 2)
     for number, size in enumerate(sizes, start=1):
-        for rank, order in desk.assign(block(number, [size])):
-            desk.admit(rank, admitted(order.block_id))
-    return desk
+        for rank, order in replay.assign(block(number, [size])):
+            replay.admit(rank, admitted(order.block_id))
+    return replay
 
 
 def test_the_others_read_what_the_dead_one_held() -> None:
-    desk = filled(10, 10, 10, 10)
-    held = desk.partitions[2].buffer.count()
+    replay = filled(10, 10, 10, 10)
+    held = replay.partitions[2].buffer.count()
     assert 0 < held < 40
-    desk.partitions[2].demand(demand(2, 4))
-    desk.partitions[1].demand(demand(2, 4))
-    drawn = sum(batches.rows.size for _, batches in desk.serve(0, []))
-    orders = desk.lose(2)
+    replay.partitions[2].demand(demand(2, 4))
+    replay.partitions[1].demand(demand(2, 4))
+    drawn = sum(batches.rows.size for _, batches in replay.serve(0, []))
+    orders = replay.lose(2)
     assert {rank for rank, _ in orders} == {1}
     for rank, order in orders:
         assert isinstance(order, AdmitBlock)
-        desk.admit(rank, admitted(order.block_id))
-    assert desk.count() == 40
-    assert desk.samples_drawn() == drawn
-    assert desk.lose(2) == []
+        replay.admit(rank, admitted(order.block_id))
+    assert replay.count() == 40
+    assert replay.samples_drawn() == drawn
+    assert replay.lose(2) == []
 
 
 def test_they_read_the_newest_that_they_have_room_for() -> None:
     sizes = [17] * (2 * CAPACITY // 17)
-    desk = filled(*sizes)
-    own = desk.partitions[1].buffer.count()
+    replay = filled(*sizes)
+    own = replay.partitions[1].buffer.count()
     room = CAPACITY - own
-    orders = desk.lose(2)
+    orders = replay.lose(2)
     assert sum(17 for _ in orders) <= room
     for rank, order in orders:
-        desk.admit(rank, admitted(order.block_id))
-    assert desk.partitions[1].buffer.count() >= own  # nothing of its own has given way
-    assert len(desk.take_freed()) + len(orders) >= len(sizes) // 2
+        replay.admit(rank, admitted(order.block_id))
+    assert replay.partitions[1].buffer.count() >= own  # nothing of its own has given way
+    assert len(replay.take_freed()) + len(orders) >= len(sizes) // 2
 
 
 def test_who_is_who() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fakes.replay import CAPACITY, admitted, block, demand, give, make_partition, serve
 from hpcdi.comm.messages import Batches
 from hpcdi.errors import BufferContractError
-from hpcdi.worker.coordinator.partition import item_rows, ring_rows
+from hpcdi.worker.coordinator.replay import item_rows, ring_rows
 
 # ------------------------------------------------------------------------------------------- rows
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.replay import make_desk
+from fakes.replay import make_replay
 from fakes.scheduler import EVERY_S, TIMEOUTS, experiment
 from fakes.simulated_workers import COLLECTORS, LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.messages import (
@@ -22,7 +22,7 @@ from hpcdi.comm.messages import (
     StopRequest,
 )
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
@@ -35,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_desk(),
+            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_replay(),
             LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), RANKS,
             TIMEOUTS,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, block, demand, make_desk
+from fakes.replay import admitted, block, demand, make_replay
 from fakes.scheduler import TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     Batches,
@@ -30,7 +30,7 @@ from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator import Coordinator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.resume import resume_from
 from hpcdi.worker.coordinator.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Run:
         self.clock = SnapshotClock(every_s, self.new)
         self.clock.resume = resume
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_desk(),
+            create_parallel_commander(experiment()), make_replay(),
             LearnerAggregator({"learner": [1, 2]}), self.clock, [1, 2, 3], TIMEOUTS,
         )  # fmt: skip
         self.orders: list[Order] = []
@@ -94,11 +94,11 @@ def test_snapshots_are_due_from_the_start_of_learning() -> None:
 def test_all_learners_are_told_between_the_same_batches() -> None:
     run = Run()
     run.collected()
-    desk = run.scheduler.desk
+    replay = run.scheduler.replay
     served = {1: 0, 2: 0}
     at_snapshot = {}
     for number in range(40):
-        for rank, order in desk.assign(block(number, [9])):
+        for rank, order in replay.assign(block(number, [9])):
             run.hear(rank, admitted(order.block_id))
         for rank in (1, 2) if number % 3 else (2,):
             run.hear(rank, demand(1 + number % 2, 4), float(number))

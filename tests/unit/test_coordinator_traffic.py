@@ -16,7 +16,6 @@ from hpcdi.comm.messages import (
     CollectSetting,
     CollectTask,
     Goodbye,
-    ItemReady,
     LearnTask,
     Leave,
     Message,
@@ -95,12 +94,6 @@ def test_stale_priorities_are_counted() -> None:
     run = Run()
     run.hear(1, demand(1, 4, ids=[3, 4]))
     assert run.scheduler.counters.priorities_stale == 2
-
-
-def test_items_by_name() -> None:
-    run = Run()
-    assert run.hear(0, ItemReady("task", "mine", "d0", {"n": 1})) == []
-    assert len(run.scheduler.desk.named.sample("mine", 1, 0) or []) == 1
 
 
 def test_a_message_that_rank_0_does_not_know_is_an_error() -> None:

@@ -22,7 +22,7 @@ from hpcdi.worker.collector.base_serial_evaluator import create_serial_evaluator
 from hpcdi.worker.collector.interaction_serial_evaluator import ReturnsConfig
 from hpcdi.worker.collector.rollout import columnar_actor
 from hpcdi.worker.context import ROLES
-from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
+from hpcdi.worker.coordinator.commanders import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import create_learner
 from hpcdi.worker.replay_buffer.base_buffer import create_buffer
 

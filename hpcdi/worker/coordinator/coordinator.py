@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,34 @@ from hpcdi.comm.link import Link
 from hpcdi.comm.local_link import LocalWorld
 from hpcdi.comm.messages import (
     CollectResult,
-    ItemReady,
     LearnInfo,
     LearnResult,
     Message,
     TakeSnapshot,
 )
+from hpcdi.config.check import check_over_ranks
 from hpcdi.config.compat import Configurable
-from hpcdi.config.schema import CoordinatorConfig
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, scheduler_of, timeouts
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
+from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
+from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.resume import Resumed
+from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.survival import Survival
 from hpcdi.worker.coordinator.view import RunView
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
+_OWN_END_S = 15.0
+"""A rank that hangs ends itself; rank 0 ends the run only where that fails."""
 _SENT_S = 0.5
 """Where this rank ends without MPI_Finalize, what MPI has taken may be on its way still."""
 
@@ -49,6 +58,66 @@ class TaskState:
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         self.start_time = time.time()
+
+
+class ItemBuffers:
+    """Replay buffers by name, for callers that push and draw items one by one (`deal_with_*`).
+
+    They hold the items' metadata; the data lie in files that ``data_id`` names.
+
+    Args:
+        make_buffer: makes the buffer of a name.
+    """
+
+    def __init__(self, make_buffer: Callable[[str], AdvancedReplayBuffer]) -> None:
+        self._make_buffer = make_buffer
+        self._buffers: dict[str, AdvancedReplayBuffer] = {}
+        self._of_task: dict[str, str] = {}  # learner task -> its buffer
+
+    def push(self, buffer_id: str, data_id: str, metadata: Mapping[str, Any]) -> None:
+        """Add an item to a buffer, which its first item makes."""
+        if buffer_id not in self._buffers:
+            self._buffers[buffer_id] = self._make_buffer(buffer_id)
+        self._buffers[buffer_id].push({**metadata, "data_id": data_id}, -1)
+
+    def sample(
+        self, task_id: str, buffer_id: str, batch_size: int, train_iter: int
+    ) -> list[dict[str, Any]] | None:
+        """Draw items for a learner task; None where there are too few, or no such buffer."""
+        self._of_task[task_id] = buffer_id
+        buffer = self._buffers.get(buffer_id)
+        return None if buffer is None else buffer.sample(batch_size, train_iter)
+
+    def update(self, buffer_id: str, priority_info: Mapping[str, Any]) -> None:
+        """Set new priorities of items."""
+        if buffer_id in self._buffers:
+            self._buffers[buffer_id].update(priority_info)
+
+    def take_needed(self) -> list[str]:
+        """Data ids that came into a buffer since the last call.
+
+        Only buffers with `enable_track_used_data` report these, here and in `take_freed`.
+        """
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_new()]
+
+    def take_freed(self) -> list[str]:
+        """Data ids that left a buffer since the last call."""
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_used()]
+
+    def close(self, task_id: str) -> None:
+        """Drop the buffer of a learner task; its files stay."""
+        self._buffers.pop(self._of_task.pop(task_id, ""), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of each buffer, by name."""
+        return {name: buffer.state_dict() for name, buffer in self._buffers.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace all buffers by those of a `state_dict`."""
+        self._buffers.clear()
+        for name, state in state_dict.items():
+            self._buffers[name] = self._make_buffer(name)
+            self._buffers[name].load_state_dict(state)
 
 
 class Coordinator(Closing, Configurable):
@@ -80,9 +149,11 @@ class Coordinator(Closing, Configurable):
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
         ranks = range(1, self._link.size) if workers is None else workers
+        replay = create_replay(config, self._view.curves, len(ranks))
+        self._items = ItemBuffers(replay.make_buffer)
         self._scheduler = scheduler_of(config, len(ranks))(
             create_parallel_commander(config),
-            make_desk(config, self._view.curves, len(ranks)),
+            replay,
             LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
             self._view.snapshot_clock(config.system.snapshot_s),
             ranks,
@@ -116,7 +187,7 @@ class Coordinator(Closing, Configurable):
                 self._orders += scheduler.tick(time.monotonic())
                 self._send_orders()
             meter.mark("schedule")
-            self._view.look(scheduler)
+            self._view.look(scheduler, self._items.take_needed(), self._items.take_freed())
             meter.mark("show")
         self._flush()
         self._view.finish_snapshots(scheduler)
@@ -170,7 +241,10 @@ class Coordinator(Closing, Configurable):
                 "commander": self._scheduler.commander.state_dict(),
                 "counters": dataclasses.asdict(self._scheduler.counters),
                 "tasks": {task.task_id: task.start_time for task in self._tasks.values()},
-                "replay": self._scheduler.desk.state_dict(),
+                "replay": {
+                    **self._scheduler.replay.state_dict(),
+                    "named": self._items.state_dict(),
+                },
             }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -179,7 +253,8 @@ class Coordinator(Closing, Configurable):
             self._scheduler.commander.load_state_dict(state_dict["commander"])
             for name, value in state_dict["counters"].items():
                 setattr(self._scheduler.counters, name, value)
-            self._scheduler.desk.load_state_dict(state_dict["replay"])
+            self._scheduler.replay.load_state_dict(state_dict["replay"])
+            self._items.load_state_dict(state_dict["replay"]["named"])
             self._tasks.clear()
             for task_id, start_time in state_dict["tasks"].items():
                 self._tasks[task_id] = TaskState(task_id)
@@ -196,7 +271,7 @@ class Coordinator(Closing, Configurable):
         counters.train_iter = int(resumed.facts["train_iter"])
         counters.env_steps += resumed.later
         scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
-        scheduler.desk.load_state_dict(resumed.state["replay"], resumed.published)
+        scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder
         self._view.adopt(resumed.published)
 
@@ -207,7 +282,8 @@ class Coordinator(Closing, Configurable):
     ) -> None:
         """Put one item's metadata into the replay buffer."""
         self._tasks.setdefault(task_id, TaskState(task_id))
-        self._hand_over(ItemReady(task_id, buffer_id, data_id, dict(data)))
+        with self._lock:
+            self._items.push(buffer_id, data_id, data)
 
     def deal_with_collector_finish_task(
         self, task_id: str, finished_task: Mapping[str, Any]
@@ -234,7 +310,7 @@ class Coordinator(Closing, Configurable):
         """Draw items' metadata; None where there are not enough."""
         self._tasks.setdefault(task_id, TaskState(task_id))
         with self._lock:
-            return self._scheduler.desk.named.sample(buffer_id, batch_size, cur_learner_iter)
+            return self._items.sample(task_id, buffer_id, batch_size, cur_learner_iter)
 
     def deal_with_learner_send_info(
         self, task_id: str, buffer_id: str, info: Mapping[str, Any]
@@ -242,12 +318,14 @@ class Coordinator(Closing, Configurable):
         """Take a learner's words: new priorities, and its iteration."""
         with self._lock:
             if info.get("priority_info"):
-                self._scheduler.desk.named.update(buffer_id, info["priority_info"])
+                self._items.update(buffer_id, info["priority_info"])
         self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
         """A learner's task has ended: its buffer goes with it."""
         self._tasks.pop(task_id, None)
+        with self._lock:
+            self._items.close(task_id)
         self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
@@ -298,3 +376,52 @@ class Coordinator(Closing, Configurable):
             self._link.receive(0.01)
         if self._link.ranks_may_die:
             self._link.receive(_SENT_S)
+
+
+def as_experiment(cfg: Any) -> ExperimentConfig:
+    """The experiment itself, or compiled from the seeds' mapping with ``main`` and ``system``.
+
+    Raises:
+        ConfigError: with every problem of the mapping.
+    """
+    if isinstance(cfg, ExperimentConfig):
+        return cfg
+    mapping = dict(cfg)
+    source = "the coordinator's configuration"
+    odd = sorted(mapping.keys() - {"main", "system", "seed"})
+    if odd:
+        known = "unknown key; known here: main, seed, system"
+        raise ConfigError([Problem(str(key), known) for key in odd], source)
+    main = dict(mapping.pop("main", {}))
+    config = compile_config({**main, **mapping}, source).config
+    problems = check_over_ranks(config)
+    if problems:
+        raise ConfigError(problems, source)
+    return config
+
+
+def scheduler_of(config: ExperimentConfig, workers: int) -> Callable[..., Scheduler]:
+    """Returns what makes the scheduler from its parts.
+
+    Args:
+        config: the experiment.
+        workers: ranks besides the coordinator.
+    """
+    if not config.system.deterministic:
+        return Scheduler
+    policy = config.policy
+    plan = RoundPlan(
+        workers - policy.learn.learner.learner_num, policy.updates_after,
+        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
+    )  # fmt: skip
+    return partial(LockstepScheduler, plan=plan)
+
+
+def timeouts(config: ExperimentConfig) -> Timeouts:
+    """The scheduler's time-outs."""
+    own = config.system.coordinator
+    return Timeouts(
+        own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
+        own.learner_task_timeout, config.system.survival.worker_timeout_s + _OWN_END_S,
+        config.env.manager.retry_window_s,
+    )  # fmt: skip

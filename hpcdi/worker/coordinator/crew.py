@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.survival import Survival
 
 

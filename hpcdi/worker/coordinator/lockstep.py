@@ -98,7 +98,7 @@ class LockstepScheduler(Scheduler):
 
     def _may_begin(self) -> bool:
         is_on = self.life.phase is Phase.RUNNING and self._round.step is _Step.REST
-        return is_on and bool(self.desk.partitions) and self._all_wait() and self._have_read()
+        return is_on and bool(self.replay.partitions) and self._all_wait() and self._have_read()
 
     def _begin(self, now: float) -> list[Order]:
         """An evaluation if one is due, else the next round, after a snapshot if one is due."""
@@ -173,12 +173,12 @@ class LockstepScheduler(Scheduler):
         blocks = sorted(self._round.blocks, key=lambda ready: ready.block_id)
         transitions = sum(int(ready.items["item_len"].sum()) for ready in blocks)
         self._round.step, self._round.batches = _Step.READ, self._plan.updates(transitions)
-        orders = [Order(*order) for ready in blocks for order in self.desk.assign(ready)]
+        orders = [Order(*order) for ready in blocks for order in self.replay.assign(ready)]
         return [*orders, *self._serve()]
 
     def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
         """As ever, but a limit is looked at before the next batch is drawn, not after it."""
-        partition = self.desk.partitions.get(rank)
+        partition = self.replay.partitions.get(rank)
         if partition is None:
             return []
         whole = self._take_demand(partition, message, rank)
@@ -201,7 +201,7 @@ class LockstepScheduler(Scheduler):
 
     def _all_wait(self) -> bool:
         """Whether all learners have done what they were given, and ask for more."""
-        return all(part.waits for part in self.desk.partitions.values())
+        return all(part.waits for part in self.replay.partitions.values())
 
     def _have_read(self) -> bool:
-        return all(part.backlog.is_idle for part in self.desk.partitions.values())
+        return all(part.backlog.is_idle for part in self.replay.partitions.values())

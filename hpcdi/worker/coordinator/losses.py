@@ -9,10 +9,10 @@ from itertools import starmap
 from hpcdi.comm.fault_messages import Regroup, TaskReturned
 from hpcdi.comm.messages import CollectTask, LearnResult, Leave, Message, WorkerFailed
 from hpcdi.errors import EXIT_FAILED
-from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.crew import Crew
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.replay import ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.task import ComesBack, DiesAlone, Notice, TaskBook
 
@@ -21,7 +21,7 @@ class WithLosses(ABC):
     """The part of the scheduler that deals with losses."""
 
     life: Lifecycle
-    desk: ReplayDesk
+    replay: ReplayManager
     snapshots: SnapshotClock
     commander: BaseCommander
     crew: Crew
@@ -77,7 +77,7 @@ class WithLosses(ABC):
         survival = self.life.survival
         regroup = Regroup(len(survival.lost), ranks, survival.hosts(ranks))
         orders = [Order(learner, regroup) for learner in ranks]
-        orders += starmap(Order, self.desk.lose(rank))
+        orders += starmap(Order, self.replay.lose(rank))
         return orders if result is None else [*orders, *self._learners_done(result, now)]
 
     def _task_returned(self, message: TaskReturned, rank: int, now: float) -> list[Order]:

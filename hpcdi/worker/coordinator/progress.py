@@ -54,13 +54,13 @@ class ProgressLine:
 
 
 def _status(scheduler: Scheduler, record: RunRecord) -> Status:
-    counters, desk, traffic = scheduler.counters, scheduler.desk, record.traffic
+    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
     before = [
-        f"buffer {human_count(desk.count())}/{human_count(desk.capacity())}",
+        f"buffer {human_count(replay.count())}/{human_count(replay.capacity())}",
         f"staleness {record.staleness(scheduler)}",
     ]
     after = [] if scheduler.life.is_on else ["ending"]
-    if scheduler.life.is_on and (blocked := desk.blocked):
+    if scheduler.life.is_on and (blocked := replay.blocked):
         after.append(blocked)
     return Status(
         (counters.env_steps, traffic.env_steps.per_second()),
@@ -74,11 +74,15 @@ def _status(scheduler: Scheduler, record: RunRecord) -> Status:
 
 def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
     """What programs may want to know beside the line's numbers."""
-    desk, outcome = scheduler.desk, scheduler.life.outcome
+    replay, outcome = scheduler.replay, scheduler.life.outcome
     facts: dict[str, Any] = {
         "phase": scheduler.life.phase.value,
         "episodes": scheduler.counters.episodes,
-        "buffer": {"held": desk.count(), "capacity": desk.capacity(), "blocked": desk.blocked},
+        "buffer": {
+            "held": replay.count(),
+            "capacity": replay.capacity(),
+            "blocked": replay.blocked,
+        },
         "staleness": record.staleness(scheduler),
         "idle": {
             rank: shares.get("wait", 0.0)
@@ -102,7 +106,7 @@ def summary(
     scheduler: Scheduler, record: RunRecord, elapsed_s: float, own_report: dict[str, Any]
 ) -> list[str]:
     """Closing lines: what was done, how fast, and who waited."""
-    counters, desk, traffic = scheduler.counters, scheduler.desk, record.traffic
+    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
     learnable = (
         f"; from a full block to learnable p50 {1e3 * traffic.latency.percentile(50):.0f} ms"
         if traffic.latency
@@ -111,7 +115,8 @@ def summary(
     lines = [
         f"  {human_count(counters.env_steps)} env steps and {human_count(counters.train_iter)} "
         f"train iterations in {human_time(elapsed_s)}; {counters.episodes} episodes; "
-        f"{desk.samples_drawn() / max(desk.items_admitted, 1):.2f} samples drawn per transition",
+        f"{replay.samples_drawn() / max(replay.items_admitted, 1):.2f} samples drawn per "
+        "transition",
         f"  data: {_count(traffic.blocks, 'shard')}, {human_bytes(traffic.data_bytes)}{learnable}",
     ]
     if counters.train_iter == 0:
@@ -122,12 +127,12 @@ def summary(
             f"  best evaluation: mean return {best.mean:.1f} at env step "
             f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
         )
-    if desk.blocks_lost:
-        lines.append(f"  {_count(desk.blocks_lost, 'block')} could not be read; the log says why")
-    if desk.blocks_skipped:
+    if replay.blocks_lost:
+        lines.append(f"  {_count(replay.blocks_lost, 'block')} could not be read; the log says why")
+    if replay.blocks_skipped:
         lines.append(
-            f"  {_count(desk.blocks_skipped, 'block')} skipped: they came faster than the learner "
-            "reads them"
+            f"  {_count(replay.blocks_skipped, 'block')} skipped: they came faster than the "
+            "learner reads them"
         )
     lines += _health(scheduler.life.reports.values())
     for rank, report in {0: own_report, **scheduler.life.reports}.items():

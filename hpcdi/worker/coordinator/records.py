@@ -176,15 +176,15 @@ class RunRecord:
         return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
 
     def _scalars(self, scheduler: Scheduler) -> dict[str, float]:
-        desk = scheduler.desk
+        replay = scheduler.replay
         scalars = {
             "perf/env_steps_per_s": self.traffic.env_steps.per_second(),
             "perf/train_iters_per_s": self.traffic.train_iters.per_second(),
-            "perf/sample_insert_ratio": desk.samples_drawn() / max(desk.items_admitted, 1),
+            "perf/sample_insert_ratio": replay.samples_drawn() / max(replay.items_admitted, 1),
             "perf/policy_lag": self.staleness(scheduler),
-            "perf/buffer_items": desk.count(),
-            "health/blocks_lost": desk.blocks_lost,
-            "health/blocks_skipped": desk.blocks_skipped,
+            "perf/buffer_items": replay.count(),
+            "health/blocks_lost": replay.blocks_lost,
+            "health/blocks_skipped": replay.blocks_skipped,
             "health/priorities_stale": scheduler.counters.priorities_stale,
         }
         for rank, shares in self.shares.items():

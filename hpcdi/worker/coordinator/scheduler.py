@@ -17,7 +17,6 @@ from hpcdi.comm.messages import (
     CollectTask,
     DataDemand,
     Goodbye,
-    ItemReady,
     LearnInfo,
     LearnResult,
     Message,
@@ -28,13 +27,12 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_FAILED
 from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
+from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.counters import Counters, Timeouts
 from hpcdi.worker.coordinator.crew import Crew
 from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
 from hpcdi.worker.coordinator.losses import WithLosses
-from hpcdi.worker.coordinator.partition import Partition
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.replay import Partition, ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.survival import Survival
 from hpcdi.worker.coordinator.task import Notice, TaskBook
@@ -45,7 +43,7 @@ class Scheduler(WithLosses):
 
     Args:
         commander: sets tasks and goals.
-        desk: the replay buffer's partitions.
+        replay: the replay buffer's partitions.
         learners: the group of learners; one is a group, too.
         snapshots: of the run.
         workers: ranks that must report before the run can go on for ever.
@@ -57,7 +55,7 @@ class Scheduler(WithLosses):
     def __init__(
         self,
         commander: BaseCommander,
-        desk: ReplayDesk,
+        replay: ReplayManager,
         learners: LearnerAggregator,
         snapshots: SnapshotClock,
         workers: Sequence[int],
@@ -67,7 +65,7 @@ class Scheduler(WithLosses):
     ) -> None:
         self.counters = Counters()
         self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s, survival)
-        self.desk = desk
+        self.replay = replay
         self.snapshots = snapshots
         self.commander = commander
         self.crew = Crew(commander, self.life.survival, timeouts.rest_s)
@@ -120,8 +118,6 @@ class Scheduler(WithLosses):
     def _note(self, message: Message, rank: int) -> None:
         """Take what needs no answer."""
         match message:
-            case ItemReady():
-                self.desk.named.push(message)
             case SnapshotPart():
                 self.snapshots.part(rank, message)
             case ScaleCollectors():
@@ -137,7 +133,7 @@ class Scheduler(WithLosses):
         if not self.life.is_on:
             return orders
         self._book.check(now)
-        waiting = [rank for rank, part in self.desk.partitions.items() if part.waits]
+        waiting = [rank for rank, part in self.replay.partitions.items() if part.waits]
         for rank, notice in self._book.notices(now, waiting):
             self._observe(rank, notice)
         self._come_back(now)
@@ -169,7 +165,7 @@ class Scheduler(WithLosses):
             self.snapshots.resume = ""
             ranks = self._book.give("learner", task, now)
             orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
-            orders += starmap(Order, self.desk.open(*ranks))
+            orders += starmap(Order, self.replay.open(*ranks))
             self.snapshots.start(now)
         return orders + self._assign_collectors(now)
 
@@ -224,7 +220,7 @@ class Scheduler(WithLosses):
 
     def _learners_done(self, result: LearnResult, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
-        self.desk.named.close(self.commander.finish_learner_task(result.task_id, result))
+        self.commander.finish_learner_task(result.task_id, result)
         is_one = self._book.learners.size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
@@ -233,17 +229,17 @@ class Scheduler(WithLosses):
     # --------------------------------------------------------------------------------------- data
 
     def _block_ready(self, message: BlockReady) -> list[Order]:
-        return list(starmap(Order, self.desk.assign(message)))
+        return list(starmap(Order, self.replay.assign(message)))
 
     def _block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
-        if rank not in self.desk.partitions:
+        if rank not in self.replay.partitions:
             return []
-        admits = self.desk.admit(rank, message)
+        admits = self.replay.admit(rank, message)
         # batches first: the learner gathers them before it reads on
         return [*self._serve(), *(Order(rank, admit) for admit in admits)]
 
     def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
-        partition = self.desk.partitions.get(rank)
+        partition = self.replay.partitions.get(rank)
         if partition is None:
             return []
         whole = self._take_demand(partition, message, rank)
@@ -262,7 +258,7 @@ class Scheduler(WithLosses):
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
-        learners, has_data = self.desk.partitions, self.desk.items_admitted
+        learners, has_data = self.replay.partitions, self.replay.items_admitted
         if not learners or not (has_data or self.counters.env_steps):
             return []
         order = self.snapshots.take(learners, now)
@@ -271,7 +267,7 @@ class Scheduler(WithLosses):
     def _serve(self) -> list[Order]:
         if not self.life.is_on:
             return []  # all that learners do now, they have been told
-        batches = self.desk.serve(self.counters.env_steps, self._book.collecting())
+        batches = self.replay.serve(self.counters.env_steps, self._book.collecting())
         return list(starmap(Order, batches))
 
     # ----------------------------------------------------------------------------------- progress

@@ -59,16 +59,24 @@ class RunView:
             self._retention.need(message.shard.path)
         self._record.observe(rank, message)
 
-    def look(self, scheduler: Scheduler) -> None:
-        """Look at the counters: write and show what is due."""
+    def look(
+        self, scheduler: Scheduler, needed: Iterable[str] = (), freed: Iterable[str] = ()
+    ) -> None:
+        """Look at the counters: write and show what is due.
+
+        Args:
+            scheduler: of the run.
+            needed: files that item buffers need since the last call.
+            freed: files that item buffers do not need any more.
+        """
         now = time.monotonic()
         self._record.look(scheduler, now)
         if self._line is not None:
             self._line.refresh(scheduler, self._record, now)
         if self._retention is not None:
-            for path in scheduler.desk.named.take_needed():
+            for path in needed:
                 self._retention.need(path)
-            self._retention.release(scheduler.desk.take_freed())
+            self._retention.release([*scheduler.replay.take_freed(), *freed])
         self._tend_snapshots(scheduler)
         self._tell_failure(scheduler)
 
@@ -89,7 +97,7 @@ class RunView:
             return
         facts = {
             "env_steps": scheduler.counters.env_steps,
-            "learners": sorted(scheduler.desk.partitions),
+            "learners": sorted(scheduler.replay.partitions),
             "saved_at": time.time(),
         }
         for path in self._keeper.begin(order, state(), facts):
@@ -141,7 +149,7 @@ class RunView:
 
     def figures(self, scheduler: Scheduler) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        counters, desk, traffic = scheduler.counters, scheduler.desk, self._record.traffic
+        counters, replay, traffic = scheduler.counters, scheduler.replay, self._record.traffic
         return {
             "env_steps": counters.env_steps,
             "train_iter": counters.train_iter,
@@ -149,11 +157,11 @@ class RunView:
             "elapsed_s": time.monotonic() - self._started,
             "ended_at": time.time(),
             "learning_since": traffic.learning_since,
-            "items_admitted": desk.items_admitted,
-            "samples_drawn": desk.samples_drawn(),
+            "items_admitted": replay.items_admitted,
+            "samples_drawn": replay.samples_drawn(),
             "blocks": traffic.blocks,
-            "blocks_lost": desk.blocks_lost,
-            "blocks_skipped": desk.blocks_skipped,
+            "blocks_lost": replay.blocks_lost,
+            "blocks_skipped": replay.blocks_skipped,
             "data_bytes": traffic.data_bytes,
             "block_latency_p50_s": traffic.latency.percentile(50) if traffic.latency else None,
             "block_latency_p99_s": traffic.latency.percentile(99) if traffic.latency else None,

@@ -1,4 +1,4 @@
-"""The replay desk: blocks that come and go, several learners, buffers by name."""
+"""The replay manager: blocks that come and go, several learners, buffers by name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fakes.replay import (
     demand,
     give,
     make_buffer,
-    make_desk,
     make_partition,
+    make_replay,
     serve,
 )
-from hpcdi.comm.messages import AdmitBlock, ItemReady
+from hpcdi.comm.messages import AdmitBlock
 from hpcdi.store.snapshots import load_state, save_state
-from hpcdi.worker.coordinator.backlog import MAX_UNREAD
+from hpcdi.worker.coordinator.replay import MAX_UNREAD
 
 # ---------------------------------------------------------------------------------- blocks that go
 
@@ -62,19 +62,19 @@ def test_a_block_that_failed_costs_its_rows_only() -> None:
 
 def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None:
     """Else it reads for ever what has gone already, while its orders pile up."""
-    desk = make_desk()
-    orders = deque[AdmitBlock](order for _, order in desk.open(1))
+    replay = make_replay()
+    orders = deque[AdmitBlock](order for _, order in replay.open(1))
     freed = set[str]()
     for k in range(100):
-        orders += [order for _, order in desk.assign(block(k, [17]))]
+        orders += [order for _, order in replay.assign(block(k, [17]))]
         assert len(orders) <= MAX_UNREAD
         if k % 2:
-            orders += desk.admit(1, admitted(orders.popleft().block_id))
-        freed.update(desk.take_freed())
-    assert desk.count() > CAPACITY / 2
-    assert desk.blocks_skipped > 40
-    assert desk.blocks_lost == 0
-    held = {b["path"] for b in desk.partitions[1].state_dict()["blocks"]}
+            orders += replay.admit(1, admitted(orders.popleft().block_id))
+        freed.update(replay.take_freed())
+    assert replay.count() > CAPACITY / 2
+    assert replay.blocks_skipped > 40
+    assert replay.blocks_lost == 0
+    held = {b["path"] for b in replay.partitions[1].state_dict()["blocks"]}
     assert not freed & held
     waiting = 100 - len(freed) - len(held)
     assert 0 < waiting <= CAPACITY // 18
@@ -83,13 +83,13 @@ def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None
 def test_while_there_is_no_learner_the_oldest_blocks_give_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hpcdi.worker.coordinator.replay_desk.EARLY_ROWS", 18 * 3)
-    desk = make_desk()
+    monkeypatch.setattr("hpcdi.worker.coordinator.replay.EARLY_ROWS", 18 * 3)
+    replay = make_replay()
     for k in range(1, 6):
-        assert desk.assign(block(k, [17])) == []
-    assert desk.take_freed() == ["data/1.h5", "data/2.h5"]
-    assert desk.blocks_skipped == 2
-    assert [order.block_id for _, order in desk.open(1)] == [3, 4, 5]
+        assert replay.assign(block(k, [17])) == []
+    assert replay.take_freed() == ["data/1.h5", "data/2.h5"]
+    assert replay.blocks_skipped == 2
+    assert [order.block_id for _, order in replay.open(1)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("block_id", [1, 99])
@@ -119,76 +119,57 @@ def test_priorities_of_items_that_have_gone_are_counted() -> None:
     assert partition.demand(demand(1, 4)) == 0
 
 
-# ----------------------------------------------------------------------------------------- the desk
+# ------------------------------------------------------------------------------------- the manager
 
 
 def test_blocks_before_a_learner_wait_for_it() -> None:
-    desk = make_desk()
-    assert desk.assign(block(1, [5])) == desk.assign(block(2, [5])) == []
-    orders = [order for rank, order in desk.open(3) if rank == 3]
+    replay = make_replay()
+    assert replay.assign(block(1, [5])) == replay.assign(block(2, [5])) == []
+    orders = [order for rank, order in replay.open(3) if rank == 3]
     assert [(order.block_id, order.first_row) for order in orders] == [(1, 0), (2, 6)]
-    assert desk.open(4) == []
+    assert replay.open(4) == []
     for order in orders:
-        desk.admit(3, admitted(order.block_id))
-    assert (desk.count(), desk.items_admitted, desk.blocks_lost) == (10, 10, 0)
+        replay.admit(3, admitted(order.block_id))
+    assert (replay.count(), replay.items_admitted, replay.blocks_lost) == (10, 10, 0)
 
 
 def test_learners_get_blocks_in_turn() -> None:
-    desk = make_desk()
-    desk.open(1, 2)
-    turns = [desk.assign(block(k, [5])) for k in range(5)]
+    replay = make_replay()
+    replay.open(1, 2)
+    turns = [replay.assign(block(k, [5])) for k in range(5)]
     assert [[(rank, order.first_row) for rank, order in turn] for turn in turns] == [
         [(1, 0)], [(2, 0)], [(1, 6)], [(2, 6)], [(1, 12)],
     ]  # fmt: skip
-    desk.admit(2, admitted(1))
-    assert [p.buffer.count() for p in desk.partitions.values()] == [0, 5]
-    assert (desk.capacity(), desk.count()) == (2 * CAPACITY, 5)
+    replay.admit(2, admitted(1))
+    assert [p.buffer.count() for p in replay.partitions.values()] == [0, 5]
+    assert (replay.capacity(), replay.count()) == (2 * CAPACITY, 5)
 
 
-def test_the_desk_counts_what_is_lost_and_drawn() -> None:
-    desk = make_desk()
-    desk.open(1)
+def test_the_manager_counts_what_is_lost_and_drawn() -> None:
+    replay = make_replay()
+    replay.open(1)
     for k in range(3):
-        desk.assign(block(k, [5]))
-        desk.admit(1, admitted(k, error="torn" if k == 1 else ""))
-    desk.partitions[1].demand(demand(2, 3))
-    serve(desk.partitions[1])
-    assert (desk.items_admitted, desk.blocks_lost, desk.samples_drawn()) == (10, 1, 6)
+        replay.assign(block(k, [5]))
+        replay.admit(1, admitted(k, error="torn" if k == 1 else ""))
+    replay.partitions[1].demand(demand(2, 3))
+    serve(replay.partitions[1])
+    assert (replay.items_admitted, replay.blocks_lost, replay.samples_drawn()) == (10, 1, 6)
 
 
 def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
-    desk = make_desk()
-    desk.open(1)
+    replay = make_replay()
+    replay.open(1)
     for k in range(3):
-        desk.assign(block(k, [5]))
-    desk.admit(1, admitted(0))
-    save_state(tmp_path / "desk.h5", "desk", 1, desk.state_dict())
-    state = load_state(tmp_path / "desk.h5", "desk", 1)["partitions"]["rank1"]
+        replay.assign(block(k, [5]))
+    replay.admit(1, admitted(0))
+    save_state(tmp_path / "replay.h5", "replay", 1, replay.state_dict())
+    state = load_state(tmp_path / "replay.h5", "replay", 1)["partitions"]["rank1"]
     assert [(b["block_id"], b["path"], b["first_row"], b["end_id"]) for b in state["blocks"]] == [
         (0, "data/0.h5", 0, 5), (1, "data/1.h5", 6, -1), (2, "data/2.h5", 12, -1),
     ]  # fmt: skip
     again = make_buffer("again")
     again.load_state_dict(state["buffer"])
-    left, right = desk.partitions[1].buffer.sample_batch(5, 0), again.sample_batch(5, 0)
+    left, right = replay.partitions[1].buffer.sample_batch(5, 0), again.sample_batch(5, 0)
     assert left is not None
     assert right is not None
     assert left.columns["row"].tolist() == right.columns["row"].tolist()
-
-
-def test_buffers_by_name() -> None:
-    """The seeds' callers push and draw metadata one by one."""
-    desk = make_desk()
-    assert desk.named.sample("mine", 1, 0) is None
-    desk.named.update("mine", {"replay_unique_id": ["mine_0"], "priority": [1.0]})
-    for n in range(3):
-        desk.named.push(ItemReady("task", "mine", f"d{n}", {"policy_iter": n, "priority": None}))
-    drawn = desk.named.sample("mine", 3, 10) or []
-    assert {d["staleness"] for d in drawn} <= {10, 9, 8}
-    assert {d["data_id"] for d in drawn} <= {"d0", "d1", "d2"}
-    desk.named.update("mine", {**{k: [drawn[0][k]] for k in drawn[0]}, "priority": [9.0]})
-    name = drawn[0]["replay_unique_id"]
-    again = [d for _ in range(9) for d in desk.named.sample("mine", 3, 10) or []]
-    assert {round(d["priority"], 5) for d in again if d["replay_unique_id"] == name} == {9.0}
-    desk.named.close("mine")
-    desk.named.close("never there")
-    assert desk.named.sample("mine", 1, 0) is None
