@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, Running
+from jobs import CARTPOLE, ENDLESS, Running
 
 from fakes.small_disk import SmallDisk, mounted
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
-STEPS = 200_000
-LIMITED = (
-    "env.stop_value=1e9", f"policy.other.commander.max_env_step={STEPS}",
-    "policy.other.commander.eval_interval=1000", "system.snapshot_s=1",
-)  # fmt: skip
+UNTIL_FULL = (*ENDLESS, "policy.other.commander.eval_interval=1000", "system.snapshot_s=1")
+LIMITED = (*UNTIL_FULL, "policy.other.commander.max_env_step=300_000")
+"""More steps than fit into the memory of collectors that wait for the disk."""
 NO_SPACE = r"No space left on device \(.*B are free there\)"
 
 
@@ -60,7 +58,7 @@ def test_collectors_pause_and_go_on_by_themselves(
 def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     start: Start, resume: Start, disk: SmallDisk, run_dir: Path
 ) -> None:
-    job = start(CARTPOLE, *LIMITED, "system.storage.disk_patience_s=2", run_dir=run_dir)
+    job = start(CARTPOLE, *UNTIL_FULL, "system.storage.disk_patience_s=2", run_dir=run_dir)
     job.until_learning()
     job.until(lambda: any((run_dir / "snapshots").glob("snapshot_*")))
     disk.fill()

@@ -26,6 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hpcdi.cli import main
 from hpcdi.config.load import load
 from hpcdi.store.checkpoints import names, open_checkpoint
+from hpcdi.store.layout import RunLayout
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -61,6 +62,8 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     run_dir = job.run_dir
     until_snapshot(job, 3)
     job.until((run_dir / "policies" / "best.safetensors").is_file)
+    status_file = RunLayout(run_dir).status_file
+    job.until(lambda: json.loads(status_file.read_text())["env_steps"] > 0)
     code, told = status(run_dir)
     assert (code, told["state"], told["why"]) == (0, "running", "")
     assert told["progress"]["env_steps"] > 0
