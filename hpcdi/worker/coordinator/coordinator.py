@@ -30,16 +30,13 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
-from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.counters import Timeouts
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
 from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.resume import Resumed
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.survival import Survival
+from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.worker.coordinator.view import RunView
+from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 _OWN_END_S = 15.0
@@ -154,16 +151,16 @@ class Coordinator(Closing, Configurable):
         self._scheduler = scheduler_of(config, len(ranks))(
             create_parallel_commander(config),
             replay,
-            LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
             self._view.snapshot_clock(config.system.snapshot_s),
-            ranks,
-            timeouts(config),
+            Workers(
+                ranks, config.policy.learn.learner.learner_num,
+                FaultPolicy.of(config, is_possible=self._link.ranks_may_die), timeouts(config),
+            ),  # fmt: skip
             self._view.observe,
-            Survival.of(config, is_possible=self._link.ranks_may_die),
         )
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
-            self._scheduler.crew.want(collector.collector_num)
+            self._scheduler.want_collectors(collector.collector_num)
         self._stop_request = stop_request
         self._tasks: dict[str, TaskState] = {}
         self._thread: BackgroundThread | None = None
@@ -191,8 +188,7 @@ class Coordinator(Closing, Configurable):
             meter.mark("show")
         self._flush()
         self._view.finish_snapshots(scheduler)
-        outcome = scheduler.life.outcome
-        return outcome if outcome is not None else Outcome("stopped", "closed", 0)
+        return scheduler.outcome or Outcome("stopped", "closed", 0)
 
     def start(self) -> None:
         """Run the loop in a thread; under MPI, call `run` on the main thread instead."""
@@ -214,17 +210,17 @@ class Coordinator(Closing, Configurable):
     @property
     def system_shutdown_flag(self) -> bool:
         """Whether the run has reached its end; once true it stays true."""
-        return not self._scheduler.life.is_on
+        return not self._scheduler.is_on
 
     @property
     def silent(self) -> list[int]:
         """Ranks that have not said goodbye."""
-        return self._scheduler.life.silent
+        return self._scheduler.workers.silent
 
     @property
     def lost(self) -> dict[int, str]:
         """Ranks that have died and that the run has gone on without, and their roles."""
-        return self._scheduler.life.survival.lost
+        return self._scheduler.workers.lost
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
@@ -339,12 +335,16 @@ class Coordinator(Closing, Configurable):
     def deal_with_increase_collector(self) -> None:
         """One collector more is wanted; it works if there is one."""
         with self._lock:
-            self._scheduler.crew.more(1)
+            wanted = self._scheduler.collectors_wanted
+            if wanted is not None:  # else all there are work
+                self._scheduler.want_collectors(wanted + 1)
 
     def deal_with_decrease_collector(self) -> None:
         """One collector less is wanted; the last one stays."""
         with self._lock:
-            self._scheduler.crew.more(-1)
+            collectors = self._scheduler.collectors
+            wanted = collectors["there"] if collectors["wanted"] is None else collectors["wanted"]
+            self._scheduler.want_collectors((wanted or 0) - 1)
 
     def info(self, s: str) -> None:
         """Log a line."""

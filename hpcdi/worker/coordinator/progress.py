@@ -59,8 +59,8 @@ def _status(scheduler: Scheduler, record: RunRecord) -> Status:
         f"buffer {human_count(replay.count())}/{human_count(replay.capacity())}",
         f"staleness {record.staleness(scheduler)}",
     ]
-    after = [] if scheduler.life.is_on else ["ending"]
-    if scheduler.life.is_on and (blocked := replay.blocked):
+    after = [] if scheduler.is_on else ["ending"]
+    if scheduler.is_on and (blocked := replay.blocked):
         after.append(blocked)
     return Status(
         (counters.env_steps, traffic.env_steps.per_second()),
@@ -74,9 +74,9 @@ def _status(scheduler: Scheduler, record: RunRecord) -> Status:
 
 def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
     """What programs may want to know beside the line's numbers."""
-    replay, outcome = scheduler.replay, scheduler.life.outcome
+    replay, outcome = scheduler.replay, scheduler.outcome
     facts: dict[str, Any] = {
-        "phase": scheduler.life.phase.value,
+        "phase": scheduler.phase.value,
         "episodes": scheduler.counters.episodes,
         "buffer": {
             "held": replay.count(),
@@ -87,14 +87,10 @@ def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
         "idle": {
             rank: shares.get("wait", 0.0)
             for rank, shares in record.shares.items()
-            if rank not in scheduler.life.survival.lost
+            if rank not in scheduler.workers.lost
         },
-        "lost": dict(scheduler.life.survival.lost),
-        "collectors": {
-            "working": scheduler.crew.working,
-            "there": scheduler.crew.there,
-            "wanted": scheduler.crew.wanted,
-        },
+        "lost": dict(scheduler.workers.lost),
+        "collectors": scheduler.collectors,
     }
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
@@ -134,8 +130,8 @@ def summary(
             f"  {_count(replay.blocks_skipped, 'block')} skipped: they came faster than the "
             "learner reads them"
         )
-    lines += _health(scheduler.life.reports.values())
-    for rank, report in {0: own_report, **scheduler.life.reports}.items():
+    lines += _health(scheduler.workers.reports.values())
+    for rank, report in {0: own_report, **scheduler.workers.reports}.items():
         lines.append(f"  rank {rank:<4} {_activity(report)}")
     return lines
 

@@ -28,7 +28,7 @@ from hpcdi.utils.metrics import Distribution, Rate, evaluation_scalars
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import Kept
-from hpcdi.worker.coordinator.task import ComesBack, DiesAlone, Notice, RankQuiet, TaskLate
+from hpcdi.worker.coordinator.workers import ComesBack, DiesAlone, Notice, RankQuiet, TaskLate
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
@@ -172,7 +172,7 @@ class RunRecord:
 
     def staleness(self, scheduler: Scheduler) -> int:
         """Train iterations by which the oldest acting policy is behind the learner."""
-        acting = scheduler.crew.acting.values()
+        acting = scheduler.workers.policy_versions.values()
         return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
 
     def _scalars(self, scheduler: Scheduler) -> dict[str, float]:

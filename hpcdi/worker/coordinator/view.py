@@ -20,7 +20,7 @@ from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
 from hpcdi.worker.coordinator.snapshots import Snapshot, SnapshotClock
-from hpcdi.worker.coordinator.task import Notice
+from hpcdi.worker.coordinator.workers import Notice
 
 
 class RunView:
@@ -168,7 +168,7 @@ class RunView:
             "evaluations": [vars(evaluation) for evaluation in self._record.evaluations],
             "ranks": {
                 "0": self.meter.report(),
-                **{str(r): v for r, v in scheduler.life.reports.items()},
+                **{str(r): v for r, v in scheduler.workers.reports.items()},
             },
         }
 
@@ -183,7 +183,7 @@ class RunView:
             self._writer = None
 
     def _tell_failure(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.life.outcome
+        outcome = scheduler.outcome
         if outcome is not None and outcome.failure is not None and not self._is_failure_told:
             self._is_failure_told = True
             rank, failure = outcome.failure
