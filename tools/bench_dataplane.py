@@ -26,7 +26,7 @@ from figures import Row, at_least, at_most, parser, show
 from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.block import Block, open_block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.ring import RowRing
+from hpcdi.store.rows import RowRing
 from hpcdi.store.shards import read_shard, write_shard
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer

@@ -145,11 +145,11 @@ class HpcdiNumpy(Hpcdi):
     name = "hpcdi, no numba"
 
     def __init__(self, task: Task, prioritized: bool) -> None:
-        from hpcdi.utils.kernels import NumpyKernels, kernels
+        from hpcdi.worker.replay_buffer import priority_tree
 
-        if not prioritized or isinstance(kernels(), NumpyKernels):
+        if not prioritized or priority_tree.njit is None:
             raise NotImplementedError("it would be the same")
-        with patch("hpcdi.worker.replay_buffer.advanced_buffer.kernels", NumpyKernels):
+        with patch.object(priority_tree, "new_tree", priority_tree.PriorityTree):
             super().__init__(task, prioritized)
 
 

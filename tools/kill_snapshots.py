@@ -30,9 +30,9 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError, SnapshotError
 from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.rows import unpacked
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
-from hpcdi.worker.replay_buffer.records import unpacked
 
 FILE = "buffer.h5"
 BEGIN, END = "begin", "end"

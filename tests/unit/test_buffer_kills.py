@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,10 @@ ITEMS = 1000
 def kill(kills: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, str(TOOLS / "kill_snapshots.py"), "--kills", str(kills), "--seed", "3"]
     line += ["--items", str(ITEMS), "--folder", str(folder), *more]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(TOOLS.parent)}  # this checkout's hpcdi
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
 
 
 @pytest.fixture

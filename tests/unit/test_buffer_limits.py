@@ -35,7 +35,8 @@ def control(low: float = 0.0, high: float = float("inf"), ratio: float = 1.0) ->
 
 def limits_of(clock: Clock, min_fill: int = 1, **rate: float) -> Limits:
     cfg = {"min_fill": min_fill, "thruput_controller": control(**rate)}
-    return Limits(AdvancedReplayBuffer.parse_config(cfg), clock)
+    parsed = AdvancedReplayBuffer.parse_config(cfg)
+    return Limits(parsed.thruput_controller, parsed.min_fill, clock)
 
 
 def buffer_of(**settings: Any) -> AdvancedReplayBuffer:

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from hpcdi.errors import SnapshotError
-from hpcdi.store import pages
+from hpcdi.store import memory, pages
+from hpcdi.store.memory import Span
+from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore, unpacked
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import Columns
-from hpcdi.worker.replay_buffer import NaiveReplayBuffer, spans
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.records import LARGE_ROW_BYTES, unpacked
-from hpcdi.worker.replay_buffer.spans import Span
+from hpcdi.worker.replay_buffer import NaiveReplayBuffer
 
 SIZE = 6
 POPULATE_READ = pages._POPULATE_READ
@@ -93,7 +92,7 @@ def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None:
-    whole, store, other = [Span(0, SIZE, 0)], ColumnStore(SIZE), ColumnStore(SIZE)
+    whole, store, other = [Span(0, SIZE, 0)], RowStore(SIZE), RowStore(SIZE)
     store.put(0, SIZE, store.check(rows(0, SIZE)), 0)
     state = store.state_of(whole, shared)
     assert np.shares_memory(state["columns"]["image"], store.column("image")) == shared
@@ -106,7 +105,7 @@ def test_large_columns_are_shared_only_where_it_is_allowed(shared: bool) -> None
 
 def test_a_part_of_the_slots_is_never_shared() -> None:
     """The rest of them needs room."""
-    part, store, other = [Span(0, 2, 0)], ColumnStore(SIZE), ColumnStore(SIZE)
+    part, store, other = [Span(0, 2, 0)], RowStore(SIZE), RowStore(SIZE)
     store.put(0, 2, store.check(rows(0, 2)), 0)
     other.restore(store.state_of(part, shared=True), part, shared=True)
     assert len(other.column("image")) == SIZE
@@ -121,8 +120,8 @@ class TestMemory:
         if request.param == "no pages":
             monkeypatch.setattr(pages, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
         if request.param == "two threads":
-            monkeypatch.setattr(spans, "_MANY_BYTES", 0)
-            monkeypatch.setattr(spans, "_PART_BYTES", 2000)
+            monkeypatch.setattr(memory, "_MANY_BYTES", 0)
+            monkeypatch.setattr(memory, "_PART_BYTES", 2000)
 
     @pytest.mark.parametrize("pushed", PUSHED)
     def test_it_is_used_again(self, tmp_path: Path, pushed: int) -> None:

@@ -15,7 +15,7 @@ from fakes.scripted_env import Script, manager, scripts
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.returns import n_step
 from hpcdi.store.builder import Segment
-from hpcdi.store.ring import RowRing
+from hpcdi.store.rows import RowRing
 from hpcdi.types import Array, Columns, RowView, Settings
 from hpcdi.worker.collector.rollout import ColumnarForm, rollout_form
 

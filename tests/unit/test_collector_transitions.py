@@ -16,7 +16,7 @@ from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn_samples import columns_of
-from hpcdi.store.ring import RowRing
+from hpcdi.store.rows import RowRing
 from hpcdi.types import Columns, Transition
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
 from hpcdi.worker.collector.trajectory import TransitionRecorder

@@ -42,7 +42,7 @@ from hpcdi.worker.coordinator.replay import (
     staleness_bound,
 )
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
-from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
 
 A, B = 2, 3  # collector ranks
 PPO = {

@@ -10,7 +10,7 @@ from typing import Any
 from hpcdi.errors import PolicyError
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
-from hpcdi.store.ring import transitions
+from hpcdi.store.rows import transitions
 from hpcdi.types import Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY

@@ -38,7 +38,7 @@ from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
-from hpcdi.store.ring import RowPlacer
+from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, collector_of, number_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls

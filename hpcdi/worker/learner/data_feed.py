@@ -26,7 +26,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.ring import RowRing, transitions
+from hpcdi.store.rows import RowRing, transitions
 from hpcdi.store.shards import read_block, read_shard
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy

@@ -1,11 +1,11 @@
 """Replay buffers: which data are learnt from, and how often.
 
-Owns: the buffer contract (`base_buffer`), the buffers themselves (`*_buffer`), and their parts:
-where items lie (`ring`: `spans`, `columns`, `frames`, `objects`), what is known of them (`items`,
-`index`), how they are drawn (`samplers`), when one has to wait (`limits`), what is reported
+Owns: the contract and what all buffers share (`base_buffer`), the seeds' buffers (`*_buffer`), and
+their parts: where items lie (`ring`, over `store.rows`), what is known of them (`index`), how they
+are drawn (`samplers`, `priority_tree`), when drawing waits (`limits`), what is reported
 (`monitor`). May import: `store`, `config`, `utils`, `types`, `errors`. Why so: the same buffer is
-the coordinator's index over shards (its items are row numbers), serial training's memory (its items
-are transitions) and a library of its own; only the coordinator and the serial entry hold one.
+the coordinator's index over shards (its items are row numbers), the memory of serial training (its
+items are transitions) and a library of its own; only the coordinator and the serial entry hold one.
 """
 
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.errors import BufferContractError
+from hpcdi.config.fields import section, setting
+from hpcdi.errors import BufferContractError, Problem
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
-from hpcdi.utils.kernels import NumpyKernels, kernels
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.index import ItemIndex
-from hpcdi.worker.replay_buffer.items import (
-    Drawn,
-    Sample,
+from hpcdi.worker.replay_buffer.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
+from hpcdi.worker.replay_buffer.index import (
+    ItemIndex,
     add_marks,
     check_marks,
     check_priorities,
@@ -26,13 +26,43 @@ from hpcdi.worker.replay_buffer.items import (
     priorities_of,
     rows_of,
 )
-from hpcdi.worker.replay_buffer.limits import Limits
-from hpcdi.worker.replay_buffer.monitor import Reports, SampledData
-from hpcdi.worker.replay_buffer.objects import ObjectStore
-from hpcdi.worker.replay_buffer.ring import Ring
-from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
+from hpcdi.worker.replay_buffer.limits import Limits, ThruputControllerConfig
+from hpcdi.worker.replay_buffer.monitor import MonitorConfig, Reports, SampledData
+from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, Sampler, UniformSampler
-from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+
+
+@dataclass(frozen=True)
+class AdvancedBufferConfig(BufferConfig):
+    """Settings of the prioritized replay buffer."""
+
+    type: str = "advanced"
+    replay_buffer_size: int = setting(4096, "items that it holds", minimum=1)
+    min_fill: int = setting(1, "items that it must hold before anything is drawn", minimum=1)
+    max_use: float = setting(
+        float("inf"), "draws after which an item goes, seen once a request", minimum=1
+    )
+    max_staleness: float = setting(
+        float("inf"), "train iterations after which an item goes", minimum=0
+    )
+    alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
+    beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)
+    anneal_step: int = setting(100_000, "draws after which beta is 1", minimum=1)
+    thruput_controller: ThruputControllerConfig = section(
+        ThruputControllerConfig, "when drawing, or pushing, has to wait"
+    )
+    monitor: MonitorConfig = section(MonitorConfig, "what is reported")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from super().problems()
+        if self.min_fill > self.replay_buffer_size:
+            yield Problem("min_fill", f"is above replay_buffer_size ({self.replay_buffer_size})")
+        limit = self.thruput_controller.push_sample_rate_limit
+        if limit.min > limit.max:
+            yield Problem(
+                "thruput_controller.push_sample_rate_limit.min", f"is above max ({limit.max:g})"
+            )
 
 
 @BUFFER_REGISTRY.register("advanced")
@@ -133,7 +163,7 @@ class AdvancedReplayBuffer(RingBuffer):
                 self.blocked = "the items are objects, not columns: draw them by sample"
             else:
                 drawn = self._draw(size, cur_learner_iter, sample_range, draws)
-            if drawn is None or not isinstance(self._ring.store, ColumnStore):
+            if drawn is None or not isinstance(self._ring.store, RowStore):
                 return None
             self._retire(drawn)  # the store still has what the index has dropped
             columns = self._ring.store.read_columns(drawn.slots)
@@ -217,12 +247,10 @@ class AdvancedReplayBuffer(RingBuffer):
         super()._begin(ring)
         size = ring.capacity
         sampler: Sampler = UniformSampler(size)
-        inner = NumpyKernels()  # to draw uniformly, numba is not worth the time of its import
         if self._prioritized:
-            inner = kernels()
-            sampler = PrioritizedSampler(size, self._cfg.alpha, inner)
-        self._index = ItemIndex(ring, sampler, inner)
-        self._limits = Limits(self._cfg)
+            sampler = PrioritizedSampler(size, self._cfg.alpha)
+        self._index = ItemIndex(ring, sampler)
+        self._limits = Limits(self._cfg.thruput_controller, self._cfg.min_fill)
         self._beta_start, self._draws = float(self._cfg.beta), 0
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:

@@ -1,14 +1,49 @@
-"""The contract of all replay buffers."""
+"""What all replay buffers have in common: their contract, settings, ring, lock and saved state."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.errors import BufferContractError, Problem
+from hpcdi.store.rows import RowStore
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.types import Array
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
+from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
+from hpcdi.worker.replay_buffer.ring import Ring, UsedData
+
+STATE_VERSION = 4
+_ALSO_READ = (2, 3)  # no records; 2: items are the oldest first, not by slot
+
+
+@dataclass(frozen=True)
+class BufferConfig(ComponentConfig):
+    """Settings that all buffers share."""
+
+    replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
+    deepcopy: bool = setting(False, "copy objects deeply as they come and go (columns always are)")
+    enable_track_used_data: bool = setting(
+        False, "say which data files (data_id) no item refers to any more"
+    )
+    frames: tuple[str, ...] = setting(
+        (), "columns that stack frames, e.g. [obs, next_obs]: each frame is stored once"
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if len(self.frames) > 2 or len(set(self.frames)) < len(self.frames):
+            yield Problem("frames", "one or two columns, an observation and the next one")
 
 
 class IBuffer(Configurable, ABC):
@@ -74,3 +109,254 @@ def create_buffer(cfg: Any, *args: Any, **kwargs: Any) -> IBuffer:
 def get_buffer_cls(cfg: Any) -> Any:
     """The class that ``cfg.type`` names."""
     return component_class(BUFFER_REGISTRY, cfg)
+
+
+class Drawn(NamedTuple):
+    """Items that were drawn; all of length m."""
+
+    slots: Array
+    unique_ids: Array
+    weights: Array
+    """Importance weights, float32, at most 1."""
+    staleness: Array
+    """Train iterations between the policy that made the item and now; -1 where not known."""
+    use: Array
+    """How often each item has been drawn, this draw included; -1 where it is not counted."""
+
+
+class Sample(NamedTuple):
+    """Items that were drawn: their columns, and what the buffer says of them."""
+
+    columns: dict[str, Any]
+    """Arrays, or torch tensors, [m, ...]; nested as the items are."""
+    drawn: Drawn
+
+
+class Guard:
+    """The lock of a buffer; errors of what happens under it say whose they are.
+
+    Args:
+        owner: of the buffer.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._lock.release()
+        if isinstance(error, BufferContractError) and not str(error).startswith(self._owner):
+            raise BufferContractError(f"{self._owner}: {error}") from error
+
+
+class RingBuffer(IBuffer, Closing):
+    """First in, first out; the n-th item pushed has unique id n.
+
+    Items that are dicts of numbers and arrays, nested as they like, are held in columns, whose
+    names, dtypes and shapes the first push declares; others are held as they are. All methods take
+    one lock, so threads may share a buffer.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        tb_logger: takes reports, by ``add_scalar(tag, value, step)``; None: they go to the log.
+        exp_name: name of the experiment, for messages.
+        instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
+        rng: draws; by default seeded anew from the system.
+    """
+
+    kind: ClassVar[str] = "ring_buffer"
+    """Of saved states: what another kind of buffer refuses."""
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "buffer",
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._name = instance_name
+        self._rng = rng if rng is not None else np.random.default_rng()
+        self._lock = Guard(f"{exp_name}/{instance_name}")
+        self._used = UsedData() if self._cfg.enable_track_used_data else None
+        self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
+        self._begin(self._new_ring(0))
+
+    def start(self) -> None:
+        """Nothing runs in the background; kept for the seeds' callers."""
+
+    def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:  # noqa: ARG002
+        """Add an item, a list of items or, if `columns`, items as columns [m, ...].
+
+        Raises:
+            BufferContractError: one differs from what the buffer holds. Then none of them is added.
+        """
+        with self._lock:
+            if columns:
+                if not isinstance(data, Mapping):
+                    raise BufferContractError(f"columns are a mapping, not a {type(data).__name__}")
+                pushed = self._push_columns(data)
+            elif not isinstance(data, list):
+                pushed = self._push_one(data)
+            else:
+                pushed = self._push_list(data) if data else 0
+            self._note(pushed)
+
+    def clear(self) -> None:
+        """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
+        with self._lock:
+            self._ring.forget(self._ring.pushed)
+            self._begin(self._new_ring(self._ring.pushed))
+
+    def close(self) -> None:
+        """Report the last traffic and drop everything; again: nothing."""
+        with self._lock:
+            self._thruput.report(self.count())
+            if self._ring.store is not None:
+                self.clear()
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+        return len(self._ring)
+
+    @property
+    def replay_buffer_size(self) -> int:
+        """Items that it can hold."""
+        return int(self._cfg.replay_buffer_size)
+
+    @property
+    def push_count(self) -> int:
+        """Items that were pushed since the last `clear`."""
+        return self._ring.pushed - self._ring.origin
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the columns; 0 where items are held as they are."""
+        store = self._ring.store
+        return store.n_bytes if isinstance(store, RowStore) else 0
+
+    def take_used(self) -> list[str]:
+        """Data ids (items' ``data_id``) that no item has any more, since the last call.
+
+        Empty without `enable_track_used_data`; items given as columns name none. Whoever owns the
+        files removes them, or not.
+        """
+        with self._lock:
+            return self._used.take() if self._used is not None else []
+
+    def take_new(self) -> list[str]:
+        """Data ids that items have now and had not at the last call; see `take_used`.
+
+        What is new and used since the last calls is told by both, if this one comes first.
+        """
+        with self._lock:
+            return self._used.take_new() if self._used is not None else []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, copied; the random generator's state included."""
+        with self._lock:
+            return self._state()
+
+    def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
+        """Become the buffer of a `state_dict` (always copied).
+
+        Raises:
+            BufferContractError: it was of another capacity, or stores frames of other columns; then
+                the buffer stays as it is.
+        """
+        with self._lock:
+            self._restore(_state_dict)
+
+    def save_data(self, file_name: str | Path, *, fsync: bool = True) -> None:
+        """Write the state to an HDF5 file that appears whole, or not at all.
+
+        If `fsync`, it is forced to disk before it gets its name, so a power cut leaves it or the
+        older one; a process that is killed leaves either, in any case.
+
+        Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
+        Columns are not copied for it, so other threads wait until the file is there.
+
+        Raises:
+            SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
+        """
+        with self._lock:
+            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
+
+    def load_data(self, file_name: str | Path) -> None:
+        """Become the buffer of a file, in the memory of the items that are here if they are alike.
+
+        Raises:
+            SnapshotError: it is missing, torn, or of another kind of buffer or schema.
+        """
+        lent = isinstance(self._ring.store, RowStore)  # there is memory to copy to
+        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ, lent=lent)
+        with self._lock:
+            self._restore(state, shared=True)
+
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        """See `state_dict`; if `shared`, some of its arrays are the buffer's own memory."""
+        return {
+            "capacity": self.replay_buffer_size,
+            "ring": self._ring.state_dict(shared),
+            "rng": {"state": self._rng.bit_generator.state},
+        }
+
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        """See `load_state_dict`; if `shared`, arrays become the buffer's, or fill its memory."""
+        held, size = state["capacity"], self.replay_buffer_size
+        if held != size:
+            raise BufferContractError(
+                f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
+            )
+        ring = self._new_ring(0, int(state["ring"]["capacity"]))
+        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
+        self._ring.forget(self._ring.pushed)
+        self._begin(ring)
+        self._rng.bit_generator.state = state["rng"]["state"]
+
+    def _begin(self, ring: Ring) -> None:
+        """Hold what `ring` holds, from now on."""
+        self._ring = ring
+
+    def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
+        return Ring(
+            capacity or self.replay_buffer_size, first_id,
+            frames=self._cfg.frames, copies=self._cfg.deepcopy, used=self._used,
+        )  # fmt: skip
+
+    @property
+    def _report_s(self) -> float:
+        return float(self._cfg.periodic_thruput_seconds)
+
+    def _push_one(self, item: Any) -> int:
+        """Add an item; gives how many that are: 1."""
+        self._ring.append(item)
+        return 1
+
+    def _push_list(self, items: list[Any]) -> int:
+        """Add at least one item; gives how many they are."""
+        self._ring.extend(items)
+        return len(items)
+
+    def _push_columns(self, columns: Mapping[str, Any]) -> int:
+        """Add items given as columns; gives how many they are."""
+        before = self._ring.pushed
+        self._ring.extend_columns(columns)
+        return self._ring.pushed - before
+
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        """Items were pushed, or drawn: see to what follows from it."""
+        if self._thruput.note(pushed, drawn):
+            self._thruput.report(self.count())
+
+    @staticmethod
+    def _shaped(columns: dict[str, Any], tensors: bool, pin_memory: bool) -> dict[str, Any]:
+        """Columns that were read, as the caller wants them: arrays or tensors, nested."""
+        if tensors or pin_memory:
+            columns = share_tensors(columns, pin_memory=pin_memory)
+        return unflatten(columns) if "/" in "".join(columns) else columns

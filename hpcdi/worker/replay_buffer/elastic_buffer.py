@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from hpcdi.config.fields import setting
 from hpcdi.errors import BufferContractError
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
-from hpcdi.worker.replay_buffer.settings import ElasticBufferConfig
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
+
+
+@dataclass(frozen=True)
+class ElasticBufferConfig(NaiveBufferConfig):
+    """Settings of the buffer whose size follows the run."""
+
+    type: str = "elastic"
+    set_buffer_size: Any = setting(
+        None, "environment steps -> items that it holds then; a function, not for YAML"
+    )
 
 
 @BUFFER_REGISTRY.register("elastic")

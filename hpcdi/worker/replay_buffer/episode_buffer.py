@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
+from hpcdi.store.rows import RowStore, arrays_of
 from hpcdi.types import Array, Columns
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.fields import arrays_of
-from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.samplers import positions
-from hpcdi.worker.replay_buffer.settings import EpisodeBufferConfig
 
 _FIRST_ROWS = 1024
 
@@ -30,6 +29,13 @@ class EpisodeSample(NamedTuple):
     """Transitions of each, int64 [m]."""
     unique_ids: Array
     """Of the episodes, int64 [m]: the n-th one pushed is n."""
+
+
+@dataclass(frozen=True)
+class EpisodeBufferConfig(NaiveBufferConfig):
+    """Settings of the buffer of episodes; an item is an episode."""
+
+    type: str = "episode"
 
 
 @BUFFER_REGISTRY.register("episode")
@@ -105,7 +111,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         """
         with self._lock:
             store = self._ring.store
-            if not isinstance(store, ColumnStore):
+            if not isinstance(store, RowStore):
                 return None
             drawn = (
                 self._draw_whole(size, sample_range, replace)

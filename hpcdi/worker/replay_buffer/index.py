@@ -1,17 +1,18 @@
-"""What a buffer knows of its items besides what they hold: priority, uses, age."""
+"""What the prioritized buffer knows of its items: priority, uses, age; and its check of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
+from hpcdi.errors import BufferContractError
 from hpcdi.types import Array
 from hpcdi.utils.nested import narrowed
-from hpcdi.worker.replay_buffer.items import Drawn
+from hpcdi.worker.replay_buffer.base_buffer import Drawn
 from hpcdi.worker.replay_buffer.ring import Ring
-from hpcdi.worker.replay_buffer.samplers import Sampler
+from hpcdi.worker.replay_buffer.samplers import LARGEST_PRIORITY, Sampler
 
 
 class ItemIndex:
@@ -20,13 +21,12 @@ class ItemIndex:
     Args:
         ring: where the items lie.
         sampler: draws among those that are alive: neither overwritten nor dropped.
-        inner: the inner loops, see `utils.kernels`.
     """
 
-    def __init__(self, ring: Ring, sampler: Sampler, inner: Any) -> None:
+    def __init__(self, ring: Ring, sampler: Sampler) -> None:
         self.alive = 0
         self.max_priority = 1.0
-        self._ring, self._sampler, self._inner = ring, sampler, inner
+        self._ring, self._sampler = ring, sampler
         self._marks = np.zeros((ring.capacity, 2), dtype=np.int32)  # side by side: one cache miss
         self._use, self._made_at = self._marks.T
 
@@ -146,5 +146,103 @@ class ItemIndex:
 
     def _describe(self, slots: Array, weights: Array, train_iter: int) -> Drawn:
         newest = self._ring.pushed - 1
-        use, staleness, ids = self._inner.mark_drawn(self._marks, slots, newest, train_iter)
+        use, staleness, ids = self._sampler.mark_drawn(self._marks, slots, newest, train_iter)
         return Drawn(slots, ids, weights, staleness, use)
+
+
+def made_at_of(item: Mapping[str, Any]) -> int:
+    """Train iteration of the policy that made an item; -1 where it does not say."""
+    said = item.get("collect_iter")
+    said = item.get("policy_iter") if said is None else said
+    return -1 if said is None else int(said)
+
+
+def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
+    """Priority of each item, float64 [m]; `largest` where it has none.
+
+    Raises:
+        BufferContractError: see `check_priorities`.
+    """
+    said = [item.get("priority") for item in items]
+    priorities = _numbers([largest if value is None else value for value in said])
+    check_priorities(priorities, len(items))
+    return priorities
+
+
+def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | None]:
+    """What columns say of their items, as `made_at_of` and `priorities_of` do; None: nothing."""
+    made_at = columns.get("collect_iter", columns.get("policy_iter"))
+    priority = columns.get("priority")
+    ages = -1 if made_at is None else np.asarray(made_at)
+    return ages, None if priority is None else _numbers(priority)
+
+
+def rows_of(columns: Mapping[str, Any]) -> int:
+    """Rows of columns, nested or not; 0 where they are none."""
+    for column in columns.values():
+        rows = rows_of(column) if isinstance(column, Mapping) else _length(column)
+        if rows:
+            return rows
+    return 0
+
+
+def _length(column: Any) -> int:
+    return len(column) if isinstance(column, Sized) and getattr(column, "ndim", True) else 0
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BufferContractError(f"a priority is no number: {error}") from error
+
+
+def check_priorities(priorities: Array, count: int) -> float:
+    """See that priorities are of `count` items, and can be drawn by; gives the largest one.
+
+    Raises:
+        BufferContractError: they are not, or one is negative, not a number, or above 1e30.
+    """
+    if np.shape(priorities) != (count,):
+        raise BufferContractError(f"priorities of shape {np.shape(priorities)} for {count} items")
+    largest = float(priorities.max(initial=0.0))
+    if not (priorities.min(initial=0.0) >= 0 and largest <= LARGEST_PRIORITY):
+        raise BufferContractError(
+            f"a priority is negative, not a number or above {LARGEST_PRIORITY:g}"
+        )
+    return largest
+
+
+def check_marks(made_at: Array | int, priority: Array | None, count: int) -> None:
+    """See that what is said of `count` items is said of each, or of all of them at once.
+
+    Raises:
+        BufferContractError: it is not, or see `check_priorities`.
+    """
+    if np.shape(made_at) not in ((), (count,)):
+        raise BufferContractError(f"ages of shape {np.shape(made_at)} for {count} items")
+    if priority is not None:
+        check_priorities(priority, count)
+
+
+def add_marks(items: list[dict[str, Any]], drawn: Drawn, priority: Array, prefix: str) -> None:
+    """Write into drawn items [m] what the buffer says of them; `priority` is theirs."""
+    marks = zip(
+        drawn.unique_ids.tolist(), drawn.slots.tolist(), priority.tolist(),
+        drawn.staleness.tolist(), drawn.use.tolist(), drawn.weights.tolist(), strict=True,
+    )  # fmt: skip
+    for item, (number, slot, own_priority, staleness, use, weight) in zip(
+        items, marks, strict=True
+    ):
+        item["replay_unique_id"] = f"{prefix}_{number}"
+        item["replay_buffer_idx"] = slot
+        item["priority"] = own_priority
+        item["staleness"] = staleness
+        item["use"] = use
+        item["IS"] = weight
+
+
+def number_of(name: Any, prefix: str) -> int:
+    """The unique id in a ``replay_unique_id``; -1, which no item has, where another made it."""
+    owner, _, number = str(name).rpartition("_")
+    return int(number) if owner == prefix and number.isdecimal() else -1

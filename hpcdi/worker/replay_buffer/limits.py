@@ -6,10 +6,32 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from hpcdi.worker.replay_buffer.settings import AdvancedBufferConfig
+from hpcdi.config.fields import section, setting
 
 _BUCKETS = 100  # of the window: the rate forgets a hundredth of it at a time
+
+
+@dataclass(frozen=True)
+class RateLimitConfig:
+    """Items pushed for one that is drawn."""
+
+    max: float = setting(float("inf"), "above it, pushing waits", above=0)
+    min: float = setting(0.0, "below it, drawing waits", minimum=0)
+
+
+@dataclass(frozen=True)
+class ThruputControllerConfig:
+    """When drawing, or pushing, has to wait."""
+
+    push_sample_rate_limit: RateLimitConfig = section(
+        RateLimitConfig, "items pushed for one that is drawn, over the window"
+    )
+    window_seconds: float = setting(30, "seconds that the rate looks back", above=0)
+    sample_min_limit_ratio: float = setting(
+        1.0, "items held for one that is drawn at once", minimum=0
+    )
 
 
 class Traffic:
@@ -54,19 +76,22 @@ class Limits:
     drawn within the window, pushing is free, so that one never waits for the other forever.
 
     Args:
-        cfg: settings.
+        control: settings.
+        min_fill: items that the buffer must hold before anything is drawn.
         clock: seconds, of any origin.
     """
 
     def __init__(
-        self, cfg: AdvancedBufferConfig, clock: Callable[[], float] = time.monotonic
+        self,
+        control: ThruputControllerConfig,
+        min_fill: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        control = cfg.thruput_controller
         self._rate = control.push_sample_rate_limit
         self._is_limited = self._rate.min > 0 or math.isfinite(self._rate.max)
         self._traffic = Traffic(control.window_seconds, clock)
         self._window_s = control.window_seconds
-        self._min_fill, self._min_ratio = cfg.min_fill, control.sample_min_limit_ratio
+        self._min_fill, self._min_ratio = min_fill, control.sample_min_limit_ratio
 
     def note(self, pushed: int = 0, drawn: int = 0) -> None:
         """Items were pushed, or drawn."""

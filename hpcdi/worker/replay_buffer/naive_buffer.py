@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from hpcdi.config.fields import setting
 from hpcdi.errors import BufferContractError
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import Drawn, Sample
-from hpcdi.worker.replay_buffer.ring_buffer import RingBuffer
+from hpcdi.worker.replay_buffer.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
 from hpcdi.worker.replay_buffer.samplers import positions
-from hpcdi.worker.replay_buffer.settings import NaiveBufferConfig
+
+
+@dataclass(frozen=True)
+class NaiveBufferConfig(BufferConfig):
+    """Settings of the uniform replay buffer."""
+
+    type: str = "naive"
+    periodic_thruput_seconds: float = setting(
+        60, "seconds between two reports of its traffic", above=0
+    )
 
 
 @BUFFER_REGISTRY.register("naive")
@@ -79,7 +89,7 @@ class NaiveReplayBuffer(RingBuffer):
             BufferContractError: `size` is below 1, or there is no device to pin memory for.
         """
         with self._lock:
-            if not isinstance(self._ring.store, ColumnStore):
+            if not isinstance(self._ring.store, RowStore):
                 return None
             ids = self._draw(size, sample_range, replace)
             return self._give(self._ring.store, ids, tensors, pin_memory)
@@ -88,7 +98,7 @@ class NaiveReplayBuffer(RingBuffer):
         """Nothing is known of items that could change; kept for the seeds' callers."""
 
     def _give(
-        self, store: ColumnStore, ids: Array | None, tensors: bool, pin_memory: bool
+        self, store: RowStore, ids: Array | None, tensors: bool, pin_memory: bool
     ) -> Sample | None:
         """Items of ids of any shape that were drawn, as columns; uniform draws all weigh 1."""
         if ids is None:

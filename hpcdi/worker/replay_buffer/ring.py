@@ -1,23 +1,22 @@
 """Where a buffer's items lie: first in, first out; item n has unique id n.
 
-An item lies in slot ``n mod capacity``, so an id alone finds it, and the id of one that has gone is
-recognised. What a slot holds is a store's affair: columns for arrays and numbers, a list for
-anything else.
+Item n lies in slot ``n mod capacity``, so its id alone finds it, and the id of an overwritten item
+is recognised. A store holds the items: columns for arrays and numbers, a list for anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
+from hpcdi.store.memory import Span, rows_in
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import UsedData
-from hpcdi.worker.replay_buffer.objects import ObjectStore
-from hpcdi.worker.replay_buffer.spans import Span, rows_in
 
 
 class Ring:
@@ -43,7 +42,7 @@ class Ring:
         self.capacity = capacity
         self.first = self.pushed = self.origin = first_id
         """Ids in [first, pushed) are here; `origin` is the first since the buffer was cleared."""
-        self.store: ColumnStore | ObjectStore | None = None
+        self.store: RowStore | ObjectStore | None = None
         self.used = used
         self._frames, self._copies = frames, copies
 
@@ -90,8 +89,8 @@ class Ring:
         Raises:
             BufferContractError: they differ from the items that are here.
         """
-        store = self.store or ColumnStore(self.capacity, self._frames)
-        if not isinstance(store, ColumnStore):
+        store = self.store or RowStore(self.capacity, self._frames)
+        if not isinstance(store, RowStore):
             raise BufferContractError("the buffer holds objects, not columns")
         prepared = store.check(columns)
         return self._put(store, prepared, len(next(iter(prepared.values()))))
@@ -138,7 +137,7 @@ class Ring:
             for span in self.spans(self.first, self.pushed):
                 self.store.put(span.start, span.stop, items, span.offset)
         elif old is not None:
-            self.store = ColumnStore(capacity, self._frames)
+            self.store = RowStore(capacity, self._frames)
             self.store.restore(old.state_of(spans), self.spans(self.first, self.pushed))
 
     def ordered(self, by_slot: Array) -> Array:
@@ -170,8 +169,8 @@ class Ring:
         first, pushed = int(ids["first"]), int(ids["pushed"])
         self.store = None
         if kind != "none":
-            is_columns = kind == ColumnStore.kind
-            store = ColumnStore(self.capacity, self._frames) if is_columns else self._object_store()
+            is_columns = kind == RowStore.kind
+            store = RowStore(self.capacity, self._frames) if is_columns else self._object_store()
             spans = (self._by_slot if state.get("by_slot") else self.spans)(first, pushed)
             store.restore(state["items"], spans, shared, spare)
             self.store = store
@@ -207,12 +206,120 @@ class Ring:
         self.pushed += count
         self.first = max(self.first, self.pushed - self.capacity)
 
-    def _store_for(self, items: Sequence[Any]) -> ColumnStore | ObjectStore:
+    def _store_for(self, items: Sequence[Any]) -> RowStore | ObjectStore:
         first = items[0]
         names_data = self.used is not None and isinstance(first, Mapping) and "data_id" in first
-        if ColumnStore.fits(first) and not names_data:
-            return ColumnStore(self.capacity, self._frames)
+        if RowStore.fits(first) and not names_data:
+            return RowStore(self.capacity, self._frames)
         return self._object_store()
 
     def _object_store(self) -> ObjectStore:
         return ObjectStore(self.capacity, self._copies)
+
+
+class ObjectStore:
+    """Items in a list of slots.
+
+    Args:
+        capacity: slots.
+        copies: copy items deeply as they come and go; else they are shared with the caller, but
+            that a dict's top level is the caller's own.
+    """
+
+    kind = "objects"
+
+    def __init__(self, capacity: int, copies: bool) -> None:
+        self._items: list[Any] = [None] * capacity
+        self._own = copy.deepcopy if copies else _shallow
+
+    def put_one(self, item: Any, slot: int) -> bool:
+        """Put an item into a slot: anything fits."""
+        self._items[slot] = self._own(item)
+        return True
+
+    def prepare(self, items: Sequence[Any]) -> list[Any]:
+        """Items in the form that `put` takes."""
+        return [self._own(item) for item in items]
+
+    def put(self, start: int, stop: int, prepared: list[Any], offset: int) -> None:
+        """Put prepared items, from number `offset`, into slots [start, stop)."""
+        self._items[start:stop] = prepared[offset : offset + stop - start]
+
+    def drop(self, slots: Array) -> None:
+        """Let items [m] go."""
+        for slot in slots:
+            self._items[slot] = None
+
+    def peek(self, slot: int) -> Any:
+        """The item of a slot itself, no copy."""
+        return self._items[slot]
+
+    def read(self, slots: Array) -> list[Any]:
+        """Items of slots [m]."""
+        return [self._own(self._items[slot]) for slot in slots.tolist()]
+
+    def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """Items of spans of slots, in order; copies."""
+        items = [item for span in spans for item in self._items[span.start : span.stop]]
+        return {"objects": copy.deepcopy(items)}
+
+    def restore(
+        self,
+        state: Mapping[str, Any],
+        spans: Iterable[Any],
+        shared: bool = False,  # noqa: ARG002
+        spare: Any = None,  # noqa: ARG002
+    ) -> None:
+        """Put the items of a `state_of` into spans of slots."""
+        items = copy.deepcopy(state["objects"])
+        for span in spans:
+            self.put(span.start, span.stop, items, span.offset)
+
+
+class UsedData:
+    """Which data files no item refers to any more: items name theirs by ``data_id``.
+
+    Nothing is removed here: who owns the files asks, and decides.
+    """
+
+    def __init__(self) -> None:
+        self._users: Counter[str] = Counter()
+        self._new: list[str] = []
+        self._known: set[str] = set()  # told by `take_new`, and not yet by `take`
+        self._unused: list[str] = []
+
+    def arrive(self, item: Any) -> None:
+        """An item is here."""
+        data_id = item.get("data_id") if isinstance(item, Mapping) else None
+        if data_id is not None:
+            self._users[str(data_id)] += 1
+            if self._users[str(data_id)] == 1:
+                self._new.append(str(data_id))
+
+    def leave(self, item: Any) -> None:
+        """An item that was here has gone."""
+        data_id = item.get("data_id") if isinstance(item, Mapping) else None
+        if data_id is not None:
+            self._users[str(data_id)] -= 1
+            if self._users[str(data_id)] == 0:
+                del self._users[str(data_id)]
+                self._unused.append(str(data_id))
+
+    def take(self) -> list[str]:
+        """Data ids that no item has any more, since the last call; each once."""
+        unused = [data_id for data_id in dict.fromkeys(self._unused) if data_id not in self._users]
+        self._unused = []
+        self._known.difference_update(unused)
+        self._new = [data_id for data_id in self._new if data_id in self._users]
+        return unused
+
+    def take_new(self) -> list[str]:
+        """Data ids that an item has now, or had in between, and none had at the last call."""
+        new = [data_id for data_id in dict.fromkeys(self._new) if data_id not in self._known]
+        self._new = []
+        self._known.update(new)
+        return new
+
+
+def _shallow(item: Any) -> Any:
+    return dict(item) if isinstance(item, Mapping) else item

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hpcdi.types import Array
-from hpcdi.utils.segment_tree import PriorityTree
 
 SMALLEST_PRIORITY = 1e-6
 LARGEST_PRIORITY = 1e30
@@ -22,6 +22,26 @@ def positions(rng: np.random.Generator, count: int, size: int) -> Array:
     drawn = rng.random(size)
     drawn *= count
     return drawn.astype(np.int64)
+
+
+def mark_drawn(marks: Array, slots: Array, newest: int, now: int) -> tuple[Array, Array, Array]:
+    """Count draws of slots [m]; returns uses, staleness (-1: not known) and ids of their items.
+
+    Args:
+        marks: of every slot, uses and the train iteration it was made at, int32 [capacity, 2].
+        slots: that were drawn; item n lies in slot n mod capacity.
+        newest: id of the newest item.
+        now: the learner's train iteration.
+    """
+    np.add.at(marks[:, 0], slots, np.int32(1))
+    use, made = marks.take(slots, axis=0).T
+    staleness = np.subtract(now, made, dtype=np.int64)
+    if np.count_nonzero(made < 0):
+        staleness[made < 0] = -1
+    ids = newest - slots
+    ids %= len(marks)
+    np.subtract(newest, ids, out=ids)
+    return use, staleness, ids
 
 
 class Draw(NamedTuple):
@@ -63,7 +83,12 @@ class Sampler(Protocol):
         ...
 
     def restore(self, mass: Array) -> None:
-        """Take what `mass` gave."""
+        """Take what `mass` returned."""
+        ...
+
+    @property
+    def mark_drawn(self) -> Callable[[Array, Array, int, int], tuple[Array, Array, Array]]:
+        """The function `mark_drawn`, or a compiled one that does the same."""
         ...
 
 
@@ -77,12 +102,17 @@ class PrioritizedSampler:
     Args:
         capacity: slots.
         alpha: 0 draws uniformly, 1 in proportion to priority.
-        inner: the inner loops, see `utils.kernels`; by default the fastest that are there.
     """
 
-    def __init__(self, capacity: int, alpha: float, inner: Any = None) -> None:
+    def __init__(self, capacity: int, alpha: float) -> None:
+        # imports numba, which takes longer than all the rest: only who draws by priority pays
+        from hpcdi.worker.replay_buffer import priority_tree
+
         self._alpha = alpha
-        self._tree = PriorityTree(capacity, inner)
+        self._tree = priority_tree.new_tree(capacity)
+        self.mark_drawn = mark_drawn
+        if isinstance(self._tree, priority_tree.CompiledTree):
+            self.mark_drawn = priority_tree.mark_drawn_compiled
 
     def mass(self) -> Array:
         """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""
@@ -133,6 +163,8 @@ class UniformSampler:
     Args:
         capacity: slots.
     """
+
+    mark_drawn = staticmethod(mark_drawn)
 
     def __init__(self, capacity: int) -> None:
         self._alive = np.zeros(capacity, dtype=bool)

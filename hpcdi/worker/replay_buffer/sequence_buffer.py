@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.columns import ColumnStore
-from hpcdi.worker.replay_buffer.items import Sample
-from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
+from hpcdi.worker.replay_buffer.base_buffer import Sample
+from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
 from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.samplers import positions
-from hpcdi.worker.replay_buffer.settings import SequenceBufferConfig
 
 _ENDS = ("done", "terminated", "truncated")
 _TRIALS = 4  # starts drawn for one that is needed, before all are listed
+
+
+@dataclass(frozen=True)
+class SequenceBufferConfig(NaiveBufferConfig):
+    """Settings of the buffer of sequences."""
+
+    type: str = "sequence"
 
 
 @BUFFER_REGISTRY.register("sequence")
@@ -78,7 +85,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         What the buffer says of the items has the shape [batch, sequence] too.
         """
         with self._lock:
-            if not isinstance(self._ring.store, ColumnStore):
+            if not isinstance(self._ring.store, RowStore):
                 return None
             ids = self._draw_sequences(batch, sequence, sample_range, replace)
             return self._give(self._ring.store, ids, tensors, pin_memory)
@@ -113,7 +120,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         """Of items in slots [m]: whether each ends its episode, and its environment [m, k]."""
         store, count = self._ring.store, len(slots)
         ends, envs = np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
-        if isinstance(store, ColumnStore):
+        if isinstance(store, RowStore):
             for name in _ENDS:
                 column = store.column(name)
                 if column is not None:

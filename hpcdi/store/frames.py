@@ -1,27 +1,134 @@
 """Stacks of frames whose frames are stored once.
 
 An observation of four frames shares three with the one before, and a transition's next observation
-is the observation of the next transition: of the eight frames of a transition one is new. Which
-frames are the same is found by comparing their bytes with those of the item before, so what is read
-is always what was pushed: an order of items that shares nothing costs memory, never truth.
+is the observation of the next transition: of the eight frames of a transition one is new. Shared
+frames are found by comparing bytes with those of the item before, so what is read is always what
+was pushed: items in an order that shares nothing cost memory, never correctness.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from hpcdi.errors import BufferContractError
+from hpcdi.store.memory import Recycler
 from hpcdi.types import Array, Columns
-from hpcdi.utils.recycle import Recycler
-from hpcdi.worker.replay_buffer.frame_pool import NOWHERE, FramePool
-from hpcdi.worker.replay_buffer.streams import Streams, by_env
 
+NOWHERE = -1
+_GROWTH = 1024
 _ROWS_AT_ONCE = 64
 _ONE_ENV = np.zeros(1, np.int64)
+
+
+class FramePool:
+    """Frames in numbered places; memory is used as they are written.
+
+    Args:
+        shape: of a frame.
+        dtype: of its values.
+        size: frames that it has room for; it grows when they do not suffice.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, size: int = 0) -> None:
+        self.frames = np.empty((size, *shape), dtype)
+        self._users = np.full(size + 1, NOWHERE, np.int32)  # of each place: slot of the last item
+        self._taken = 0  # places that were taken so far
+        self._free: list[int] = []  # of them, those that are free again
+
+    @property
+    def used(self) -> int:
+        """Frames that are here."""
+        return self._taken - len(self._free)
+
+    def add(self, frames: Array) -> list[int]:
+        """Store frames [m, ...]; gives their places."""
+        count = len(frames)
+        left = max(0, len(self._free) - count)
+        places, self._free = self._free[left:], self._free[:left]
+        taken, self._taken = self._taken, self._taken + count - len(places)
+        places += range(taken, self._taken)
+        if self._taken > len(self.frames):
+            more = self._taken + max(_GROWTH, self._taken // 8)
+            new = np.full(more - len(self.frames), NOWHERE, np.int32)
+            self._users = np.concatenate([self._users, new])
+            self.frames.resize((more, *self.frames.shape[1:]), refcheck=False)
+        if count == 1:
+            self.frames[places[0]] = frames[0]
+        else:
+            self.frames[places] = frames
+        return places
+
+    def load(self, frames: Array, users: Array) -> None:
+        """Take frames [m, ...] and their users [m], instead of what is here."""
+        count, size = len(frames), max(len(self.frames), len(frames))
+        self.frames = np.empty((size, *frames.shape[1:]), frames.dtype)
+        self.frames[:count] = frames
+        self._users = np.full(size + 1, NOWHERE, np.int32)
+        self._users[:count] = users
+        self._taken, self._free = count, []
+
+    def use(self, places: Array, slots: Any) -> None:
+        """Frames are of the items in slots, one each or one for all; the last is the newest."""
+        self._users[places] = slots
+
+    def release(self, places: Array, slots: Any) -> None:
+        """Items in slots go; of their frames, those that no newer item uses go, too."""
+        gone = places[self._users[places] == slots]
+        self._free += dict.fromkeys(gone.tolist())
+
+
+class Streams:
+    """The last item of each environment, for as long as its slot is not given to another.
+
+    Args:
+        capacity: slots.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._put = 0
+        self._numbers = np.zeros(capacity, np.int64)  # of each slot: which item is in it, from 1
+        self._latest: dict[int, tuple[int, int]] = {}  # environment -> slot, number
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of what is known of all slots."""
+        return self._numbers.nbytes
+
+    def take(self, start: int, stop: int) -> None:
+        """New items come to slots [start, stop); those that were there have gone."""
+        first, self._put = self._put + 1, self._put + stop - start
+        self._numbers[start:stop] = np.arange(first, self._put + 1)
+
+    def last_of(self, env: int) -> int | None:
+        """Slot of an environment's last item; None where it has gone, or there was none."""
+        slot, number = self._latest.get(env, (0, -1))
+        return slot if self._numbers[slot] == number else None
+
+    def follow(self, env: int, slot: int) -> None:
+        """The item in a slot is the last one of an environment."""
+        self._latest[env] = slot, int(self._numbers[slot])
+        if len(self._latest) > len(self._numbers):  # environments that have gone for good
+            self._latest = {
+                env: last for env, last in self._latest.items() if self._numbers[last[0]] == last[1]
+            }
+
+
+def by_env(envs: Array | None) -> Iterator[tuple[int, Any]]:
+    """Environments of rows (None: of one), and which are whose: a slice if evenly spaced."""
+    numbers = np.zeros(1, np.int64) if envs is None else envs.reshape(-1)
+    different = dict.fromkeys(numbers.tolist())
+    if len(different) == 1:
+        yield int(numbers[0]), slice(None)
+        return
+    for env in different:
+        own = np.flatnonzero(numbers == env)
+        steps = set(np.diff(own).tolist()) or {1}
+        is_even = len(steps) == 1
+        yield int(env), slice(own[0], own[-1] + 1, steps.pop()) if is_even else own
 
 
 class FrameStore:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
-from hpcdi.store.ring import Placement, RowPlacer, RowRing
+from hpcdi.store.memory import LARGE_BYTES
+from hpcdi.store.rows import Placement, RowPlacer, RowRing
 from hpcdi.types import Columns, RowView
-from hpcdi.utils.recycle import LARGE_BYTES
 
 QUICK = settings(deadline=None, max_examples=100)
 VIEW = RowView("next", "obs", "offset")

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdi.store import memory
+from hpcdi.store.memory import LARGE_BYTES, Recycler
 from hpcdi.types import Array
-from hpcdi.utils import recycle
-from hpcdi.utils.recycle import LARGE_BYTES, Recycler
 
 FLOATS = np.dtype(np.float64)
 LARGE = (LARGE_BYTES // 8, 2)
@@ -126,8 +126,8 @@ def test_without_exact_counts_nothing_is_given_again() -> None:
 
 def test_the_count_of_memory_that_nobody_holds_is_this_pythons() -> None:
     """One holder more must be seen, whatever references the interpreter itself takes."""
-    assert recycle._unheld() == recycle._UNHELD
-    assert 1 <= recycle._UNHELD <= 3
+    assert memory._unheld() == memory._UNHELD
+    assert 1 <= memory._UNHELD <= 3
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,4 +1,4 @@
-"""The priority tree against plain sums and minima; numpy's inner loops against compiled ones."""
+"""The priority tree against plain sums and minima; numpy against compiled loops."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.types import Array
-from hpcdi.utils import kernels, segment_tree
-from hpcdi.utils.compiled import CompiledKernels
-from hpcdi.utils.kernels import NumpyKernels
-from hpcdi.utils.segment_tree import PriorityTree
+from hpcdi.worker.replay_buffer import priority_tree
+from hpcdi.worker.replay_buffer.priority_tree import (
+    CompiledTree,
+    PriorityTree,
+    mark_drawn_compiled,
+    new_tree,
+)
+from hpcdi.worker.replay_buffer.samplers import mark_drawn
 
 QUICK = settings(deadline=None, max_examples=60)
-KERNELS = pytest.mark.parametrize(
-    "inner", [NumpyKernels(), CompiledKernels()], ids=["numpy", "numba"]
-)
+KINDS = pytest.mark.parametrize("kind", [PriorityTree, CompiledTree], ids=["numpy", "numba"])
 
 # multiples of 1/8: their sums are exact, so == is allowed
 masses = st.integers(0, 400).map(lambda n: n / 8)
@@ -30,7 +32,7 @@ Batches = list[tuple[list[int], list[float]]]
 @pytest.fixture(autouse=True)
 def _small_top(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few leaves are enough for three levels."""
-    monkeypatch.setattr(segment_tree, "TOP_NODES", 2)
+    monkeypatch.setattr(priority_tree, "TOP_NODES", 2)
 
 
 @st.composite
@@ -50,13 +52,13 @@ def smallest(leaves: list[float]) -> float:
     return min((mass for mass in leaves if mass > 0), default=np.inf)
 
 
-@KERNELS
-def test_sums_and_minima_are_those_of_a_plain_list(inner: Any) -> None:
+@KINDS
+def test_sums_and_minima_are_those_of_a_plain_list(kind: Any) -> None:
     @QUICK
     @given(histories())
     def check(history: tuple[int, Batches]) -> None:
         capacity, batches = history
-        tree, one_by_one = PriorityTree(capacity, inner), PriorityTree(capacity, inner)
+        tree, one_by_one = kind(capacity), kind(capacity)
         leaves = [0.0] * capacity
         for where, what in batches:
             tree.set(indices(where), np.array(what))
@@ -71,14 +73,14 @@ def test_sums_and_minima_are_those_of_a_plain_list(inner: Any) -> None:
     check()
 
 
-@KERNELS
-def test_a_draw_gives_the_leaf_at_which_the_running_sum_passes_its_goal(inner: Any) -> None:
+@KINDS
+def test_a_draw_gives_the_leaf_at_which_the_running_sum_passes_its_goal(kind: Any) -> None:
     @QUICK
     @given(st.lists(masses, min_size=1, max_size=300), st.integers(1, 400), st.integers(0, 2**32))
     def check(leaves: list[float], count: int, seed: int) -> None:
         if sum(leaves) == 0:
             return
-        tree = PriorityTree(len(leaves), inner)
+        tree = kind(len(leaves))
         tree.fill(np.array(leaves))
         uniforms = np.random.default_rng(seed).integers(0, 8, count) / 8  # goals that meet sums
         found, mass, total, _ = tree.draw(uniforms)
@@ -90,15 +92,15 @@ def test_a_draw_gives_the_leaf_at_which_the_running_sum_passes_its_goal(inner: A
     check()
 
 
-@KERNELS
+@KINDS
 @pytest.mark.parametrize("capacity", [1, 15, 16, 17, 31, 33, 255, 256, 257, 5000])
-def test_no_leaf_of_mass_zero_is_drawn(inner: Any, capacity: int) -> None:
+def test_no_leaf_of_mass_zero_is_drawn(kind: Any, capacity: int) -> None:
     """Masses that no float64 holds exactly, and goals at and beyond the sum: rounding is here."""
     rng = np.random.default_rng(capacity)
     mass = (rng.random(capacity) * 10.0 ** rng.integers(-6, 6, capacity)).astype(np.float32)
     mass[rng.random(capacity) < 0.5] = 0.0
     mass[capacity // 2] = 0.1
-    tree = PriorityTree(capacity, inner)
+    tree = kind(capacity)
     tree.fill(mass)
     for last in (np.nextafter(1.0, 0.0), 1.0, np.nextafter(1.0, 2.0)):
         for uniforms in (np.append(rng.random(500), last), np.array([last]), np.zeros(1)):
@@ -107,12 +109,12 @@ def test_no_leaf_of_mass_zero_is_drawn(inner: Any, capacity: int) -> None:
             assert tree.leaves[found].tolist() == masses.tolist()
 
 
-def test_both_kinds_of_inner_loops_agree_to_the_last_bit() -> None:
+def test_both_kinds_of_tree_agree_to_the_last_bit() -> None:
     """And so do leaves that were set one by one, in batches, and at once."""
     rng = np.random.default_rng(3)
     size = 40_000
-    trees = [PriorityTree(size, inner) for inner in (NumpyKernels(), CompiledKernels())]
-    singly = PriorityTree(size, NumpyKernels())
+    trees = [PriorityTree(size), CompiledTree(size)]
+    singly = PriorityTree(size)
     for _ in range(20):
         where = rng.integers(0, size, rng.integers(1, 400))
         what = rng.random(len(where)) * (rng.random(len(where)) < 0.9)
@@ -120,7 +122,7 @@ def test_both_kinds_of_inner_loops_agree_to_the_last_bit() -> None:
             tree.set(where, what)
         for index, value in zip(where.tolist(), what.tolist(), strict=True):
             singly.set_one(index, value)
-    filled = PriorityTree(size, CompiledKernels())
+    filled = CompiledTree(size)
     filled.fill(singly.leaves)
     for count in (1, 100, 5000):
         uniforms = rng.random(count)
@@ -136,9 +138,9 @@ def test_both_mark_draws_alike(newest: int) -> None:
     slots = indices([3, 0, 3, 6, 5])
     made = np.array([4, -1, 2, 9, 0, -1, 7, 12])
     here = {n % 8: n for n in range(newest - 7, newest + 1)}
-    for inner in (NumpyKernels(), CompiledKernels()):
+    for mark in (mark_drawn, mark_drawn_compiled):
         marks = np.stack([np.full(8, 10), made], axis=1).astype(np.int32)
-        use, staleness, ids = inner.mark_drawn(marks, slots, newest, 10)
+        use, staleness, ids = mark(marks, slots, newest, 10)
         assert use.tolist() == [12, 11, 12, 11, 11]
         assert staleness.tolist() == [1, 6, 1, 3, -1]
         assert ids.tolist() == [here[slot] for slot in slots.tolist()]
@@ -148,11 +150,11 @@ def test_both_mark_draws_alike(newest: int) -> None:
 def test_without_numba_numpy_does_it() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
-        "from hpcdi.utils.kernels import kernels\n"
-        "print(type(kernels()).__name__)"
+        "from hpcdi.worker.replay_buffer.priority_tree import new_tree\n"
+        "print(type(new_tree(5)).__name__)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert ran.stdout.strip() == "NumpyKernels"
-    assert isinstance(kernels.kernels(), CompiledKernels)
+    assert ran.stdout.strip() == "PriorityTree"
+    assert isinstance(new_tree(5), CompiledTree)
