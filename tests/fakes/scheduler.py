@@ -23,13 +23,11 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.types import Array
-from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.counters import Timeouts
-from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.records import RunRecord
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.workers import Order, Timeouts, Workers
 
 EVERY_S = 5.0
 STOP_VALUE = 195.0
@@ -53,7 +51,7 @@ class Run:
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
             create_parallel_commander(experiment(**commander)), make_replay(),
-            LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), self.ranks, TIMEOUTS,
+            SnapshotClock(math.inf), Workers(self.ranks, timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
         self.tasks: dict[int, CollectTask | LearnTask] = {}
@@ -123,7 +121,7 @@ def evaluating() -> Run:
 
 
 def reason_of(run: Any) -> str:
-    outcome = run.scheduler.life.outcome
+    outcome = run.scheduler.outcome
     return "" if outcome is None else outcome.reason
 
 
@@ -137,8 +135,8 @@ class Group:
         self.seen: list[tuple[int, Any]] = []
         self.scheduler = Scheduler(
             create_parallel_commander(experiment()), make_replay(),
-            LearnerAggregator({"learner": LEARNERS}), SnapshotClock(math.inf),
-            [*LEARNERS, *COLLECTORS], TIMEOUTS,
+            SnapshotClock(math.inf),
+            Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
 

@@ -179,7 +179,7 @@ def test_the_run_ends_when_all_have_done_their_iterations() -> None:
     assert group.hear(3, LearnResult(task.task_id, 50)) == []
     orders = group.hear(2, LearnResult(task.task_id, 50))
     assert {order.rank for order in orders if isinstance(order.message, Stop)} == {*LEARNERS, 4, 5}
-    outcome = group.scheduler.life.outcome
+    outcome = group.scheduler.outcome
     assert outcome is not None
     assert outcome.reason == "the learners have done their iterations: 50"
 

@@ -31,7 +31,6 @@ from hpcdi.worker.collector import zergling_parallel_collector as zergling
 from hpcdi.worker.collector.comm.channels import DataOutlet
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.worker.collector.zergling_parallel_collector import LOST_PIECE_S, Pace
-from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.replay import (
     OnPolicyPartition,
     Partition,
@@ -41,6 +40,7 @@ from hpcdi.worker.coordinator.replay import (
     on_policy_buffer,
     staleness_bound,
 )
+from hpcdi.worker.coordinator.workers import Order
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
 

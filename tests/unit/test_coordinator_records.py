@@ -18,8 +18,8 @@ from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFaile
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import TensorBoardWriter, close_log, open_log
-from hpcdi.worker.coordinator.lifecycle import Outcome
 from hpcdi.worker.coordinator.records import Evaluation, RunRecord
+from hpcdi.worker.coordinator.scheduler import Outcome
 from hpcdi.worker.coordinator.view import RunView
 
 COLLECTOR = {
@@ -121,7 +121,7 @@ def test_the_end_is_written_however_soon_it_comes() -> None:
     run.look(1000.2)
     assert run.curves.points == []
     run.scheduler.stop(Outcome("done", "enough", 0), 1000.3)
-    for rank in run.scheduler.life.silent:
+    for rank in run.scheduler.workers.silent:
         run.hear(rank, Goodbye())
     run.look(1000.4)
     assert run.curves.of("perf/buffer_items") == [(0.0, 60)]

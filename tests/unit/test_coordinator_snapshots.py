@@ -28,14 +28,13 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
-from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
 from hpcdi.worker.coordinator.resume import resume_from
-from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.workers import Order, Workers
 
 EVERY_S = 60.0
 
@@ -49,7 +48,7 @@ class Run:
         self.clock.resume = resume
         self.scheduler = Scheduler(
             create_parallel_commander(experiment()), make_replay(),
-            LearnerAggregator({"learner": [1, 2]}), self.clock, [1, 2, 3], TIMEOUTS,
+            self.clock, Workers([1, 2, 3], 2, timeouts=TIMEOUTS),
         )  # fmt: skip
         self.orders: list[Order] = []
         for rank in (1, 2, 3):

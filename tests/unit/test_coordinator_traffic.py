@@ -22,7 +22,8 @@ from hpcdi.comm.messages import (
     Stop,
     WorkerReady,
 )
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.workers import Order
 
 END = Outcome("stopped", "over", 0)
 
@@ -37,7 +38,7 @@ def test_progress_is_counted_and_answered_with_the_new_setting() -> None:
     assert orders == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.25}))]
     counters = run.scheduler.counters
     assert (counters.env_steps, counters.episodes) == (750, 2)
-    assert run.scheduler.crew.acting == {2: 3, 3: 2}
+    assert run.scheduler.workers.policy_versions == {2: 3, 3: 2}
 
 
 def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:

@@ -148,14 +148,12 @@ class Coordinator(Closing, Configurable):
         ranks = range(1, self._link.size) if workers is None else workers
         replay = create_replay(config, self._view.curves, len(ranks))
         self._items = ItemBuffers(replay.make_buffer)
+        faults = FaultPolicy.of(config, is_possible=self._link.ranks_may_die)
         self._scheduler = scheduler_of(config, len(ranks))(
             create_parallel_commander(config),
             replay,
             self._view.snapshot_clock(config.system.snapshot_s),
-            Workers(
-                ranks, config.policy.learn.learner.learner_num,
-                FaultPolicy.of(config, is_possible=self._link.ranks_may_die), timeouts(config),
-            ),  # fmt: skip
+            Workers(ranks, config.policy.learn.learner.learner_num, faults, timeouts(config)),
             self._view.observe,
         )
         collector = config.policy.collect.collector

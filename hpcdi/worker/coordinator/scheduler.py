@@ -127,7 +127,7 @@ class Scheduler:
         self._observe = observe
         self._deadline = float("inf")
 
-    def handle(  # noqa: C901, PLR0911, PLR0912 (a table of cases)
+    def handle(  # noqa: C901, PLR0912 (a table of cases)
         self, message: Message, rank: int, now: float
     ) -> list[Order]:
         """Orders in answer to a message.
@@ -348,9 +348,7 @@ class Scheduler:
         tasks = [(worker.rank, worker.task) for worker in closing]
         return orders + [Order(rank, CloseTask(task.task_id)) for rank, task in tasks if task]
 
-    def _on_collect_progress(
-        self, message: CollectProgress, rank: int, now: float
-    ) -> list[Order]:
+    def _on_collect_progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
         task = self._count_steps(message, rank)
         orders = self._stop_at_limit(now)
         if orders or not isinstance(task, CollectTask) or task.eval_flag:
@@ -430,7 +428,7 @@ class Scheduler:
         return [*served, *admits, *counted]
 
     def _take_demand(self, message: DataDemand, rank: int) -> int | None:
-        """Note a request; returns the iterations that all have done, once all learners have asked."""
+        """Note a request; returns the iterations that all have done, once all have asked."""
         self.workers[rank].begin(message.task_id)
         self.counters.priorities_stale += self.replay.partitions[rank].demand(message)
         demands = self.workers.group_demand(rank, message)
