@@ -196,12 +196,11 @@ def learning_run(learners: int, batch: int, seed: int, iterations: int) -> Curve
 
 def worth(checkpoint: Path) -> float:
     """Mean return of a checkpoint's policy, in environments that no run has seen."""
-    from hpcdi.launch.policies.evaluate import EvalArguments, evaluate
-    from hpcdi.launch.policies.kept_policy import PolicyArguments
+    from hpcdi.commands.eval import main
 
-    asked = EvalArguments(PolicyArguments(str(checkpoint)), EPISODES, seed=10_000, as_json=True)
+    asked = [str(checkpoint), "--episodes", str(EPISODES), "--seed", "10000", "--json"]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        evaluate(asked)
+        main(asked)
     return float(json.loads(said.getvalue())["return_mean"])
 
 

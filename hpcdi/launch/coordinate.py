@@ -13,9 +13,9 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
 from hpcdi.launch import resume, run_folder, run_lock, words
 from hpcdi.launch.allocation import allocation
 from hpcdi.launch.placement import table
+from hpcdi.launch.scale_file import ScaleFile
 from hpcdi.launch.time_limit import TimeLimit
 from hpcdi.launch.topology import learner_count, working_collectors
-from hpcdi.launch.watch.scale import ScaleFile
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.utils.watchdog import Watchdog
 

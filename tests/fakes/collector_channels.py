@@ -12,7 +12,7 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_shard
 from hpcdi.types import ITEM_DTYPE, RowView
-from hpcdi.worker.collector.comm.channels import PolicyInlet
+from hpcdi.worker.collector.comm.channels import PolicySubscriber
 
 FOREVER_S = 3600.0
 
@@ -58,7 +58,7 @@ class Learner:
         self.requests: list[PolicyRequest] = []
         self.asked: list[int] = []
         self.on_request: Callable[[PolicyRequest], None] = lambda _request: None
-        self.inlet = PolicyInlet(self._ask, [LEARNER, OTHER_LEARNER], every_s)
+        self.policies = PolicySubscriber(self._ask, [LEARNER, OTHER_LEARNER], every_s)
 
     def _ask(self, rank: int, request: PolicyRequest) -> None:
         self.requests.append(request)

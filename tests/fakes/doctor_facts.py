@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 
-from hpcdi.launch.doctor.files import Folder
+from hpcdi.commands.doctor.files import Folder
 from hpcdi.store.probe import Space
 
 GIB = 1 << 30

@@ -67,7 +67,7 @@ def test_survivors_of_three_learners_stay_equal_to_the_bit(start: Start, tmp_pat
     second, third = ((watched / f"steps{n}").read_text().split() for n in (1, 2))
     assert second[-100:] == third[-100:]
     assert len(set(second[-100:])) == 100
-    (formed,) = logged(ended.run_dir, 2, "group is formed anew")
+    (formed,) = logged(ended.run_dir, 2, "learners have regrouped")
     assert formed["group"]["ranks"] == [2, 3]
     assert (ended.run_dir / "checkpoints" / "ckpt_final" / "learner.pt").is_file()
 

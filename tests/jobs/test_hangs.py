@@ -36,7 +36,7 @@ def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> No
     ended = start(CARTPOLE, *LONG, TWO_LEARNERS, *hang(1, 300, 8), variables=FAULTS_ALLOWED).wait()
     ended.check(0, "done")
     assert len(logged(ended.run_dir, 0, "has died")) == 1
-    assert logged(ended.run_dir, 2, "group is formed anew")
+    assert logged(ended.run_dir, 2, "learners have regrouped")
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ from hpcdi.comm.probe_dist import reduce_together
 from hpcdi.comm.probe_facts import Begun
 from hpcdi.comm.probe_start import begin_mpi
 from hpcdi.comm.world import World, open_world
+from hpcdi.commands.doctor.checks import CHECKS, Check
+from hpcdi.commands.doctor.report import FAIL, OK, WARN, Finding, ranks_text
+from hpcdi.commands.doctor.rounds import Rounds
 from hpcdi.errors import StoreError
-from hpcdi.launch.doctor.checks import CHECKS, Check
-from hpcdi.launch.doctor.report import FAIL, OK, WARN, Finding, ranks_text
-from hpcdi.launch.doctor.rounds import Rounds
 from hpcdi.launch.environment import detect
 from hpcdi.utils.watch import Patience, Watch
 

@@ -25,20 +25,20 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.worker.collector.comm import channels
-from hpcdi.worker.collector.comm.channels import DataOutlet
+from hpcdi.worker.collector.comm.channels import DataPublisher
 
 AT_ONCE_S = 1e-9
 
 
-# -------------------------------------------------------------------------------------- DataOutlet
+# ----------------------------------------------------------------------------------- DataPublisher
 
 
-def outlet(
+def publisher(
     root: Path, announced: list[BlockReady], seal_seconds: float = FOREVER_S, rank: int = 3
-) -> DataOutlet:
+) -> DataPublisher:
     """Blocks hold 100 rows (a quarter of the buffer): 25 items of `Counter`."""
     storage = {"seal_seconds": seal_seconds, "fsync": False}
-    made = DataOutlet(
+    made = DataPublisher(
         experiment(system={"storage": storage}), RunLayout(root), rank, announced.append
     )
     made.begin("task", "buffer")
@@ -48,7 +48,7 @@ def outlet(
 def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     counter = Counter()
-    with outlet(tmp_path, announced) as made:
+    with publisher(tmp_path, announced) as made:
         for _ in range(9):
             made.put(counter.segment(7))
         assert made.report()["blocks"] == 2
@@ -61,7 +61,7 @@ def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> 
 
 def test_what_is_announced_of_a_block_stands_in_its_file(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced) as made:
+    with publisher(tmp_path, announced) as made:
         made.put(Counter().segment(2))
     (ready,) = announced
     assert (ready.task_id, ready.buffer_id, ready.tail_rows) == ("task", "buffer", 1)
@@ -79,7 +79,7 @@ def test_ids_are_unique_over_blocks_and_collectors(tmp_path: Path) -> None:
     items: list[int] = []
     for rank in (2, 3):
         announced: list[BlockReady] = []
-        with outlet(tmp_path, announced, rank=rank) as made:
+        with publisher(tmp_path, announced, rank=rank) as made:
             for _ in range(3):
                 made.put(Counter().segment(20))
         blocks += [ready.block_id for ready in announced]
@@ -91,7 +91,7 @@ def test_ids_are_unique_over_blocks_and_collectors(tmp_path: Path) -> None:
 def test_blocks_that_one_segment_fills_have_ids_and_files_of_their_own(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     counter = Counter()
-    with outlet(tmp_path, announced) as made:
+    with publisher(tmp_path, announced) as made:
         made.put(counter.segment(80))  # three full blocks and a rest
         assert made.report()["blocks"] == 3
         made.put(counter.segment(80))
@@ -103,7 +103,7 @@ def test_blocks_that_one_segment_fills_have_ids_and_files_of_their_own(tmp_path:
 def test_blocks_are_sealed_by_age(tmp_path: Path) -> None:
     """The first row of a block is younger than any age; with the next segment it is old enough."""
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced, AT_ONCE_S) as made:
+    with publisher(tmp_path, announced, AT_ONCE_S) as made:
         counter = Counter()
         for _ in range(4):
             made.put(counter.segment(2))
@@ -128,7 +128,7 @@ def test_the_rest_of_a_segment_that_filled_a_block_is_as_young_as_the_segment(
     clock = Clock()
     monkeypatch.setattr(channels, "time", clock)
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced, seal_seconds=40.0) as made:  # the second block's age: 10
+    with publisher(tmp_path, announced, seal_seconds=40.0) as made:  # the second block's age: 10
         counter = Counter()
         for now, items in ((0.0, 20), (4.0, 7), (13.0, 1), (14.0, 1)):
             clock.now = now
@@ -142,7 +142,7 @@ def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.M
     clock = Clock()
     monkeypatch.setattr(channels, "time", clock)
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced, seal_seconds=8.0) as made:
+    with publisher(tmp_path, announced, seal_seconds=8.0) as made:
         counter = Counter()
         for second in range(33):
             clock.now = float(second)
@@ -154,7 +154,7 @@ def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.M
 
 def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
-    with outlet(tmp_path, announced) as made:
+    with publisher(tmp_path, announced) as made:
         counter = Counter()
         made.put(counter.segment(2))
         made.begin("evaluation", "none")
@@ -168,7 +168,7 @@ def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> Non
 
 def test_nothing_put_is_nothing_published(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
-    made = outlet(tmp_path, announced)
+    made = publisher(tmp_path, announced)
     made.seal()
     made.close()
     made.close()
@@ -180,7 +180,7 @@ def test_an_item_that_is_larger_than_a_block_is_refused(tmp_path: Path) -> None:
     table = np.zeros(1, dtype=ITEM_DTYPE)
     table["item_len"] = 101
     with (
-        outlet(tmp_path, []) as made,
+        publisher(tmp_path, []) as made,
         pytest.raises(BufferContractError, match="an item of 101 rows does not fit"),
     ):
         made.put(Segment({"value": np.zeros(101)}, table))
@@ -189,7 +189,7 @@ def test_an_item_that_is_larger_than_a_block_is_refused(tmp_path: Path) -> None:
 def test_a_file_system_that_refuses_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
     announced: list[BlockReady] = []
-    made = outlet(tmp_path, announced)
+    made = publisher(tmp_path, announced)
     made.put(Counter().segment(1))
     with pytest.raises(ShardError, match=r"data/rank00003/.*h5: cannot be written"):
         made.close()
@@ -197,7 +197,7 @@ def test_a_file_system_that_refuses_names_the_file(tmp_path: Path) -> None:
     made.close()
 
 
-# ------------------------------------------------------------------------------------- PolicyInlet
+# -------------------------------------------------------------------------------- PolicySubscriber
 
 
 def never() -> bool:
@@ -206,64 +206,64 @@ def never() -> bool:
 
 def test_in_a_dead_learners_place_another_is_asked_what_it_did_not_answer() -> None:
     learner = Learner()
-    learner.inlet.newer_than(-1)
-    learner.inlet.lose(7)  # a collector
-    learner.inlet.lose(LEARNER)
+    learner.policies.newer_than(-1)
+    learner.policies.lose(7)  # a collector
+    learner.policies.lose(LEARNER)
     assert learner.asked == [LEARNER, OTHER_LEARNER]
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1)]
-    learner.inlet.take(policy_update(4))
-    learner.inlet.newer_than(4)
+    learner.policies.take(policy_update(4))
+    learner.policies.newer_than(4)
     assert learner.asked[2:] == [OTHER_LEARNER]
 
 
 def test_a_policy_that_was_answered_is_not_asked_for_again_when_the_learner_dies() -> None:
     learner = Learner()
-    learner.inlet.newer_than(-1)
-    learner.inlet.take(policy_update(4))
-    learner.inlet.lose(LEARNER)
+    learner.policies.newer_than(-1)
+    learner.policies.take(policy_update(4))
+    learner.policies.lose(LEARNER)
     assert learner.asked == [LEARNER]
 
 
 def test_one_request_at_a_time() -> None:
     learner = Learner()
     for _ in range(3):
-        assert learner.inlet.newer_than(-1) is None
+        assert learner.policies.newer_than(-1) is None
     assert learner.requests == [PolicyRequest(-1)]
-    learner.inlet.take(policy_update(4))
-    image = learner.inlet.newer_than(-1)
+    learner.policies.take(policy_update(4))
+    image = learner.policies.newer_than(-1)
     assert image is not None
     assert (image.version, image.data) == (4, b"\4\4\4")
-    assert learner.inlet.newer_than(4) is None
+    assert learner.policies.newer_than(4) is None
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(4)]
 
 
 def test_the_next_request_waits_for_its_time() -> None:
     learner = Learner(every_s=FOREVER_S)
-    learner.inlet.newer_than(-1)
-    learner.inlet.take(policy_update(4))
-    assert learner.inlet.newer_than(-1) is not None
-    assert learner.inlet.newer_than(4) is None
+    learner.policies.newer_than(-1)
+    learner.policies.take(policy_update(4))
+    assert learner.policies.newer_than(-1) is not None
+    assert learner.policies.newer_than(4) is None
     assert len(learner.requests) == 1
 
 
 def test_newest_asks_at_once_even_while_another_request_waits() -> None:
     learner = Learner(every_s=FOREVER_S)
-    learner.inlet.newer_than(-1)
-    learner.on_request = lambda _request: learner.inlet.take(policy_update(7))
-    image = learner.inlet.newest(never)
+    learner.policies.newer_than(-1)
+    learner.on_request = lambda _request: learner.policies.take(policy_update(7))
+    image = learner.policies.newest(never)
     assert image is not None
     assert image.version == 7
     assert learner.requests == [PolicyRequest(-1), PolicyRequest(-1, at_once=True)]
-    assert learner.inlet.evaluated is image
+    assert learner.policies.evaluated is image
 
 
 def test_newest_where_the_learner_has_nothing_newer() -> None:
     """The answer is empty then, and the policy that is here is the newest."""
     learner = Learner()
-    learner.on_request = lambda request: learner.inlet.take(
+    learner.on_request = lambda request: learner.policies.take(
         policy_update(7, size=0 if request.have_version == 7 else 3)
     )
-    first, again = learner.inlet.newest(never), learner.inlet.newest(never)
+    first, again = learner.policies.newest(never), learner.policies.newest(never)
     assert first is not None
     assert again is first
     assert learner.requests[-1] == PolicyRequest(7, at_once=True)
@@ -271,24 +271,24 @@ def test_newest_where_the_learner_has_nothing_newer() -> None:
 
 def test_newest_can_be_given_up() -> None:
     learner = Learner()
-    assert learner.inlet.newest(lambda: True) is None
-    assert learner.inlet.evaluated is None
+    assert learner.policies.newest(lambda: True) is None
+    assert learner.policies.evaluated is None
 
 
 def test_a_learner_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "_NEWEST_PATIENCE_S", 0.0)
     with pytest.raises(CommError, match="the learner has not sent its policy within 0 s"):
-        Learner().inlet.newest(never)
+        Learner().policies.newest(never)
 
 
 def test_what_was_evaluated_stays_while_newer_policies_come() -> None:
     learner = Learner()
     answers: list[Any] = [policy_update(7)]
-    learner.on_request = lambda _request: learner.inlet.take(answers.pop(0))
-    learner.inlet.newest(never)
+    learner.on_request = lambda _request: learner.policies.take(answers.pop(0))
+    learner.policies.newest(never)
     answers.append(policy_update(8))
-    learner.inlet.newer_than(7)
-    assert learner.inlet.evaluated is not None
-    assert learner.inlet.evaluated.version == 7
-    assert learner.inlet.image is not None
-    assert learner.inlet.image.version == 8
+    learner.policies.newer_than(7)
+    assert learner.policies.evaluated is not None
+    assert learner.policies.evaluated.version == 7
+    assert learner.policies.image is not None
+    assert learner.policies.image.version == 8

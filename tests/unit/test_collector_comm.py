@@ -30,7 +30,7 @@ from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
-from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
+from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -42,16 +42,16 @@ class CollectorScript(Script):
         config = experiment(**sections)
         super().__init__(root, config, COLLECTOR)
         link = self.world.link(LEARNER)
-        self.outlet = PolicyOutlet(link.send, PolicyFile(self.layout, 3600.0))
+        self.publisher = PolicyPublisher(link.send, PolicyFile(self.layout, 3600.0))
         self.model = create_policy(config.policy, ["learn"]).learn_mode.state_dict()["model"]
         if version >= 0:
-            self.outlet.publish(self.model, version)
+            self.publisher.publish(self.model, version)
         self.answer = self._answer_requests
 
     def _answer_requests(self) -> None:
         for sender, message in self.world.link(LEARNER).receive(0.0):
             assert isinstance(message, PolicyRequest)
-            self.outlet.request(sender, message)
+            self.publisher.request(sender, message)
 
 
 def collect(task_id: str = "task", **kwargs: Any) -> CollectTask:
@@ -122,7 +122,7 @@ def test_an_evaluation_uses_the_present_policy_and_publishes_the_best(tmp_path: 
     with script.running(MPIFileSystemCollector({}, script.context)) as thread:
         results = []
         for version, publish_above in ((3, 100.0), (5, 14.0), (8, 15.0)):
-            script.outlet.publish(script.model, version)
+            script.publisher.publish(script.model, version)
             script.tell(
                 collect(f"e{version}", eval_flag=True, setting={}, publish_above=publish_above)
             )
@@ -205,7 +205,7 @@ def test_environments_that_cannot_be_made_end_the_role(tmp_path: Path) -> None:
         script.look()
     with pytest.raises(ConfigError, match=r"env.kwargs: .*nonsense"):
         thread.check()
-    worker._outlet.close()
+    worker._data.close()
     end(worker)
 
 
@@ -224,7 +224,7 @@ def test_what_the_seeds_callers_call(script: CollectorScript) -> None:
     )  # fmt: skip
     info = worker.deal_with_collector_close()
     assert (info["task_id"], info["real_episode_count"], info["reward_mean"]) == ("task", 3, 15.0)
-    worker._outlet.close()
+    worker._data.close()
     worker._collectors[True].close()
     end(worker)
     answering.join()

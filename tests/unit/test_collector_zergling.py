@@ -242,9 +242,9 @@ def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_slow_environments_do_not_hold_data_back(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After PROGRESS_S whatever there is is counted, after PIECE_S it goes out."""
+    """After PROGRESS_S whatever there is is counted, after ROLLOUT_S it goes out."""
     monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(zergling, "PIECE_S", 0.0)
+    monkeypatch.setattr(zergling, "ROLLOUT_S", 0.0)
     port = Port()
     with collector(policy, port, collector_episode_num=1) as made:
         do(made, port, "task")

@@ -28,9 +28,9 @@ from hpcdi.errors import ConfigError
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import BLOCK_ID_BITS
 from hpcdi.worker.collector import zergling_parallel_collector as zergling
-from hpcdi.worker.collector.comm.channels import DataOutlet
+from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.worker.collector.zergling_parallel_collector import LOST_PIECE_S, Pace
+from hpcdi.worker.collector.zergling_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.worker.coordinator.replay import (
     OnPolicyPartition,
     Partition,
@@ -380,17 +380,17 @@ def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
 # ---------------------------------------------------------------------------------- the collector
 
 
-def pace(*, on_policy: bool = True, bound: float = math.inf) -> Pace:
+def gate(*, on_policy: bool = True, bound: float = math.inf) -> StalenessGate:
     buffer = SimpleNamespace(max_staleness=bound)
     other = SimpleNamespace(replay_buffer=buffer)
-    return Pace(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
+    return StalenessGate(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
 
 
 def test_slow_environments_give_whole_pieces_on_policy() -> None:
     """Else a batch would be smaller than was asked for, and advantages cut short."""
-    assert not pace().piece_is_old(1e9)
-    assert pace(on_policy=False).piece_is_old(1e9)
-    assert not pace(on_policy=False).piece_is_old(101.0)
+    assert not gate().rollout_is_old(1e9)
+    assert gate(on_policy=False).rollout_is_old(1e9)
+    assert not gate(on_policy=False).rollout_is_old(101.0)
 
 
 @pytest.mark.parametrize(
@@ -404,25 +404,25 @@ def test_slow_environments_give_whole_pieces_on_policy() -> None:
 def test_a_policy_makes_one_piece_more_than_the_bound(
     on_policy: bool, bound: float, pieces: int, expected: bool
 ) -> None:
-    made = pace(on_policy=on_policy, bound=bound)
+    made = gate(on_policy=on_policy, bound=bound)
     for _ in range(pieces):
         assert made.may_act(7, 100.0)
-        made.gave_piece(7)
+        made.sent_rollout(7)
     assert made.may_act(7, 100.0) is expected
     assert made.may_act(8, 100.0), "a newer policy may always act"
 
 
 def test_a_piece_that_was_lost_is_given_again() -> None:
-    made = pace()
-    made.gave_piece(7)
-    assert not made.may_act(7, 100.0 + LOST_PIECE_S - 0.1)
-    assert made.may_act(7, 100.0 + LOST_PIECE_S)
-    made.cut_at = 100.0 + LOST_PIECE_S  # it has given one more
-    made.gave_piece(7)
-    assert not made.may_act(7, 101.0 + LOST_PIECE_S)
-    made.gave_piece(8)
-    assert not made.may_act(8, 101.0 + LOST_PIECE_S)
-    assert made.may_act(9, 101.0 + LOST_PIECE_S)
+    made = gate()
+    made.sent_rollout(7)
+    assert not made.may_act(7, 100.0 + LOST_ROLLOUT_S - 0.1)
+    assert made.may_act(7, 100.0 + LOST_ROLLOUT_S)
+    made.cut_at = 100.0 + LOST_ROLLOUT_S  # it has given one more
+    made.sent_rollout(7)
+    assert not made.may_act(7, 101.0 + LOST_ROLLOUT_S)
+    made.sent_rollout(8)
+    assert not made.may_act(8, 101.0 + LOST_ROLLOUT_S)
+    assert made.may_act(9, 101.0 + LOST_ROLLOUT_S)
 
 
 class Clock:
@@ -451,9 +451,9 @@ def test_the_wait_for_a_policy_does_not_cut_the_next_piece_short(
     with registered_probes():
         port = Port(versions=[0, *wait, 1, *wait, 2])
         with collector("test_columnar", port, collector_episode_num=30) as made:
-            made._pace = pace()
-            made._pace._pieces = 1
-            monkeypatch.setattr(zergling, "LOST_PIECE_S", math.inf)
+            made._gate = gate()
+            made._gate._pieces = 1
+            monkeypatch.setattr(zergling, "LOST_ROLLOUT_S", math.inf)
             port.after_segment = lambda: made.stop() if len(port.segments) == 3 else None
             do(made, port, "task")
     lengths = [int(segment.items["item_len"].sum()) for segment in port.segments]
@@ -468,20 +468,20 @@ def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     with registered_probes():
         port = Port(versions=[0, None, None, 1, None, 2, *[None] * 60, 3])
         with collector("test_columnar", port, collector_episode_num=100) as made:
-            made._pace._pieces = 1
+            made._gate._pieces = 1
             port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
             do(made, port, "task")
     versions = [int(segment.items["policy_version"][0]) for segment in port.segments]
     assert versions == [0, 1, 2, 2, 2], "after ten seconds without one, twice: a piece may be lost"
 
 
-def ppo_outlet(root: Path, announced: list[BlockReady]) -> DataOutlet:
+def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:
     storage = {"seal_seconds": FOREVER_S, "fsync": False, "block_bytes": 4096}
     config = experiment(
         policy={**PPO, "collect": {"n_sample": 100}}, system={"storage": storage},
         env={"collector_env_num": 8},
     )  # fmt: skip
-    made = DataOutlet(config, RunLayout(root), 3, announced.append)
+    made = DataPublisher(config, RunLayout(root), 3, announced.append)
     made.begin("task", "buffer")
     return made
 
@@ -490,7 +490,7 @@ def test_a_piece_is_one_block_and_goes_at_once(tmp_path: Path) -> None:
     """However large: 1,600 rows, each a transition and its bootstrap row, are the most."""
     announced: list[BlockReady] = []
     counter = Counter()
-    with ppo_outlet(tmp_path, announced) as made:
+    with ppo_publisher(tmp_path, announced) as made:
         for items in (1, 7, 400):
             made.put(counter.segment(items))
             assert made._builder.is_empty
@@ -502,16 +502,16 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
     for policy, every_s in ((PPO, 0.0), ({"collect": {"collector": {}}}, 3.0)):
         script = Script(tmp_path, experiment(policy=policy), COLLECTOR)
         worker = MPIFileSystemCollector({}, script.context)
-        assert worker._inlet._every_s == every_s
-        worker._outlet.close()
+        assert worker._policies._every_s == every_s
+        worker._data.close()
         end(worker)
 
 
-def test_an_inlet_without_a_pause_asks_again_with_the_next_look() -> None:
+def test_a_subscriber_without_a_pause_requests_again_at_once() -> None:
     learner = Learner(every_s=0.0)
-    learner.inlet.newer_than(-1)
-    learner.inlet.take(policy_update(1))
-    assert learner.inlet.newer_than(1) is None
+    learner.policies.newer_than(-1)
+    learner.policies.take(policy_update(1))
+    assert learner.policies.newer_than(1) is None
     assert len(learner.requests) == 2
 
 

@@ -15,7 +15,6 @@ import pytest
 import hpcdi
 from hpcdi import cli
 from hpcdi.config.load import load
-from hpcdi.launch import help_texts
 from hpcdi.policy.create import create_policy
 from hpcdi.worker import AdvancedReplayBuffer
 
@@ -107,12 +106,12 @@ def test_commands_on_runs_are_understood(
 
 def test_readme_has_the_commands_that_help_has() -> None:
     shown = {found[1] for line in shell_lines() if (found := re.search(r"\bhpcdi (\w+)", line))}
-    assert shown == set(re.findall(r"^  hpcdi (\w+)", help_texts.DESCRIPTION, flags=re.MULTILINE))
+    assert shown == set(re.findall(r"^  hpcdi (\w+)", cli.DESCRIPTION, flags=re.MULTILINE))
 
 
 def test_commands_are_found_at_all() -> None:
     found = {line.split()[1] for line in commands()}
-    assert found == set(cli._COMMANDS) - {"doctor"}
+    assert found == set(cli.COMMANDS) - {"doctor"}
 
 
 def test_the_error_it_shows_is_the_error(

@@ -14,7 +14,7 @@ from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EnvError, PolicyError
 from hpcdi.policy.base import EvalMode
 from hpcdi.worker import InteractionSerialEvaluator
-from hpcdi.worker.collector import evaluation_loop
+from hpcdi.worker.collector import evaluation
 
 
 def count_manager(length: int = 5, env_num: int = 3, **changes: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_manager_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         def step(self, actions: Any) -> dict[int, Step]:
             return {}
 
-    monkeypatch.setattr(evaluation_loop, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(evaluation, "_PATIENCE_S", 0.05)
     with pytest.raises(EnvError, match="no environment has stepped for 0 s; do they hang"):
         evaluate(Hanging([[(1, 1.0)]]))
 

@@ -26,7 +26,7 @@ def test_importing_hpcdi_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import hpcdi.worker, hpcdi.launch.experiment, hpcdi.launch.plan",
+        "import hpcdi.worker, hpcdi.launch.experiment, hpcdi.commands.plan",
         "from hpcdi.worker import Coordinator, AdvancedReplayBuffer",
     ],
 )

@@ -246,8 +246,15 @@ def is_built(name: str) -> bool:
         return cls is not None and member.partition(".")[2] in cls.default_config()
     if cls is None or not member:
         return cls is not None
+    if is_attribute(cls, member):
+        return True
     # what every object has does not count
     return getattr(cls, member, None) is not getattr(object, member, None)
+
+
+def is_attribute(cls: type, name: str) -> bool:
+    """Whether a class declares an instance attribute, which anybody may set."""
+    return any(name in inspect.get_annotations(base) for base in cls.__mro__)
 
 
 def mismatches(name: str, expected: str, function: Any) -> list[str]:
@@ -275,6 +282,8 @@ def mismatches(name: str, expected: str, function: Any) -> list[str]:
 def member_mismatches(cls: str, member: str, parameters: str | None) -> list[str]:
     """The same of a member; an attribute is not called, and can be set where it should be."""
     name = f"{cls}.{member.rstrip('=')}"
+    if is_attribute(getattr(hpcdi.worker, cls), member.rstrip("=")):
+        return [] if parameters is None else [f"{name}: is not called"]
     found = inspect.getattr_static(getattr(hpcdi.worker, cls), member.rstrip("="))
     if parameters is None:
         if callable(found):

@@ -32,7 +32,7 @@ from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.append import AppendFile
 from hpcdi.utils.disk import is_full, shortage
 from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, open_log, say
-from hpcdi.worker.learner.comm.policy_outlet import PolicyFile
+from hpcdi.worker.learner.comm.policy_publisher import PolicyFile
 
 LIMIT_S = 30.0
 

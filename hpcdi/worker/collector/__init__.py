@@ -23,15 +23,7 @@ from hpcdi.worker.collector.base_serial_collector import (
     create_serial_collector,
     get_serial_collector_cls,
 )
-from hpcdi.worker.collector.base_serial_evaluator import (
-    ISerialEvaluator,
-    VectorEvalMonitor,
-    create_serial_evaluator,
-)
 from hpcdi.worker.collector.battle_episode_serial_collector import BattleEpisodeSerialCollector
-from hpcdi.worker.collector.battle_interaction_serial_evaluator import (
-    BattleInteractionSerialEvaluator,
-)
 from hpcdi.worker.collector.battle_sample_serial_collector import BattleSampleSerialCollector
 from hpcdi.worker.collector.caches import to_tensor_transitions
 from hpcdi.worker.collector.comm import (
@@ -42,7 +34,13 @@ from hpcdi.worker.collector.comm import (
     create_comm_collector,
 )
 from hpcdi.worker.collector.episode_serial_collector import EpisodeSerialCollector
-from hpcdi.worker.collector.interaction_serial_evaluator import InteractionSerialEvaluator
+from hpcdi.worker.collector.evaluation import (
+    BattleInteractionSerialEvaluator,
+    InteractionSerialEvaluator,
+    ISerialEvaluator,
+    VectorEvalMonitor,
+    create_serial_evaluator,
+)
 from hpcdi.worker.collector.metric_serial_evaluator import IMetric, MetricSerialEvaluator
 from hpcdi.worker.collector.sample_serial_collector import SampleSerialCollector
 from hpcdi.worker.collector.zergling_parallel_collector import ZerglingParallelCollector

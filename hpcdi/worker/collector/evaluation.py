@@ -1,4 +1,4 @@
-"""What all serial evaluators share: when it is time, and what becomes of the result.
+"""Evaluation: environments stepped by policies until each has played its quota of episodes.
 
 Life of an evaluator::
 
@@ -6,20 +6,228 @@ Life of an evaluator::
                                   │                                                     │
                                   └────────────────────── close ◄───────────────────────┘
 
-Among several learners (torch.distributed) rank 0 evaluates, and tells the others: all end together.
+Among several learners (torch.distributed) rank 0 evaluates and broadcasts the result, so that all
+end together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-from hpcdi.errors import EnvError, PolicyError
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.fields import ComponentConfig, section, setting
+from hpcdi.env.base import is_abnormal
+from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
+from hpcdi.store.atomic import published
+from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.worker.collector.base_serial_evaluator import ISerialEvaluator
-from hpcdi.worker.collector.learners_group import group_rank
+from hpcdi.utils.metrics import evaluation_scalars
+from hpcdi.utils.nested import to_tensors
+from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
+from hpcdi.utils.timer import EasyTimer
+from hpcdi.utils.video import as_frame, encode_video
+from hpcdi.worker.collector.contract import (
+    actions_of,
+    as_number,
+    check_seats,
+    episode_return,
+    infos_of,
+    joint,
+    seen_by,
+)
+from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
+from hpcdi.worker.collector.learners_group import group_rank, on_first_rank
+from hpcdi.worker.collector.rollout import renew
+
+
+class ISerialEvaluator(Configurable, ABC):
+    """Says now and then how good a policy is, and when it is good enough."""
+
+    @abstractmethod
+    def reset_env(self, _env: Any = None) -> None:
+        """Reset the environments; or take others and launch them.
+
+        Args:
+            _env: takes the place of the present one, which is closed; None: that is reset.
+
+        Raises:
+            EnvError: there is none to reset.
+        """
+
+    @abstractmethod
+    def reset_policy(self, _policy: Any = None) -> None:
+        """Reset the policy; or take another.
+
+        Args:
+            _policy: takes the place of the present one; None: that is reset.
+
+        Raises:
+            PolicyError: there is none to reset.
+        """
+
+    @abstractmethod
+    def reset(self, _policy: Any = None, _env: Any = None) -> None:
+        """Begin anew: see `reset_policy` and `reset_env`; the best result is forgotten."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments and the TensorBoard writer; again: nothing."""
+
+    @abstractmethod
+    def should_eval(self, train_iter: int) -> bool:
+        """Whether it is time; who asks is expected to evaluate then.
+
+        True at the first call, and where `eval_freq` train iterations have passed since the last
+        time it was true; never twice for one iteration.
+        """
+
+    @abstractmethod
+    def eval(self, save_ckpt_fn: Any = None, train_iter: int = -1, envstep: int = -1) -> Any:
+        """Evaluate now.
+
+        Args:
+            save_ckpt_fn: called with ``"ckpt_best.pth.tar"`` where the result is the best so far.
+            train_iter: train iterations so far; the run is not ended before the first.
+            envstep: environment steps so far.
+
+        Returns:
+            Whether the run can end, and the result.
+        """
+
+
+def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
+    """The evaluator that ``cfg.type`` names, "interaction" where it names none.
+
+    Args:
+        cfg: settings, a mapping or frozen.
+        kwargs: go to its constructor.
+
+    Raises:
+        UnknownTypeError: no evaluator has that type. ConfigError: a setting is wrong.
+    """
+    if isinstance(cfg, Mapping):
+        cfg = {"type": "interaction", **cfg}
+    evaluator: ISerialEvaluator = component_class(SERIAL_EVALUATOR_REGISTRY, cfg)(cfg, **kwargs)
+    return evaluator
+
+
+class VectorEvalMonitor:
+    """Counts a fixed number of episodes of each environment.
+
+    The first `n` episodes that several environments end are more often short ones than long ones,
+    and their mean is biased. Here each environment has its quota, and what it plays beyond is
+    ignored.
+
+    Args:
+        env_num: environments.
+        n_episode: episodes of all of them together, at least one each; where they do not come out
+            even, the first environments play one more.
+        max_video_bytes: of all pictures together; see `EpisodeVideos`.
+
+    Raises:
+        ConfigError: there are fewer episodes than environments, or no environment.
+    """
+
+    def __init__(self, env_num: int, n_episode: int, *, max_video_bytes: int = 256 << 20) -> None:
+        if not 1 <= env_num <= n_episode:
+            problem = f"{n_episode} episodes are too few for {env_num} environments: give each one"
+            raise ConfigError([Problem("n_episode", problem)], "the evaluation")
+        self._quota = [(n_episode + env_num - 1 - env_id) // env_num for env_id in range(env_num)]
+        self._rewards: list[list[float]] = [[] for _ in range(env_num)]
+        self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
+        self._videos = EpisodeVideos(env_num, max_video_bytes)
+
+    def is_open(self, env_id: int) -> bool:
+        """Whether the environment's next episode counts."""
+        return len(self._rewards[env_id]) < self._quota[env_id]
+
+    def is_finished(self) -> bool:
+        """Whether every environment has played its quota."""
+        return not any(map(self.is_open, range(len(self._quota))))
+
+    def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
+        """Take what is known of an ended episode; comes before its `update_reward`."""
+        if self.is_open(env_id):
+            self._infos[env_id].append(info)
+
+    def update_reward(self, env_id: int, reward: Any) -> None:
+        """Take the return of an ended episode: a number, or an array or tensor of one element.
+
+        Raises:
+            EnvError: it is something else.
+        """
+        if self.is_open(env_id):
+            self._rewards[env_id].append(as_number(reward))
+            self._videos.end(env_id)
+
+    def update_video(self, imgs: Mapping[int, Any] | Sequence[Any]) -> None:
+        """Take a picture of each environment, uint8 [H, W, 3], or of those that a mapping names.
+
+        Pictures of environments that have played their quota are ignored.
+        """
+        by_env = imgs if isinstance(imgs, Mapping) else dict(enumerate(imgs))
+        for env_id, image in by_env.items():
+            if self.is_open(env_id):
+                self._videos.add(env_id, as_frame(image))
+
+    def drop_episode(self, env_id: int) -> None:
+        """Forget the environment's unfinished episode: it failed."""
+        self._videos.drop(env_id)
+
+    def get_video(self) -> Array:
+        """The worst, the median and the best episode, as uint8 [3, T, C, H, W].
+
+        The shorter ones stand still on their last picture. Of an even number of episodes the median
+        is the lower of the two in the middle.
+
+        Raises:
+            EnvError: no episode has ended, one of them was not filmed, or pictures differ in size.
+        """
+        ended = [(env, n) for env, rewards in enumerate(self._rewards) for n in range(len(rewards))]
+        if not ended:
+            raise EnvError("there is no video yet: no episode has ended")
+        ranked = sorted(ended, key=lambda episode: self._rewards[episode[0]][episode[1]])
+        return self._videos.stack([ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]])
+
+    @property
+    def video_stride(self) -> int:
+        """Steps from one picture of `get_video` to the next: above 1 where memory was short."""
+        return self._videos.stride
+
+    def get_episode_return(self) -> list[float]:
+        """Return of each episode that counts, environment by environment."""
+        return [reward for rewards in self._rewards for reward in rewards]
+
+    def get_latest_reward(self, env_id: int) -> float:
+        """Return of the environment's last episode that counts.
+
+        Raises:
+            EnvError: it has ended none.
+        """
+        if not self._rewards[env_id]:
+            raise EnvError(f"environment {env_id} has not ended an episode yet")
+        return self._rewards[env_id][-1]
+
+    def get_current_episode(self) -> int:
+        """Episodes that have ended and count."""
+        return sum(map(len, self._rewards))
+
+    def get_episode_info(self) -> dict[str, list[Any]]:
+        """Key -> value in each episode's info, in the order of `get_episode_return`.
+
+        None stands in for what an episode's info lacks.
+        """
+        infos = [info for of_env in self._infos for info in of_env]
+        keys = dict.fromkeys(key for info in infos for key in info)
+        return {key: [info.get(key) for info in infos] for key in keys}
+
 
 BEST_CHECKPOINT = "ckpt_best.pth.tar"
 
@@ -235,3 +443,361 @@ class SerialEvaluator(Closing, ISerialEvaluator):
 
     def _name(self) -> str:
         return f"{type(self).__name__} {self._report.instance_name!r}"
+
+
+_PATIENCE_S = 600.0
+_MAX_FAILURES = 100
+
+
+class Players(Protocol):
+    """Who acts in an evaluation: one policy, or several at one table."""
+
+    def act(self, ready: dict[int, Any]) -> dict[int, Any]:
+        """Action for each environment that waits, by its observation."""
+        ...
+
+    def reset(self, env_ids: list[int] | None = None) -> None:
+        """Forget the episodes of these environments; None: of all."""
+        ...
+
+
+def ended_episodes(
+    env: Any, players: Players, monitor: VectorEvalMonitor, camera: Camera | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Play until the monitor has all that it counts; gives (environment, last timestep) of those.
+
+    Who iterates hands each to ``monitor.update_reward``. An episode in which an environment failed
+    (``info["abnormal"]``) does not count, and another takes its place; the manager begins it, or,
+    where it has no true attribute ``resets_abnormal``, is told to by ``reset({env_id: None})``.
+
+    Raises:
+        EnvError: the manager ends, or goes silent, before the episodes are played, or fails on.
+    """
+    env.reset()
+    players.reset()
+    failures, heard = 0, time.monotonic()
+    while not monitor.is_finished():
+        ready = env.ready_obs
+        if not ready and getattr(env, "done", False):
+            raise EnvError(
+                f"the environments are done after {monitor.get_current_episode()} episodes of the "
+                "evaluation: the manager's episode_num is too low for n_episode"
+            )
+        if camera is not None:
+            monitor.update_video(camera.take(env, filter(monitor.is_open, ready)))
+        steps = env.step(players.act(ready) if ready else {})
+        heard = time.monotonic() if ready or steps else heard
+        if time.monotonic() - heard > _PATIENCE_S:
+            raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
+        for env_id, step in steps.items():
+            if is_abnormal(step):
+                failures += 1
+                _give_up(env, env_id, players, monitor, failures)
+            elif step.done:
+                players.reset([env_id])
+                if monitor.is_open(env_id):
+                    yield env_id, step
+
+
+def _give_up(
+    env: Any, env_id: int, players: Players, monitor: VectorEvalMonitor, failures: int
+) -> None:
+    """An environment failed: its unfinished episode does not count."""
+    if failures > _MAX_FAILURES:
+        raise EnvError(
+            f"environments failed {failures} times in one evaluation, environment {env_id} last; "
+            "their own log says why"
+        )
+    players.reset([env_id])
+    monitor.drop_episode(env_id)
+    renew(env, env_id)
+
+
+@dataclass(frozen=True)
+class ReturnsConfig(ComponentConfig):
+    """Settings of evaluators that judge by returns."""
+
+    eval_freq: int = setting(50, "train iterations from one evaluation to the next", minimum=1)
+    n_episode: int | None = setting(
+        None, "episodes of an evaluation; empty: one of each environment", minimum=1
+    )
+    stop_value: float = setting(float("inf"), "mean return that ends the run")
+    transform_obs: bool = setting(False, "policies get float32 tensors, instead of numpy arrays")
+
+
+@SERIAL_EVALUATOR_REGISTRY.register("interaction")
+class InteractionSerialEvaluator(SerialEvaluator):
+    """Lets a policy play; see `SerialEvaluator` for the arguments.
+
+    Films go to TensorBoard, and as files to ``<figure_path>/videos``, or to
+    ``<exp_name>/videos`` where there is a `tb_logger` and no `figure_path`.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ReturnsConfig):
+        """Settings of an evaluation by interaction."""
+
+        type: str = "interaction"
+        eval_freq: int = setting(
+            1000, "train iterations from one evaluation to the next", minimum=1
+        )
+        render: RenderConfig = section(RenderConfig, "when it is filmed, and how")
+        figure_path: str | None = setting(
+            None, "folder for films; empty: the experiment's, where there is a TensorBoard writer"
+        )
+
+    def reset(self, _policy: Any = None, _env: Any = None) -> None:
+        """See `ISerialEvaluator.reset`."""
+        super().reset(_policy, _env)
+        self._render_due = Every(self._cfg.render.render_freq)
+
+    def eval(
+        self,
+        save_ckpt_fn: Callable[[str], Any] | None = None,
+        train_iter: int = -1,
+        envstep: int = -1,
+        n_episode: int | None = None,
+        force_render: bool = False,
+        policy_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[bool, dict[str, list[Any]]]:
+        """Play `n_episode` episodes; collective where learners form a process group.
+
+        Args:
+            save_ckpt_fn: called on rank 0 with ``"ckpt_best.pth.tar"`` where the mean return is the
+                best so far.
+            train_iter: train iterations so far; the run is not ended before the first.
+            envstep: environment steps so far.
+            n_episode: at least one for each environment; None: `Config.n_episode`.
+            force_render: film this evaluation, whether it is due or not.
+            policy_kwargs: go to ``policy.forward``.
+
+        Returns:
+            Whether the run can end, and lists: ``eval_episode_return`` and what environments say
+            in ``info["episode_info"]`` have one element an episode; ``reward_mean``,
+            ``reward_std``, ``reward_max``, ``reward_min``, ``episode_count`` and ``evaluate_time``
+            (seconds) have one.
+
+        Raises:
+            EnvError: there are no environments, or they break their contract.
+            PolicyError: there is no policy, or it breaks its contract.
+            ConfigError: there are fewer episodes than environments.
+        """
+        camera = self._camera(force_render, train_iter, envstep)
+        info = on_first_rank(
+            lambda: self._play(n_episode, policy_kwargs or {}, camera, (train_iter, envstep))
+        )
+        scalars = {name: info[name][0] for name in evaluation_scalars([0.0], 0.0)}
+        stop = self._conclude(
+            scalars["reward_mean"], scalars, describe(scalars), (train_iter, envstep), save_ckpt_fn
+        )
+        return stop, info
+
+    def _play(
+        self,
+        n_episode: int | None,
+        policy_kwargs: Mapping[str, Any],
+        camera: Camera | None,
+        when: tuple[int, int],
+    ) -> dict[str, list[Any]]:
+        env = self._demand_env()
+        player = Player(self._demand_policy(), policy_kwargs, self._cfg.transform_obs)
+        monitor = VectorEvalMonitor(
+            env.env_num,
+            episodes_to_play(n_episode, self._cfg.n_episode, env.env_num),
+            max_video_bytes=self._cfg.render.memory_mb << 20,
+        )
+        with EasyTimer() as timer:
+            for env_id, step in ended_episodes(env, player, monitor, camera):
+                monitor.update_info(env_id, step.info.get("episode_info") or {})
+                monitor.update_reward(env_id, episode_return(step.info, env_id))
+        if camera is not None and not camera.is_broken:
+            self._show(monitor, *when)
+        returns = monitor.get_episode_return()
+        scalars = evaluation_scalars(returns, timer.value)
+        return {
+            **monitor.get_episode_info(),
+            "eval_episode_return": returns,
+            **{name: [value] for name, value in scalars.items()},
+        }
+
+    def _camera(self, force: bool, train_iter: int, envstep: int) -> Camera | None:
+        """A camera, where this evaluation is to be filmed."""
+        render = self._cfg.render
+        count = envstep if render.mode == "envstep" else train_iter
+        is_due = render.render_freq > 0 and self._render_due.is_due(count)
+        if not (is_due or force):
+            return None
+        if self._report.tb_logger is None and self._cfg.figure_path is None:
+            LOGGER.warning(
+                "%s makes no video: it has nowhere to go; give the evaluator a tb_logger, or set "
+                "figure_path", self._report.instance_name,
+            )  # fmt: skip
+            return None
+        return Camera(render.max_size)
+
+    def _show(self, monitor: VectorEvalMonitor, train_iter: int, envstep: int) -> None:
+        """Send the films to TensorBoard and to files."""
+        videos = monitor.get_video()
+        fps = max(1.0, self._cfg.render.fps / monitor.video_stride)
+        add_video = getattr(self._report.tb_logger, "add_video", None)
+        if add_video is not None:
+            is_step = self._cfg.render.mode == "envstep"
+            tag = f"{self._report.instance_name}_{'step' if is_step else 'iter'}/video"
+            add_video(tag, videos, envstep if is_step else train_iter, fps)
+        folder = Path(self._cfg.figure_path or self._report.exp_name) / "videos"
+        for name, video in zip(NAMES, videos, strict=True):
+            encoded, suffix = encode_video(video.transpose(0, 2, 3, 1), fps)
+            with published(folder / f"iter_{max(train_iter, 0):06d}_{name}{suffix}") as file:
+                file.write(encoded)
+
+
+class Player:
+    """One policy in all environments.
+
+    Args:
+        policy: an eval mode.
+        policy_kwargs: go to its ``forward``.
+        transform_obs: it gets float32 tensors, instead of what environments give.
+    """
+
+    def __init__(self, policy: Any, policy_kwargs: Mapping[str, Any], transform_obs: bool) -> None:
+        self._policy, self._kwargs = policy, policy_kwargs
+        self._transform_obs = transform_obs
+
+    def act(self, ready: dict[int, Any]) -> dict[int, Any]:
+        """Action for each environment that waits; tensors become arrays.
+
+        Raises:
+            PolicyError: the policy's output lacks an environment, or an action.
+        """
+        seen = to_tensors(ready) if self._transform_obs else ready
+        return actions_of(self._policy.forward(seen, **self._kwargs), ready)
+
+    def reset(self, env_ids: list[int] | None = None) -> None:
+        """Forget episodes."""
+        if env_ids is None:
+            self._policy.reset()
+        else:
+            self._policy.reset(env_ids)
+
+
+def episodes_to_play(asked: int | None, setting: int | None, env_num: int) -> int:
+    """Episodes of an evaluation: what was asked for, else the setting, else one an environment."""
+    return next(number for number in (asked, setting, env_num) if number is not None)
+
+
+def describe(scalars: Mapping[str, float]) -> str:
+    """An evaluation in one line."""
+    return (
+        f"mean return {scalars['reward_mean']:.1f} ± {scalars['reward_std']:.1f} "
+        f"({scalars['reward_min']:g} to {scalars['reward_max']:g}, "
+        f"{scalars['episode_count']:.0f} episodes)"
+    )
+
+
+@SERIAL_EVALUATOR_REGISTRY.register("battle_interaction")
+class BattleInteractionSerialEvaluator(SerialEvaluator):
+    """Lets two or more policies play together; see `SerialEvaluator` for the arguments.
+
+    `policy` is a list of eval modes, one a player. Environments give and take lists, one element a
+    player: an observation is None where that player does not act in this step, and so is its
+    action.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ReturnsConfig):
+        """Settings of an evaluation by battle."""
+
+        type: str = "battle_interaction"
+
+    def reset_policy(self, _policy: Any = None) -> None:
+        """See `ISerialEvaluator.reset_policy`; takes all policies, as a list.
+
+        Raises:
+            PolicyError: there are fewer than two, or none to reset.
+        """
+        if _policy is not None:
+            # one mode is a tuple itself
+            is_list = isinstance(_policy, Sequence) and not hasattr(_policy, "forward")
+            policies = list(_policy) if is_list else [_policy]
+            if len(policies) < 2:
+                raise PolicyError(
+                    f"{self._name()} needs a list of two or more policies, one a player, not "
+                    f"{len(policies)}; InteractionSerialEvaluator plays alone"
+                )
+            self._policy = policies
+        for policy in self._demand_policy():
+            policy.reset()
+
+    def eval(
+        self,
+        save_ckpt_fn: Callable[[str], Any] | None = None,
+        train_iter: int = -1,
+        envstep: int = -1,
+        n_episode: int | None = None,
+    ) -> tuple[bool, list[list[dict[str, Any]]]]:
+        """Play `n_episode` episodes; collective where learners form a process group.
+
+        Args:
+            save_ckpt_fn: called on rank 0 with ``"ckpt_best.pth.tar"`` where policy 0's mean return
+                is the best so far.
+            train_iter: train iterations so far; the run is not ended before the first.
+            envstep: environment steps so far.
+            n_episode: at least one for each environment; None: `Config.n_episode`.
+
+        Returns:
+            Whether the run can end, and for each policy the last info of each episode, in the
+            order in which they ended; ``eval_episode_return`` in it is that policy's.
+
+        Raises:
+            EnvError: there are no environments, or they break their contract.
+            PolicyError: there are no policies, or they break their contract.
+            ConfigError: there are fewer episodes than environments.
+        """
+        return_info, duration_s = on_first_rank(lambda: self._play(n_episode))
+        returns = [info["eval_episode_return"] for info in return_info[0]]
+        scalars = evaluation_scalars(returns, duration_s)
+        stop = self._conclude(
+            scalars["reward_mean"], scalars, describe(scalars), (train_iter, envstep), save_ckpt_fn
+        )
+        return stop, return_info
+
+    def _play(self, n_episode: int | None) -> tuple[list[list[dict[str, Any]]], float]:
+        env, policies = self._demand_env(), self._demand_policy()
+        table = Table([Player(policy, {}, self._cfg.transform_obs) for policy in policies])
+        monitor = VectorEvalMonitor(
+            env.env_num, episodes_to_play(n_episode, self._cfg.n_episode, env.env_num)
+        )
+        return_info: list[list[dict[str, Any]]] = [[] for _ in policies]
+        with EasyTimer() as timer:
+            for env_id, step in ended_episodes(env, table, monitor):
+                infos = infos_of(step.info, len(policies), env_id, ended=True)
+                for of_policy, info in zip(return_info, infos, strict=True):
+                    of_policy.append(info)
+                monitor.update_reward(env_id, infos[0]["eval_episode_return"])
+        return return_info, timer.value
+
+
+class Table:
+    """Several players in all environments, each asked about those where it is to act."""
+
+    def __init__(self, players: Sequence[Player]) -> None:
+        self._players = players
+
+    def act(self, ready: dict[int, Any]) -> dict[int, list[Any]]:
+        """List of actions for each environment that waits; None for those who do not act.
+
+        Raises:
+            EnvError: an environment's observation is not one a player.
+        """
+        check_seats(ready, len(self._players))
+        actions = []
+        for seat, player in enumerate(self._players):
+            seen = seen_by(seat, ready)
+            actions.append(player.act(seen) if seen else {})
+        return joint(actions, ready)
+
+    def reset(self, env_ids: list[int] | None = None) -> None:
+        """Forget episodes."""
+        for player in self._players:
+            player.reset(env_ids)

@@ -27,12 +27,12 @@ from hpcdi.worker.fault import FAULTS, hang_environment
 
 PROGRESS_S = 0.25
 """How often a collector tells what it has done."""
-PIECE_S = 10.0
+ROLLOUT_S = 10.0
 """Slow environments: data that have waited so long go, though their piece is not full. An n-step
 return ends with its piece, so pieces must not be cut short often."""
 KEPT_EPISODES = 1000
 """Of a collect task, which may last for days: rank 0 hears of each episode as it ends."""
-LOST_PIECE_S = 10.0
+LOST_ROLLOUT_S = 10.0
 """On-policy: after so long without a newer policy, the last piece is taken for lost."""
 _POLICY_PATIENCE_S = 300.0
 
@@ -73,7 +73,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._version = -1
         self._turn: tuple[Any, Any] = (None, None)  # observation and outputs of the present step
         self._told = _Told(time.monotonic())
-        self._pace = Pace(policy.get_attribute("cfg"), time.monotonic())
+        self._gate = StalenessGate(policy.get_attribute("cfg"), time.monotonic())
 
     def begin(self, task: CollectorTask) -> None:
         """Take a task; `start` does it.
@@ -145,7 +145,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         now = time.monotonic()
         if now - self._told.at >= PROGRESS_S:
             self._tell(now)
-        if self.task.lockstep is None and self._pace.piece_is_old(now):
+        if self.task.lockstep is None and self._gate.rollout_is_old(now):
             self._cut()
 
     def _finish_task(self) -> None:
@@ -154,11 +154,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _cut(self) -> None:
         """Send what was recorded; between pieces is the time to change the policy."""
-        self._pace.cut_at = time.monotonic()
+        self._gate.cut_at = time.monotonic()
         segment = self._form.cut(self._version)
         if segment is not None and self.port is not None:
             self.port.send_stepdata(self.task.task_id, segment)
-            self._pace.gave_piece(self._version)
+            self._gate.sent_rollout(self._version)
         if not self.evaluates and self.task.lockstep is None:
             self._update_policy()
 
@@ -178,7 +178,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _update_policy(self) -> None:
         if self.port is not None:
             self._take_policy(self.port)
-        self._pace.began_at = time.monotonic()
+        self._gate.began_at = time.monotonic()
 
     def _take_policy(self, port: CollectorPort) -> None:
         deadline, lockstep = time.monotonic() + _POLICY_PATIENCE_S, self.task.lockstep
@@ -190,7 +190,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})
-            may_act = self._version >= 0 and self._pace.may_act(self._version, time.monotonic())
+            may_act = self._version >= 0 and self._gate.may_act(self._version, time.monotonic())
             may_act &= lockstep is None or self._version == lockstep.policy_version
             if may_act or self._end_flag:
                 return
@@ -206,7 +206,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self.port.meter.mark(activity)
 
 
-class Pace:
+class StalenessGate:
     """When a collector may go on by the same policy: on-policy not before a newer one has come.
 
     With a staleness bound of S it gives S + 1 pieces by each policy. Where none comes for long, it
@@ -228,18 +228,18 @@ class Pace:
             self._pieces = 1 + (bound if math.isfinite(bound) else 0)
         self._given = (-1, 0)  # a version, and how many pieces were made by it
 
-    def piece_is_old(self, now: float) -> bool:
+    def rollout_is_old(self, now: float) -> bool:
         """Whether what is recorded should go as it is; on-policy, a batch is of whole pieces."""
-        return math.isinf(self._pieces) and now - self.began_at >= PIECE_S
+        return math.isinf(self._pieces) and now - self.began_at >= ROLLOUT_S
 
-    def gave_piece(self, version: int) -> None:
+    def sent_rollout(self, version: int) -> None:
         """A piece of a policy has gone."""
         self._given = (version, self._given[1] + 1 if version == self._given[0] else 1)
 
     def may_act(self, version: int, now: float) -> bool:
         """Whether a policy may act now."""
         given, count = self._given
-        return version != given or count < self._pieces or now - self.cut_at >= LOST_PIECE_S
+        return version != given or count < self._pieces or now - self.cut_at >= LOST_ROLLOUT_S
 
 
 @dataclass(frozen=True)

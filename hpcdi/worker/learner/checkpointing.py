@@ -1,4 +1,4 @@
-"""A learner's checkpoints: what is in them, and how one is taken up.
+"""A learner's checkpoints, and its part of a run's snapshots.
 
 ::
 
@@ -8,10 +8,9 @@
       learner.pt                        optimizer, target network, counters, torch's random numbers
       manifest.json                     checksums; train iteration, environment steps, versions
 
-The first learner of a group writes; all of them read. A snapshot of a whole run holds the same
-files, and of each other learner one with its random numbers: torch's, and what its policy keeps
-under ``rng``. Tensors go by the CPU, so a checkpoint of a GPU is read without one, and the other
-way round.
+The first learner of a group writes; all of them read. A run's snapshot holds the same files, and
+for each other learner one with its random state: torch's, and its policy's key ``rng``. Tensors are
+stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice versa.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcdi import __version__
+from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.checkpoints import (
     BEST_CHECKPOINT,
@@ -34,22 +34,29 @@ from hpcdi.store.checkpoints import (
     open_checkpoint,
     save_checkpoint,
     save_tensors,
+    write_files,
 )
+from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy, read_policy
+from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.worker.learner.learner_view import LearnerView
+from hpcdi.utils.threads import JobThread
+
+if TYPE_CHECKING:
+    from hpcdi.worker.learner.base_learner import BaseLearner
+
 
 BEST, FINAL = BEST_CHECKPOINT, "ckpt_final"
 _BY_ITERATION = "iteration_"
 _POLICY, _LEARNER = POLICY_FILE, "learner.pt"
 _OF_RANK = "learner_{}.pt"
 _OWN = ("rng",)
-"""Keys of a policy's state that each learner of a group has for itself."""
+"""Keys of a policy's state that are not shared in a group."""
 _SUFFIXES = (".tar", ".pth", ".pt")
 
 
 def checkpoint_name(given: str | None, train_iter: int) -> str:
-    """A checkpoint's folder: of a name (``ckpt_best.pth.tar`` as well), else of the iteration.
+    """Returns a checkpoint's folder name: that given (``ckpt_best.pth.tar``), or by iteration.
 
     Raises:
         ValueError: the name is no plain one.
@@ -63,8 +70,8 @@ def checkpoint_name(given: str | None, train_iter: int) -> str:
     return f"{_BY_ITERATION}{int(number[1]):09d}" if number else name
 
 
-def save_learner(learner: LearnerView, name: str, keep: int) -> Path | None:
-    """Write a checkpoint; a disk that is full is told, and does not end the run.
+def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
+    """Writes a checkpoint; a full disk is a warning, and does not end the run.
 
     Args:
         learner: with its policy.
@@ -92,10 +99,10 @@ def save_learner(learner: LearnerView, name: str, keep: int) -> Path | None:
         return None
 
 
-def learner_files(learner: LearnerView) -> dict[str, Callable[[Path], None]]:
-    """What a learner is at this moment, as files and their writers, which may be called later.
+def learner_files(learner: BaseLearner) -> dict[str, Callable[[Path], None]]:
+    """Copies a learner's state; returns file name -> writer, which may be called later.
 
-    All of it from the first of a group; from the others, what is their own.
+    The first of a group returns all of it, the others their random state.
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
@@ -115,7 +122,7 @@ def learner_files(learner: LearnerView) -> dict[str, Callable[[Path], None]]:
 
 
 def path_problem(path: Path) -> str:
-    """Why a path cannot be a checkpoint; empty where it can. Nothing is read yet."""
+    """Returns why a path cannot be a checkpoint, empty where it can, without reading it."""
     if not path.exists():
         return (
             f"there is no {str(path)!r}: name a checkpoint's folder or a .safetensors file, or '' "
@@ -128,15 +135,14 @@ def path_problem(path: Path) -> str:
     return ""
 
 
-def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | None = None) -> None:
-    """Take up a checkpoint, or a policy.
+def load_learner(learner: BaseLearner, path: Path, *, load_last_iter: bool | None = None) -> None:
+    """Loads a checkpoint or a policy.
 
     Args:
         learner: with its policy.
         path: a checkpoint's folder, or a policy's file, which holds weights alone.
-        load_last_iter: go on from its iteration, with its optimizer and all; false: take weights
-            alone and begin at iteration 0. None: what there is. A policy's file has an iteration
-            to go on from, too.
+        load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
+            iteration 0; None: all that the path holds, of a policy's file the weights alone.
 
     Raises:
         StoreError: it is missing, torn, or does not fit the present policy.
@@ -165,8 +171,48 @@ def load_learner(learner: LearnerView, path: Path, *, load_last_iter: bool | Non
     _restore_random_state(rest.get("random", {}))
 
 
-def shared_state(learner: LearnerView) -> dict[str, Any]:
-    """What the learners of a group have in common: weights, optimizer, counters."""
+class SnapshotPartWriter(Closing):
+    """Writes a learner's part of run snapshots, on a thread that starts with the first one.
+
+    The learner waits only while its state is copied.
+
+    Args:
+        layout: the run folder.
+        announce: sends a part's announcement to rank 0.
+    """
+
+    def __init__(self, layout: RunLayout, announce: Callable[[SnapshotPart], None]) -> None:
+        self._layout, self._announce = layout, announce
+        self._jobs = JobThread("snapshot-part")
+
+    def keep(self, learner: BaseLearner, order: TakeSnapshot) -> None:
+        """Copies the learner's present state; the files are written later."""
+        began = time.perf_counter()
+        files = learner_files(learner)
+        stall_s = time.perf_counter() - began
+        self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
+
+    def close(self) -> None:
+        """Writes what is still to be written."""
+        self._jobs.close()
+
+    def _write(
+        self,
+        order: TakeSnapshot,
+        files: dict[str, Callable[[Path], None]],
+        train_iter: int,
+        stall_s: float,
+    ) -> None:
+        try:
+            written = write_files(self._layout.inside(order.folder), files)
+        except (OSError, StoreError) as error:
+            self._announce(SnapshotPart(order.name, {}, train_iter, stall_s, str(error)))
+        else:
+            self._announce(SnapshotPart(order.name, written, train_iter, stall_s))
+
+
+def shared_state(learner: BaseLearner) -> dict[str, Any]:
+    """Returns what the learners of a group share: weights, optimizer, counters."""
     state = {k: v for k, v in learner.policy.state_dict().items() if k not in _OWN}
     return {
         "policy": state,
@@ -175,19 +221,21 @@ def shared_state(learner: LearnerView) -> dict[str, Any]:
     }
 
 
-def take_shared_state(learner: LearnerView, state: Mapping[str, Any]) -> None:
-    """Be as the learner that gave `shared_state`; random numbers stay one's own."""
+def take_shared_state(learner: BaseLearner, state: Mapping[str, Any]) -> None:
+    """Loads another learner's `shared_state`; random numbers stay its own."""
     learner.policy.load_state_dict(state["policy"])
     learner.last_iter.update(state["train_iter"])
     learner.collector_envstep = state["collector_envstep"]
 
 
 def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
-    """What a checkpoint holds beside the weights, for a learner of a group."""
-    if not checkpoint.file(_LEARNER).exists():  # weights that a collector has found to be the best
+    """Returns what a checkpoint holds beside the weights, for a learner of a group."""
+    if not checkpoint.file(_LEARNER).exists():  # the best policy of a run over ranks
         return {}
     rest: dict[str, Any] = load_tensors(checkpoint.file(_LEARNER))
-    if rank > 0:  # random numbers must differ: its own if it was there, else those of its start
+    if (
+        rank > 0
+    ):  # random numbers must differ: its own if it was in the group, else those of its start
         rest["random"] = {}
         for name in _OWN:
             rest["policy"].pop(name, None)
@@ -200,7 +248,7 @@ def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
 
 
 def _copied(tree: Any) -> Any:
-    """A nested structure with copies of its tensors, in the memory of the host."""
+    """Returns a nested structure with copies of its tensors in CPU memory."""
     if hasattr(tree, "detach"):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, Mapping):

@@ -1,14 +1,22 @@
-"""The built-in hooks of a learner that speak: to the log, to TensorBoard, to the other ranks."""
+"""The built-in hooks of a learner: logs, checkpoints, policies, progress, profiler.
+
+A new hook is a class here (or in a user's module) and, where configurations should name it, an
+entry in the tables at the end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from hpcdi.store.atomic import temporary_beside
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, split_charts
-from hpcdi.worker.learner.builtin_hook import BuiltinHook, PeriodicHook, every
+from hpcdi.worker.learner.checkpointing import FINAL, load_learner, path_problem
 from hpcdi.worker.learner.learner_hook import (
     LearnerHook,
     register_learner_hook,
@@ -16,30 +24,119 @@ from hpcdi.worker.learner.learner_hook import (
 )
 
 _LOG_EVERY_S = 1.0
-_TELL_EVERY = 100
-"""Iterations between two words to rank 0, where no log asks for another number."""
+_REPORT_EVERY = 100
+"""Iterations between two progress reports to rank 0, where no log asks for another number."""
+
+
+class BuiltinHook(LearnerHook):
+    """A hook with a name, a priority, positions and arguments of its own.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+        position: where it is called.
+        ext_args: its arguments.
+
+    Raises:
+        ValueError: it is not for that position, or knows no such argument.
+    """
+
+    usual_name: ClassVar[str]
+    usual_priority: ClassVar[float] = 100
+    usual_position: ClassVar[str] = "after_iter"
+    positions: ClassVar[list[str]] = LearnerHook.positions
+    args: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        name: str | None = None,
+        priority: float | None = None,
+        *,
+        position: str | None = None,
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            self.usual_name if name is None else name,
+            self.usual_priority if priority is None else priority,
+            position=self.usual_position if position is None else position,
+        )
+        if self.position not in self.positions:
+            raise ValueError(f"its position is one of {self.positions}, not {self.position!r}")
+        unknown = sorted((ext_args or {}).keys() - set(self.args))
+        if unknown:
+            known = ", ".join(self.args) or "none"
+            raise ValueError(f"unknown argument {unknown[0]!r}; it has {known}")
+
+
+class PeriodicHook(BuiltinHook):
+    """Acts every `freq` iterations; before and after a run, always.
+
+    One with `every_s` also acts after that many seconds, for long iterations.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+        position: where it is called.
+        ext_args: the number of iterations, under the hook's `freq_key`.
+
+    Raises:
+        ValueError: that number is not positive.
+    """
+
+    freq_key: ClassVar[str] = "freq"
+    args = ("freq",)
+    usual_freq: ClassVar[int] = 1
+    every_s: ClassVar[float] = float("inf")
+
+    def __init__(
+        self,
+        name: str | None = None,
+        priority: float | None = None,
+        *,
+        position: str | None = None,
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, priority, position=position, ext_args=ext_args)
+        self._freq = int((ext_args or {}).get(self.freq_key, self.usual_freq))
+        if self._freq < 1:
+            raise ValueError(f"{self.freq_key} must be at least 1, not {self._freq}")
+        self._acted = time.monotonic()
+
+    def __call__(self, engine: Any) -> None:
+        """Acts if it is due."""
+        if (
+            self.position not in ("before_iter", "after_iter")
+            or engine.train_iter % self._freq == 0
+            or time.monotonic() - self._acted >= self.every_s
+        ):
+            self._acted = time.monotonic()
+            self.act(engine)
+
+    @abstractmethod
+    def act(self, engine: Any) -> None:
+        """Does the hook's work."""
 
 
 class LogPolicyHook(BuiltinHook):
-    """Logs what the policy says of itself, once."""
+    """Logs the policy's description, once."""
 
     usual_name = "log_policy"
     usual_priority = 0
     usual_position = "before_run"
 
     def __call__(self, engine: Any) -> None:
-        """Log it, on a learner that keeps a log."""
+        """Logs it, on a learner that shows a log."""
         if engine.shows_log:
             say = getattr(engine.policy, "info", None)
             engine.info(f"policy: {say() if callable(say) else repr(engine.policy)}")
 
 
 class LogReduceHook(PeriodicHook):
-    """Gives each learner of a group the means over all of them of what their monitors hold.
+    """Averages the monitors' scalars over the learners of a group.
 
-    All of them act at the same iterations, never by time: each waits for the others. What a key
-    with ``noreduce_`` before its name says stays a learner's own; a mean is over those that have
-    the key. What is shown of iterations since the last exchange is the first learner's own.
+    All learners act at the same iterations, never by time, since each waits for the others. Keys
+    with the prefix ``noreduce_`` stay a learner's own; a mean is over the learners that have the
+    key. Scalars since the last exchange are the first learner's own.
     """
 
     usual_name = "log_reduce"
@@ -49,28 +146,28 @@ class LogReduceHook(PeriodicHook):
     needs_monitor = True
 
     def act(self, engine: Any) -> None:
-        """Exchange the means since the last look."""
+        """Exchanges the means since the last exchange."""
         if engine.world_size == 1:
             return
         from hpcdi.comm.dist import gather_objects
 
         own = engine.monitor.take_sums()
-        told = gather_objects({name: pair for name, pair in own.items() if not _is_own(name)})
+        sums = gather_objects({name: pair for name, pair in own.items() if not _is_own(name)})
         for name, pair in own.items():
             if _is_own(name):
                 engine.monitor.put(name, *pair)
-        for name in dict.fromkeys(name for sums in told for name in sums):
-            totals, counts = zip(*(sums[name] for sums in told if name in sums), strict=True)
+        for name in dict.fromkeys(name for of_one in sums for name in of_one):
+            totals, counts = zip(*(of_one[name] for of_one in sums if name in of_one), strict=True)
             count = own[name][1] if name in own else 1  # as much as it was weighs what comes next
             engine.monitor.put(name, count * sum(totals) / sum(counts), count)
 
 
 class LogShowHook(PeriodicHook):
-    """Averages the scalars of the last iterations: to TensorBoard if given, and to the log.
+    """Averages the scalars of the last iterations for the log and for TensorBoard.
 
     Charts and histograms go to TensorBoard as such, see `ScalarMonitor`; elsewhere a chart's curves
-    are scalars, and there are no histograms. The log has a line a second at the most: a day of a
-    fast learner must not fill a disk. In a group only the first learner shows a log, unless
+    are scalars, and there are no histograms. The log gets at most one line a second, so that a fast
+    learner does not fill a disk. In a group only the first learner shows a log, unless
     ``only_monitor_rank0`` is false.
     """
 
@@ -80,7 +177,7 @@ class LogShowHook(PeriodicHook):
     usual_priority = 20
 
     def act(self, engine: Any) -> None:
-        """Look at what has come since the last look."""
+        """Logs the scalars since the last call."""
         if engine.monitor is None:
             return
         means, arrays = engine.monitor.take_means(), engine.monitor.take_arrays()
@@ -109,27 +206,27 @@ class SendPolicyHook(PeriodicHook):
     args = ("send_policy_freq",)
 
     def act(self, engine: Any) -> None:
-        """Offer it; before and after a run, whether somebody waits for it or not."""
+        """Offers it; before and after a run, whether a collector waits for it or not."""
         engine.offer_policy(force=self.position != "after_iter")
 
 
 class SendLearnInfoHook(PeriodicHook):
-    """Tells the coordinator what the learner says of itself."""
+    """Reports the learner's progress to the coordinator."""
 
     usual_name = "send_learn_info"
     every_s = _LOG_EVERY_S
     usual_freq = 10
 
     def act(self, engine: Any) -> None:
-        """Tell."""
+        """Reports it."""
         engine.send_learn_info(engine.learn_info)
 
 
 def hooks_to_others(cfg: Any) -> list[LearnerHook]:
-    """Hooks of a learner in a parallel run: they offer the policy and tell the coordinator."""
+    """Returns the hooks of a learner in a parallel run: offer the policy, report progress."""
     freq = {"send_policy_freq": cfg.send_policy_freq}
     shown = cfg.hook.get("log_show_after_iter", 0)
-    info = {"freq": shown if shown > 0 else _TELL_EVERY}
+    info = {"freq": shown if shown > 0 else _REPORT_EVERY}
     return [
         SendPolicyHook(position="before_run", ext_args=freq),
         SendPolicyHook(position="after_iter", ext_args=freq),
@@ -143,7 +240,7 @@ def hooks_to_others(cfg: Any) -> list[LearnerHook]:
 def _draw(
     engine: Any, prefix: str, step: int, means: Mapping[str, float], arrays: Mapping[str, Any]
 ) -> None:
-    """Points of all curves over one axis, in TensorBoard."""
+    """Adds a point to each curve over one axis of TensorBoard."""
     curves, charts = split_charts(means)
     for name, value in curves.items():
         engine.tb_logger.add_scalar(f"{prefix}/{name}", value, step)
@@ -159,7 +256,196 @@ def _is_own(name: str) -> bool:
     return any(part.startswith("noreduce_") for part in name.removeprefix(CHART).split("/"))
 
 
-for _hook in (LogPolicyHook, LogReduceHook, LogShowHook, SendPolicyHook, SendLearnInfoHook):
+class LoadCkptHook(BuiltinHook):
+    """Loads a checkpoint or a policy, see `checkpointing.load_learner`.
+
+    A learner that has done iterations is left as it is: it comes from a resumed run, which is ahead
+    of the checkpoint that it began with.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+        position: before the run.
+        ext_args: ``load_path``; ``load_last_iter: false`` takes weights alone.
+
+    Raises:
+        ValueError: there is nothing to load at that path.
+    """
+
+    usual_name = "load_ckpt"
+    usual_priority = 20
+    usual_position = "before_run"
+    positions: ClassVar[list[str]] = ["before_run"]
+    args = ("load_path", "load_last_iter")
+
+    def __init__(
+        self,
+        name: str | None = None,
+        priority: float | None = None,
+        *,
+        position: str | None = None,
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, priority, position=position, ext_args=ext_args)
+        given = dict(ext_args or {})
+        path, self._load_last_iter = given.get("load_path"), given.get("load_last_iter")
+        if not isinstance(path, str | Path) or not str(path):
+            raise TypeError(f"load_path must be the path of a checkpoint, not {path!r}")
+        if self._load_last_iter not in (None, True, False):
+            raise TypeError(f"load_last_iter is true or false, not {self._load_last_iter!r}")
+        self._path = Path(path).expanduser()
+        problem = path_problem(self._path)
+        if problem:
+            raise ValueError(problem)
+
+    def __call__(self, engine: Any) -> None:
+        """Loads, unless the learner has done iterations."""
+        if engine.train_iter == 0:
+            load_learner(engine, self._path, load_last_iter=self._load_last_iter)
+            engine.info(f"loaded {self._path}, train iteration {engine.train_iter}")
+
+
+class SaveCkptHook(PeriodicHook):
+    """Writes checkpoints: every `freq` iterations, and ``ckpt_final`` after the run."""
+
+    usual_name = "save_ckpt"
+    usual_priority = 20
+    usual_freq = 10_000
+    positions: ClassVar[list[str]] = ["after_iter", "after_run"]
+
+    def act(self, engine: Any) -> None:
+        """Writes it; of a group, the first learner does."""
+        engine.save_checkpoint(FINAL if self.position == "after_run" else None)
+
+
+class ProfilerHook(BuiltinHook):
+    """Traces some iterations by torch.profiler, once.
+
+    Every learner of a group writes one, to ``profile/rank<rank>.json`` beside the checkpoints'
+    folder. A run that ends early writes a shorter trace. A process traces one learner at a time.
+
+    Args:
+        name: for people.
+        priority: the lower, the earlier.
+        position: after iterations.
+        ext_args: numbers of iterations: ``wait`` without a trace, then ``warmup`` (traced, thrown
+            away: the first traced ones are slow), then ``active`` in the trace.
+
+    Raises:
+        ValueError: a number of iterations is too small.
+    """
+
+    usual_name = "profiler"
+    positions: ClassVar[list[str]] = ["after_iter"]
+    args = ("wait", "warmup", "active")
+    _busy: ClassVar[list[ProfilerHook]] = []
+
+    def __init__(
+        self,
+        name: str | None = None,
+        priority: float | None = None,
+        *,
+        position: str | None = None,
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, priority, position=position, ext_args=ext_args)
+        given = {"wait": 10, "warmup": 1, "active": 3, **(ext_args or {})}
+        self._wait, self._warmup, self._active = (int(given[arg]) for arg in self.args)
+        for arg, least in (("wait", 0), ("warmup", 1), ("active", 1)):
+            if int(given[arg]) < least:
+                raise ValueError(f"{arg} must be at least {least}, not {given[arg]}")
+        self._seen = 0
+        self._profiler: Any = None
+
+    def __call__(self, engine: Any) -> None:
+        """Counts an iteration; begins, continues or ends the trace."""
+        self._seen += 1
+        if self._profiler is not None:
+            self._profiler.step()
+            if self._seen > self._wait + self._warmup + self._active:
+                self.close()
+        elif self._seen == self._wait + 1:
+            self._begin(engine)
+
+    def close(self) -> None:
+        """Writes the trace so far, if there is one."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            self._busy.remove(self)
+            profiler.stop()
+
+    def _begin(self, engine: Any) -> None:
+        if self._busy:
+            LOGGER.warning("another learner of this process is being profiled; this one is not")
+            return
+        from torch.profiler import profile, schedule
+
+        instance = "" if engine.instance_name == "learner" else f"{engine.instance_name}_"
+        path = engine.ckpt_dir.parent / "profile" / f"{instance}rank{engine.rank}.json"
+        self._profiler = profile(
+            schedule=schedule(wait=0, warmup=self._warmup, active=self._active, repeat=1),
+            on_trace_ready=lambda profiler: _write(profiler, path),
+        )
+        self._busy.append(self)
+        self._profiler.start()
+
+
+def _write(profiler: Any, path: Path) -> None:
+    """Writes a trace; a full disk is a warning, and does not end the run."""
+    aside = temporary_beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(aside))
+        aside.replace(path)
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        LOGGER.warning("no trace could be written to %s: %s", path, error)
+
+
+# ------------------------------------------------------------------ what configurations name them
+
+
+def every(hook: type[PeriodicHook], value: Any) -> PeriodicHook | None:
+    """Returns a hook for a number of iterations; True: the usual number; 0 or less: no hook."""
+    if not value or (isinstance(value, int | float) and value < 0):
+        return None
+    if value is True:
+        return hook()
+    if not isinstance(value, int):
+        raise TypeError(f"must be a number of iterations, or false, not {value!r}")
+    return hook(ext_args={"freq": value})
+
+
+def _at_the_end(value: Any) -> LearnerHook | None:
+    if value not in (True, False, None, "", 0, 1):
+        raise TypeError(f"must be true or false, not {value!r}")
+    return SaveCkptHook(position="after_run") if value else None
+
+
+def _after(value: Any) -> LearnerHook | None:
+    """Returns a profiler that waits for so many iterations; True: for the usual number."""
+    if not value:
+        return None
+    if not isinstance(value, int):
+        raise TypeError(f"must be a number of iterations to wait, or false, not {value!r}")
+    return ProfilerHook(ext_args={} if value is True else {"wait": value})
+
+
+def _load(path: Any) -> LearnerHook | None:
+    return LoadCkptHook(ext_args={"load_path": path}) if path else None
+
+
+for _hook in (
+    LogPolicyHook, LogReduceHook, LogShowHook, SendPolicyHook, SendLearnInfoHook, LoadCkptHook,
+    SaveCkptHook, ProfilerHook,
+):  # fmt: skip
     register_learner_hook(_hook.usual_name, _hook)
-simplified_hook_mapping["log_reduce_after_iter"] = lambda freq: every(LogReduceHook, freq)
-simplified_hook_mapping["log_show_after_iter"] = lambda freq: every(LogShowHook, freq)
+simplified_hook_mapping.update(
+    load_ckpt_before_run=_load,
+    log_reduce_after_iter=lambda freq: every(LogReduceHook, freq),
+    log_show_after_iter=lambda freq: every(LogShowHook, freq),
+    profile_after_iter=_after,
+    save_ckpt_after_iter=lambda freq: every(SaveCkptHook, freq),
+    save_ckpt_after_run=_at_the_end,
+)

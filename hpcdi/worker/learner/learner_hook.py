@@ -1,4 +1,4 @@
-"""Hooks: what is called before and after a run, before and after each iteration."""
+"""The contract of hooks, which a learner calls before and after a run and each iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Hooks = dict[str, list["LearnerHook"]]
 
 
 class Hook(ABC):
-    """Something with a name and a priority that is called with the engine it hooks into.
+    """A callable with a name and a priority, called with the engine that it is registered in.
 
     Args:
         name: for people.
@@ -35,10 +35,10 @@ class Hook(ABC):
 
     @abstractmethod
     def __call__(self, engine: Any) -> None:
-        """Do it."""
+        """Acts on the engine."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what is held, when its engine closes; most hooks hold nothing."""
+        """Releases resources when the engine closes."""
 
 
 class LearnerHook(Hook):
@@ -56,7 +56,7 @@ class LearnerHook(Hook):
 
     positions: ClassVar[list[str]] = list(POSITIONS)
     needs_monitor: ClassVar[bool] = False
-    """It looks at the monitor of every learner of a group, not of the first one alone."""
+    """It needs the monitor of every learner of a group, not only of the first."""
 
     def __init__(self, name: str, priority: float = 100, *, position: str, **kwargs: Any) -> None:
         super().__init__(name, priority, **kwargs)
@@ -68,7 +68,7 @@ class LearnerHook(Hook):
 
     @property
     def position(self) -> str:
-        """Where it is called."""
+        """Position at which it is called."""
         return self._position
 
 
@@ -80,7 +80,7 @@ simplified_hook_mapping: dict[str, Any] = {}
 
 
 def register_learner_hook(name: str, hook_type: type) -> None:
-    """Let configurations name a hook type.
+    """Registers a hook type for configurations.
 
     Raises:
         TypeError: it is not a `LearnerHook`.
@@ -94,19 +94,19 @@ _WHOLE = ("name", "type", "priority", "position", "ext_args")
 
 
 def no_hooks() -> Hooks:
-    """Positions without hooks."""
+    """Returns positions without hooks."""
     return {position: [] for position in POSITIONS}
 
 
 def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
-    """Add a hook, after those of its position with the same or a lower priority value."""
+    """Adds a hook after those of its position with the same or a lower priority value."""
     there = hooks.setdefault(hook.position, [])
     after = [k for k, other in enumerate(there) if other.priority > hook.priority]
     there.insert(after[0] if after else len(there), hook)
 
 
 def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
-    """Hooks of both by priority; of equal priority, those of `hooks1` first."""
+    """Returns the hooks of both by priority; of equal priority, those of `hooks1` first."""
     merged = no_hooks()
     for position in POSITIONS:
         both = [*hooks1.get(position, []), *hooks2.get(position, [])]
@@ -115,7 +115,7 @@ def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
 
 
 def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
-    """Hooks of a configuration.
+    """Returns the hooks of a configuration.
 
     Each entry is either a simplified key with its value, e.g. ``log_show_after_iter: 100``, or a
     name of your choice with a whole hook: ``{name, type, priority, position, ext_args}``, whose
@@ -141,7 +141,7 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
 
 
 def hook_problems(cfg: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """What is wrong with a configuration of hooks."""
+    """Returns what is wrong with a configuration of hooks."""
     try:
         build_learner_hook_by_cfg(cfg)
     except ConfigError as error:
@@ -167,7 +167,7 @@ def _build(key: str, value: Any) -> LearnerHook | None:
 
 
 def __getattr__(name: str) -> Any:
-    """The built-in hooks, which the predecessor had in this module, under their names."""
+    """Returns the built-in hooks, which DI-engine has in this module, by their names."""
     for kind in hook_mapping.values():
         if kind.__name__ == name and kind.__module__.startswith(__package__):
             return kind
@@ -175,7 +175,7 @@ def __getattr__(name: str) -> Any:
 
 
 def show_hooks(hooks: Hooks) -> str:
-    """Hooks in the order of their calls, for people."""
+    """Returns the hooks in the order of their calls, as text."""
     return "\n".join(
         f"{position}: " + ", ".join(f"{hook.name}({hook.priority:g})" for hook in hooks[position])
         for position in POSITIONS

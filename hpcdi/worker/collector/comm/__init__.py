@@ -1,4 +1,4 @@
-"""The message side of collectors: tasks in, shards and results out."""
+"""The message side of collectors: receives tasks, publishes shards, reports results."""
 
 from hpcdi.worker.collector.comm.base_comm_collector import (
     BaseCommCollector,

@@ -42,29 +42,29 @@ class BaseCommCollector(Configurable, ABC):
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
-        """``{"model", "iter"}`` of a policy newer than `have_version`, if there is one."""
+        """Returns ``{"model", "iter"}`` of a policy newer than `have_version`, else None."""
 
     @abstractmethod
     def send_metadata(self, metadata: Message) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
 
     @abstractmethod
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
-        """Take a segment on its way to a learner."""
+        """Queue a segment for the learners."""
 
     pump: LinkPump
     exit_code = 0
 
     @abstractmethod
     def run(self) -> None:
-        """Play the role until the run ends and everybody may leave."""
+        """Run tasks until the run ends and all ranks may leave."""
 
     def start(self) -> None:
-        """Ready for tasks."""
+        """Accept tasks."""
         self._end_flag = False
 
     def close(self) -> None:
-        """No more tasks; again: nothing."""
+        """Accept no more tasks. Idempotent."""
         self._end_flag = True
         self._vigil.close()
 
@@ -74,7 +74,7 @@ class BaseCommCollector(Configurable, ABC):
         return self._collector_uid
 
     def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """A parallel collector of ``task_info["collector_cfg"]``, with this as its port."""
+        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
         cfg = task_info["collector_cfg"]
         settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
         rest = {key: value for key, value in cfg.items() if key != "collector"}
@@ -82,7 +82,7 @@ class BaseCommCollector(Configurable, ABC):
 
 
 def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> BaseCommCollector:
-    """The message side that ``cfg.type`` names.
+    """Make the message side that ``cfg.type`` names.
 
     Raises:
         UnknownTypeError: no comm collector has that type.

@@ -1,4 +1,4 @@
-"""What flows through a collector's message side: data out, policies in."""
+"""Data and policies of a collector rank: shards are published, policies subscribed to."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
 _FIRST_SEAL = 1 / 8
-"""The first block is sealed at this share of the usual age, the next ones at twice the age of the
-one before: learning begins early."""
+"""The first block is sealed at this fraction of the usual age, each next one at twice the age of
+the one before, so that learning begins early."""
 
 
-class DataOutlet(Closing):
-    """Segments in, announced shards out.
+class DataPublisher(Closing):
+    """Packs segments into blocks, writes them as shards and announces these.
 
     Args:
         config: the experiment.
         layout: the run folder.
         rank: of this collector.
         announce: called with each published block's announcement, on the writer's thread.
-        restarts: how often the run has been taken up again.
-        patience: with a disk that is full; None: that is an error.
+        restarts: how often the run was resumed.
+        patience: with a full disk; None: a full disk is an error.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class DataOutlet(Closing):
         learners = policy.learn.learner.learner_num
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
         self._layout, self._announce = layout, announce
-        # on-policy a piece is one block, and goes at once: the learner waits for it
+        # on-policy a rollout is one block, sent at once: the learner waits for it
         self._seal_s = 0.0 if policy.on_policy else storage.seal_seconds
         first_id = (rank << BLOCK_ID_BITS) + restarts * RESTART_NUMBERS
         self._about: dict[str, Any] = {
             "collector_rank": rank, "seed": config.seed, "block_id": first_id,
         }  # fmt: skip
         self._blocks, self._opened = 0, 0.0
-        piece_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
+        rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         self._builder = BlockBuilder(
             lambda row_bytes: (
-                piece_rows
+                rollout_rows
                 if policy.on_policy
                 else block_rows(storage.block_bytes, row_bytes, partition_size)
             ),
@@ -71,12 +71,12 @@ class DataOutlet(Closing):
         self._writer = ShardWriter(layout, self._published, fsync=storage.fsync, patience=patience)
 
     def begin(self, task_id: str, buffer_id: str) -> None:
-        """Rows from now on belong to another task; those before it are published."""
+        """Begin another task; rows of the one before are published."""
         self.seal()
         self._about.update(task_id=task_id, buffer_id=buffer_id)
 
     def put(self, segment: Segment) -> None:
-        """Take a segment; waits only while too many blocks are on their way to disk.
+        """Queue a segment; waits only while too many blocks are on their way to disk.
 
         Raises:
             BufferContractError: the segment does not fit. ShardError: an earlier block could not be
@@ -104,12 +104,12 @@ class DataOutlet(Closing):
         self._writer.flush()
 
     def close(self) -> None:
-        """Publish everything; again: nothing."""
+        """Publish everything. Idempotent."""
         self.seal()
         self._writer.close()
 
     def report(self) -> dict[str, Any]:
-        """What was published, for the goodbye."""
+        """Counts of published and lost blocks, for the goodbye."""
         writer = self._writer
         return {
             "blocks": self._blocks,
@@ -122,7 +122,7 @@ class DataOutlet(Closing):
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
-        """Of a block that is being sealed: each gets the next number, many at a time included."""
+        """Attributes of a block that is being sealed; takes the next block number."""
         self._blocks += 1
         block_id = self._about["block_id"] + self._blocks
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
@@ -137,17 +137,17 @@ class DataOutlet(Closing):
         )  # fmt: skip
 
 
-class PolicyInlet:
-    """Asks a learner for policies, one request at a time, and keeps the newest.
+class PolicySubscriber:
+    """Requests policies from a learner, one at a time, and keeps the newest.
 
     Args:
         ask: sends a request to a rank.
-        learners: ranks of those who can be asked; the first one is, as long as it lives.
+        learners: ranks of the learners; the first that lives is asked.
         every_s: seconds between an answer and the next request.
 
     Attributes:
-        image: the newest policy that has come.
-        evaluated: the one that `newest` gave last.
+        image: the newest policy received.
+        evaluated: the policy that `newest` returned last.
     """
 
     def __init__(
@@ -162,21 +162,21 @@ class PolicyInlet:
         self._answer = threading.Event()
 
     def take(self, update: PolicyUpdate) -> None:
-        """An answer has come (on the communication thread)."""
+        """Handle an answer (on the communication thread)."""
         if update.data.size:
             self.image = PolicyImage(update.version, update.data.tobytes())
         self._answered_at, self._asked = time.monotonic(), None
         self._answer.set()
 
     def newer_than(self, version: int) -> PolicyImage | None:
-        """The newest policy, if it is newer than `version`; asks for the next when it is time."""
+        """Returns the newest policy if newer than `version`; requests the next one when due."""
         if self._asked is None and time.monotonic() - self._answered_at >= self._every_s:
             self._request(at_once=False)
         image = self.image
         return image if image is not None and image.version > version else None
 
     def newest(self, give_up: Callable[[], bool]) -> PolicyImage | None:
-        """The learner's present policy; waits for the answer.
+        """Returns the learner's current policy; waits for the answer.
 
         Args:
             give_up: whether to stop waiting.
@@ -185,7 +185,7 @@ class PolicyInlet:
             CommError: the learner does not answer.
         """
         deadline = time.monotonic() + _NEWEST_PATIENCE_S
-        self._request(at_once=True)  # takes the place of a request that is waiting
+        self._request(at_once=True)  # replaces a pending request
         while self._asked is not None and not give_up():
             if time.monotonic() > deadline:
                 raise CommError(
@@ -202,7 +202,7 @@ class PolicyInlet:
         self._ask(self._learners[0], request)
 
     def lose(self, rank: int) -> None:
-        """A rank has died: in its place another learner is asked (on the communication thread)."""
+        """A rank died: ask another learner in its place (on the communication thread)."""
         is_own = rank == self._learners[0]
         self._learners = [learner for learner in self._learners if learner != rank] or [rank]
         asked = self._asked

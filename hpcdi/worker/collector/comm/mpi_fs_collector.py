@@ -18,18 +18,21 @@ from hpcdi.comm.messages import (
     Message,
     PolicyUpdate,
     Stop,
+    StopRequest,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import CommError, EnvError
+from hpcdi.errors import EXIT_FAILED, CommError, EnvError
 from hpcdi.store.builder import Segment
+from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.store.room import DiskPatience
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
-from hpcdi.worker.collector.comm.best import publish_best
-from hpcdi.worker.collector.comm.channels import DataOutlet, PolicyInlet
-from hpcdi.worker.collector.comm.ends import Ends
+from hpcdi.worker.collector.comm.channels import DataPublisher, PolicySubscriber
 from hpcdi.worker.collector.comm.slave import task_message
 from hpcdi.worker.context import (
     COORDINATOR_RANK,
@@ -41,12 +44,15 @@ from hpcdi.worker.context import (
 )
 from hpcdi.worker.fault import FAULTS, tear
 
+_LAST_TRIES_S = 2.0
+"""While the run shuts down, data for which the disk has no room for so long are lost."""
+
 
 @COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
 class MPIFileSystemCollector(BaseCommCollector):
-    """Takes tasks, lets a parallel collector do them, publishes what it makes.
+    """Receives tasks, runs them by a parallel collector, publishes the data.
 
-    The parallel collectors (one that collects, one that evaluates) live as long as the rank: their
+    The two parallel collectors (collecting, evaluating) live as long as the rank, so that their
     environments are made once.
 
     Args:
@@ -65,16 +71,16 @@ class MPIFileSystemCollector(BaseCommCollector):
         if context is None:
             raise CommError("a collector's message side needs its place in a run (context=)")
         self._place = context
-        self._collectors = _Made()
+        self._collectors = _Collectors()
         self._task = CollectTask("", "", "", eval_flag=False, setting={})
-        self._stops = Ends(
+        self._stops = StopFlags(
             context.link.rank, context.config.system.storage.disk_patience_s,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             lambda: self.meter.mark("disk"),
         )  # fmt: skip
         self._announced: deque[Message] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
-            PolicyUpdate: lambda _rank, message: self._inlet.take(message),
+            PolicyUpdate: lambda _rank, message: self._policies.take(message),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
@@ -82,14 +88,14 @@ class MPIFileSystemCollector(BaseCommCollector):
         }
         self.pump = LinkPump(context.link, handlers, self._vigil.ask)
         config = context.config
-        self._inlet = PolicyInlet(
+        self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),
             context.learners,
             0.0
-            if config.policy.on_policy  # each piece is made by the newest
+            if config.policy.on_policy  # each rollout needs the newest
             else config.policy.collect.collector.update_policy_second,
         )
-        self._outlet = DataOutlet(
+        self._data = DataPublisher(
             config, context.layout, context.link.rank, self._announce,
             restarts=context.restarts, patience=self._stops.patience,
         )  # fmt: skip
@@ -97,7 +103,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> None:
-        """The role: tasks until the run ends."""
+        """Run tasks until the run ends."""
         self.start()
         while (task := self._next_task()) is not None:
             try:
@@ -109,56 +115,56 @@ class MPIFileSystemCollector(BaseCommCollector):
         self.close()
 
     def start(self) -> None:
-        """Say that this rank is ready."""
+        """Report to the coordinator that this rank is ready."""
         super().start()
         arrive(self.pump, "collector", self.deal_with_resource())
 
     def close(self) -> None:
-        """Publish what is open, say goodbye, wait until everybody may leave; again: nothing."""
+        """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
         if self._end_flag:
             return
         super().close()
         for eval_flag in list(self._collectors):
             self._collectors.discard(eval_flag)
-        self._outlet.close()
-        report = {**self.meter.report(), **self._outlet.report(), **self._collectors.health}
+        self._data.close()
+        report = {**self.meter.report(), **self._data.report(), **self._collectors.health}
         self.exit_code = depart(self._place, self.pump, report)
 
-    # ------------------------------------------------------------------------------ what tasks call
+    # ------------------------------------------------------------------------------ called by tasks
 
     def deal_with_resource(self) -> dict[str, int]:
-        """GPUs and cores that this collector has."""
+        """GPUs and cores of this collector."""
         return {"gpu": 0, "cpu": len(os.sched_getaffinity(0))}
 
     def deal_with_collector_start(self, task_info: CollectTask | Mapping[str, Any]) -> None:
-        """Do a task; returns when it has ended."""
+        """Run a task; returns when it has ended."""
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
-        self._outlet.begin(task.task_id, task.buffer_id)
+        self._data.begin(task.task_id, task.buffer_id)
         if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
             self._collectors.discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
         collector.begin(CollectorTask(task.task_id, task.setting, lockstep=task.lockstep))
         if not self._stops.concern(task.task_id):
             collector.start()
-        if task.lockstep is not None:  # rank 0 waits for all of it, and then for the result
-            self._outlet.flush()
+        if task.lockstep is not None:  # rank 0 waits for all data, then for the result
+            self._data.flush()
         if task.eval_flag:
             self._publish_if_best(task)
 
     def deal_with_collector_data(self) -> dict[str, Any]:
-        """The oldest announcement that nobody has taken yet, of the last eight; empty: none."""
+        """Oldest announcement not fetched yet, of the last eight; empty where there is none."""
         return vars(self._announced.popleft()) if self._announced else {}
 
     def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the present task; its result under the seeds' keys. Without a task: empty."""
+        """End the running task; returns its result under the seeds' keys, empty without a task."""
         collector = self._collectors.get(self._task.eval_flag)
         if collector is None:
             return {}
         collector.stop()
         return {**collector.get_finish_info(), "task_id": self._task.task_id}
 
-    # --------------------------------------------------------------------- what the collector calls
+    # ----------------------------------------------------------------- called by the collector
 
     def get_policy_update_info(
         self,
@@ -169,20 +175,20 @@ class MPIFileSystemCollector(BaseCommCollector):
     ) -> dict[str, Any] | None:
         """See `CollectorPort.get_policy_update_info`; policies come by message, not from `path`."""
         if newest:
-            image = self._inlet.newest(self._gives_up)
+            image = self._policies.newest(self._gives_up)
         else:
-            image = self._inlet.newer_than(have_version)
+            image = self._policies.newer_than(have_version)
         if image is None or image.version <= have_version:
             self.pump.check()
             return None
         return {"model": image.state_dict(), "iter": image.version}
 
     def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
-        """Take a segment; blocks get their own paths when they are sealed."""
-        self._outlet.put(stepdata)
+        """Queue a segment for publishing; blocks get their own paths when sealed."""
+        self._data.put(stepdata)
 
     def send_metadata(self, metadata: Message) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
         self.pump.check()
         self.pump.send(COORDINATOR_RANK, metadata)
 
@@ -198,9 +204,9 @@ class MPIFileSystemCollector(BaseCommCollector):
         return None
 
     def _give_back(self, task: CollectTask, error: EnvError) -> None:
-        """This rank has no environments left: what it has is published, others do its work."""
-        LOGGER.info("no environments are left, the task goes back", exc_info=error)
-        self._outlet.seal()
+        """No environments are left here: publish the data and return the task to rank 0."""
+        LOGGER.info("no environments are left, the task is returned", exc_info=error)
+        self._data.seal()
         self._collectors.discard(task.eval_flag)
         self.send_metadata(TaskReturned(task.task_id, str(error)))
 
@@ -220,7 +226,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._collectors[eval_flag]
 
     def _gives_up(self) -> bool:
-        """While a policy is waited for: whether the run ends; errors of the other side come up."""
+        """Whether to stop waiting for a policy; raises errors of the communication thread."""
         self.meter.mark("wait")
         self.pump.check()
         return self._stops.everything
@@ -233,7 +239,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _publish_if_best(self, task: CollectTask) -> None:
         result = self._collectors[True].result()
-        image = self._inlet.evaluated
+        image = self._policies.evaluated
         if image is None or not result.is_evaluation:
             return
         mean = float(result.episode_returns.mean())
@@ -254,10 +260,10 @@ class MPIFileSystemCollector(BaseCommCollector):
                 collector.stop()
 
     def _lost(self, rank: int) -> None:
-        """A rank has died; in a learner's place another is asked."""
+        """A rank died: subscribe to another learner, or abort without rank 0."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
             leave_headless(self._place)
-        self._inlet.lose(rank)
+        self._policies.lose(rank)
 
     def _stop(self) -> None:
         self._stops.end_run()
@@ -265,19 +271,82 @@ class MPIFileSystemCollector(BaseCommCollector):
             collector.stop()
 
 
-class _Made(dict[bool, Any]):
-    """Parallel collectors, by whether they evaluate; `health`: what is counted of closed ones."""
+class StopFlags:
+    """Remembers which tasks are to end; the flag of a task may come before the task itself.
+
+    Args:
+        rank: of this collector.
+        patience_s: seconds to wait for room on a full disk.
+        send: sends a message to rank 0, from any thread.
+        waiting: called while there is no room, so that the rank does not count as hung.
+
+    Attributes:
+        everything: whether the run ends.
+        patience: with a full disk; once exceeded, rank 0 is asked to end the run.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        patience_s: float,
+        send: Callable[[Message], None],
+        waiting: Callable[[], None],
+    ) -> None:
+        self.everything = False
+        self.patience = DiskPatience(
+            patience_s,
+            lambda reason: send(StopRequest(f"rank {rank}: {reason}", EXIT_FAILED)),
+            waiting,
+        )
+        self._tasks: deque[str] = deque(maxlen=64)
+
+    def concern(self, task_id: str) -> bool:
+        """Whether a task is to end."""
+        return self.everything or task_id in self._tasks
+
+    def end_task(self, task_id: str) -> None:
+        """Mark a task as ended."""
+        self._tasks.append(task_id)
+
+    def end_run(self) -> None:
+        """End everything, soon."""
+        self.everything = True
+        self.patience.hurry(_LAST_TRIES_S)
+
+
+class _Collectors(dict[bool, Any]):
+    """Parallel collectors by whether they evaluate; `health`: failures counted by closed ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self.health = Counter[str]()
 
     def discard(self, eval_flag: bool) -> None:
-        """Close one; the next task that needs one makes its environments anew."""
+        """Close one; the next task that needs it makes new environments."""
         collector = self.pop(eval_flag, None)
         if collector is not None:
             self.health.update(collector.health)
             collector.close()
+
+
+def publish_best(layout: RunLayout, image: PolicyImage, mean: float, *, fsync: bool) -> None:
+    """Write the best policy's file, and its checkpoint, which holds the weights alone.
+
+    Args:
+        layout: the run folder.
+        image: the policy.
+        mean: return of its evaluation.
+        fsync: force it to disk.
+
+    Raises:
+        StoreError: the file system refuses it.
+    """
+    publish_policy(layout.best_policy, image, fsync=fsync)
+    save_checkpoint(
+        layout.checkpoints_dir, BEST_CHECKPOINT,
+        {POLICY_FILE: partial(publish_policy, image=image)},
+        {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
+    )  # fmt: skip
 
 
 FlaskFileSystemCollector = MPIFileSystemCollector

@@ -1,4 +1,4 @@
-"""Task dicts of the seeds, and the messages that they become."""
+"""Task dicts of the seeds, translated to messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcdi.errors import CommError
 
 
 class CollectorSlave:
-    """Turns the seeds' task dicts into messages, and messages into calls of the message side.
+    """Translates the seeds' task dicts to calls of the message side.
 
     Args:
         callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
@@ -21,10 +21,10 @@ class CollectorSlave:
         self._callback_fn = callback_fn
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
+        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
 
         Raises:
-            CommError: the task is of another name.
+            CommError: the task has another name.
         """
         name = task.get("name")
         if name == "resource":

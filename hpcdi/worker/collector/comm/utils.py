@@ -1,4 +1,4 @@
-"""A collector for tests of everything around it."""
+"""A collector that stands in for a real one in tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = 16
 
 
 class NaiveCollector:
-    """Publishes twenty shards of random steps, one at each data task, then says it is done.
+    """Publishes twenty shards of random steps, one a data task, then reports that it is done.
 
     Args:
         layout: the run folder.
@@ -33,10 +33,10 @@ class NaiveCollector:
         self._count = 0
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task: ``resource, collector_start_task, collector_data_task, collector_close_task``.
+        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
 
         Raises:
-            CommError: the task is of another name, or asks for data or the close before a start.
+            CommError: the task has another name, or comes before a start.
         """
         name = task.get("name")
         if name == "resource":

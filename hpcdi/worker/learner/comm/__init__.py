@@ -1,11 +1,11 @@
-"""The message side of learners: rows and batches in, policies and priorities out."""
+"""The message side of a learner: blocks and batches in, policies and priorities out."""
 
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner, create_comm_learner
 from hpcdi.worker.learner.comm.mpi_fs_learner import (
     FlaskFileSystemLearner,
+    LearnerSlave,
     MPIFileSystemLearner,
 )
-from hpcdi.worker.learner.comm.slave import LearnerSlave
 
 __all__ = [
     "BaseCommLearner",

@@ -1,4 +1,4 @@
-"""The contract of a learner's message side."""
+"""The contract of a learner's message side, as DI-engine's callers know it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.context import WorkerContext
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
-from hpcdi.worker.learner.comm.group import LearnerGroup
+from hpcdi.worker.learner.group import LearnerGroup
 from hpcdi.worker.vigil import Vigil
 
 
 class BaseCommLearner(Configurable, ABC):
-    """Stands between a learner and the other ranks.
+    """Connects a learner to the other ranks.
 
     Where the run has several learners it joins their process group, and leaves it in `close`.
 
@@ -41,39 +41,39 @@ class BaseCommLearner(Configurable, ABC):
 
     @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publish a policy; ``state_dict["model"]`` holds its parameters."""
+        """Publishes a policy; ``state_dict["model"]`` holds its parameters."""
 
     @abstractmethod
     def get_data(self, batch_size: int) -> Any:
-        """The next batch; None when no more will come."""
+        """Returns the next batch, None at the end of the run."""
 
     @abstractmethod
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Tell the coordinator."""
+        """Reports progress to the coordinator."""
 
     pump: LinkPump
     exit_code = 0
 
     @abstractmethod
     def run(self) -> None:
-        """Play the role until the run ends and everybody may leave."""
+        """Runs tasks until the run ends and all ranks may leave."""
 
     @property
     @abstractmethod
     def hooks4call(self) -> list[Any]:
-        """Hooks that a learner needs to talk to the other ranks."""
+        """Hooks through which a learner talks to the other ranks."""
 
     def _is_ending(self) -> bool:
-        """Whether the run ends; raises what ended the message side."""
+        """Returns whether the run ends; raises the error of the communication thread, if any."""
         self.pump.check()
         return self._end_flag
 
     def start(self) -> None:
-        """Ready for tasks."""
+        """Accepts tasks."""
         self._end_flag = False
 
     def close(self) -> None:
-        """No more tasks; again: nothing."""
+        """Accepts no more tasks. Idempotent."""
         self._end_flag = True
         self._vigil.close()
         self._group.leave()
@@ -84,7 +84,11 @@ class BaseCommLearner(Configurable, ABC):
         return self._learner_uid
 
     def _create_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
-        """A learner of ``{"learner_cfg", "policy", "exp_name", "seed"}``, with this as its port."""
+        """Returns a learner with this as its port.
+
+        Args:
+            task_info: ``learner_cfg, policy, exp_name, seed``.
+        """
         learner = create_learner(
             task_info["learner_cfg"],
             dist_info=(self._group.rank, self._group.size),
@@ -99,7 +103,7 @@ class BaseCommLearner(Configurable, ABC):
 
 
 def create_comm_learner(cfg: Any, context: WorkerContext | None = None) -> BaseCommLearner:
-    """The message side that ``cfg.type`` names.
+    """Returns the message side that ``cfg.type`` names.
 
     Raises:
         UnknownTypeError: no comm learner has that type.

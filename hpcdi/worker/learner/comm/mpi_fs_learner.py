@@ -1,4 +1,4 @@
-"""A learner rank: MPI for messages, the shared file system for data."""
+"""A learner rank: messages by MPI, data through the shared file system."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart, leave_headless
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
-from hpcdi.worker.learner.checkpointing import load_learner
+from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
-from hpcdi.worker.learner.comm.policy_outlet import PolicyFile, PolicyOutlet
-from hpcdi.worker.learner.comm.snapshot_part import SnapshotPartWriter
+from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards, load_shard
 from hpcdi.worker.learner.hooks import hooks_to_others
 from hpcdi.worker.learner.learner_hook import LearnerHook
@@ -39,7 +38,7 @@ from hpcdi.worker.learner.staging import stage_for, takes_columns
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
 class MPIFileSystemLearner(BaseCommLearner):
-    """Takes a task, lets a learner do it, feeds it and carries its policies.
+    """Runs learner tasks: feeds a learner with batches and publishes its policies.
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
@@ -48,7 +47,7 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     @dataclass(frozen=True)
     class Config(ComponentConfig):
-        """It has no settings of its own."""
+        """No settings of its own."""
 
         type: str = "mpi_fs"
 
@@ -63,7 +62,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         handlers: dict[type, Callable[[int, Any], None]] = {
             AdmitBlock: lambda rank, order: self._the_feed().admit(rank, order),
             Batches: lambda rank, order: self._the_feed().fill(rank, order),
-            PolicyRequest: lambda rank, request: self._outlet.request(rank, request),
+            PolicyRequest: lambda rank, request: self._publisher.request(rank, request),
             TakeSnapshot: lambda _rank, order: self._the_feed().mark(order),
             Stop: lambda _rank, _message: self._stop(),
             LearnTask: lambda _rank, task: self._open_feed(task),
@@ -72,7 +71,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             RankLost: lambda rank, _message: self._lost(rank),
         }
         self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
-        self._outlet = PolicyOutlet(
+        self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
@@ -84,7 +83,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> None:
-        """The role: a task, then the end of the run."""
+        """Runs tasks until the run ends."""
         self.start()
         while (task := self._next_task()) is not None:
             self.deal_with_learner_start(task)
@@ -93,31 +92,31 @@ class MPIFileSystemLearner(BaseCommLearner):
         self.close()
 
     def start(self) -> None:
-        """Say that this rank is ready."""
+        """Reports ready to rank 0."""
         super().start()
         arrive(self.pump, "learner", self.deal_with_resource())
 
     def close(self) -> None:
-        """Write the last policy, say goodbye, wait until everybody may leave; again: nothing."""
+        """Writes the last policy and shuts down together with the other ranks. Idempotent."""
         if self._end_flag:
             return
         super().close()
         self._snapshots.close()
-        self._outlet.write_file()
-        report = {"train_iter": self._train_iter(), "policies_sent": self._outlet.published}
+        self._publisher.write_file()
+        report = {"train_iter": self._train_iter(), "policies_sent": self._publisher.published}
         self.exit_code = depart(self._place, self.pump, {**self.meter.report(), **report})
 
-    # ------------------------------------------------------------------------------ what tasks call
+    # ------------------------------------------------------------------------------ learner tasks
 
     def deal_with_resource(self) -> dict[str, int]:
-        """GPUs and cores that this learner has."""
+        """Returns the numbers of GPUs and cores of this rank."""
         return {
             "gpu": int(bool(self._place.config.policy.cuda)),
             "cpu": len(os.sched_getaffinity(0)),
         }
 
     def deal_with_learner_start(self, task_info: LearnTask) -> None:
-        """Do a task; returns when it has ended."""
+        """Does a task; returns at its end."""
         config = self._place.config
         self._learner = self._create_learner(
             {
@@ -139,7 +138,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._drain()
 
     def deal_with_get_data(self) -> dict[str, Any]:
-        """What the learner needs next."""
+        """Returns the ids of task and buffer, the batch size and the train iteration."""
         return {
             **self._ids(),
             "batch_size": self._place.config.policy.learn.batch_size,
@@ -147,7 +146,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         }
 
     def deal_with_learner_learn(self, data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One iteration on the transitions of shards; gives the learner's info.
+        """Does one iteration on the transitions of shards; returns the learner's info.
 
         Args:
             data: metadata of each shard: ``data_id``, its path in the run folder, and what else the
@@ -160,40 +159,40 @@ class MPIFileSystemLearner(BaseCommLearner):
         return self._learner.learn_info
 
     def deal_with_learner_close(self) -> None:
-        """End the present task."""
+        """Ends the present task."""
         self._stop()
 
-    # ----------------------------------------------------------------------- what the learner calls
+    # -------------------------------------------------------------------------- the learner's port
 
     def get_data(self, batch_size: int) -> Batch | None:  # noqa: ARG002 (the feed knows it)
-        """The next batch; None when the run ends."""
+        """Returns the next batch, None at the end of the run."""
         self.meter.mark("train")
         FAULTS.reach(self._train_iter())
         if self._feed is None and self._is_stopping:
             return None
         if self._group.is_stale:
-            self.mend()
+            self.regroup()
         batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
         self._group.taken += 1
         self.meter.mark("wait")
         return batch
 
-    def mend(self, broken: GroupBrokenError | None = None) -> bool:
-        """See `LearnerPort.mend`; without an error, it is between two batches."""
-        is_again = self._group.mend(self._learner, broken)
-        self._outlet.write_to(self._policy_file())
+    def regroup(self, broken: GroupBrokenError | None = None) -> bool:
+        """See `LearnerPort.regroup`; without an error the learner is between two batches."""
+        is_again = self._group.regroup(self._learner, broken)
+        self._publisher.file = self._policy_file()
         return is_again
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publish a policy; its version is the present train iteration."""
-        self._outlet.publish(state_dict["model"], self._train_iter())
+        """Publishes a policy; its version is the present train iteration."""
+        self._publisher.publish(state_dict["model"], self._train_iter())
 
     def wants_policy(self, train_iter: int) -> bool:
-        """Whether somebody waits for a policy that is newer than the last."""
-        return self._outlet.is_wanted(train_iter)
+        """Returns whether a collector waits for a policy newer than the last."""
+        return self._publisher.is_wanted(train_iter)
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Tell the coordinator."""
+        """Reports progress to the coordinator."""
         scalars = learn_info["scalars"]
         self.pump.send(
             COORDINATOR_RANK,
@@ -205,7 +204,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     load_data_fn = staticmethod(load_shard)
 
     def _policy_file(self) -> PolicyFile | None:
-        """Of a group of learners, whose policies are the same, the first one writes it."""
+        """Returns the policy file, which the first member of a group writes for all."""
         storage = self._place.config.system.storage
         if self._group.rank > 0:
             return None
@@ -213,13 +212,13 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     @property
     def hooks4call(self) -> list[LearnerHook]:
-        """Hooks that offer the policy and tell the coordinator."""
+        """Hooks that offer the policy and report progress."""
         return hooks_to_others(self._place.config.policy.learn.learner)
 
     # ----------------------------------------------------------------------------------- internals
 
     def _ids(self) -> dict[str, str]:
-        """Of the present task and its buffer; empty texts while there is none."""
+        """Returns the ids of the present task and its buffer; empty before the first task."""
         order = self._feed.order if self._feed is not None else FeedOrder("", "", 0, 1)
         return {"task_id": order.task_id, "buffer_id": order.buffer_id}
 
@@ -227,9 +226,9 @@ class MPIFileSystemLearner(BaseCommLearner):
         return self._learner.train_iter if self._learner is not None else 0
 
     def _open_feed(self, task: LearnTask) -> None:
-        """A task has come (on the communication thread): its blocks may follow at once."""
+        """Takes a task (on the communication thread), whose blocks may follow at once."""
         config = self._place.config
-        # on-policy, a batch is all that the present policy gave: there is nothing to ask for ahead
+        # on-policy, a batch is all that the present policy collected: no prefetching
         size, ahead = config.policy.learn.batch_size, config.system.prefetch
         size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
         ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
@@ -257,16 +256,16 @@ class MPIFileSystemLearner(BaseCommLearner):
         return None
 
     def _drain(self) -> None:
-        """Nothing is learnt any more; take the snapshots that were ordered meanwhile."""
+        """Takes the snapshots that were ordered while nothing was learnt."""
         if self._feed is not None:
             self._feed.drain(self._snapshot)
 
     def _idle(self) -> None:
-        """While no batch is ready: look for errors and requests."""
+        """Serves requests while no batch is ready."""
         self.meter.mark("wait")
         self.pump.check()
         if self._group.is_stale:
-            self.mend()
+            self.regroup()
         if self._learner is not None:
             self._learner.offer_policy(force=False)
 
@@ -274,20 +273,55 @@ class MPIFileSystemLearner(BaseCommLearner):
         return super()._is_ending() or self._is_stopping
 
     def _lost(self, rank: int) -> None:
-        """A rank has died (on the communication thread)."""
+        """Handles a rank's death (on the communication thread)."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
             leave_headless(self._place)
-        self._outlet.forget(rank)
+        self._publisher.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:
         if self._learner is not None:  # none is ordered before its task
             self._snapshots.keep(self._learner, order)
 
     def _stop(self) -> None:
-        """Learn from what has come, and end: all learners of a group have come to the same end."""
+        """Ends after the batches that are there: all learners of a group end at the same one."""
         self._is_stopping = True
         if self._feed is not None:
             self._feed.end()
 
 
 FlaskFileSystemLearner = MPIFileSystemLearner
+
+
+class LearnerSlave:
+    """Translates the task dicts of DI-engine's callers into calls of the message side.
+
+    Args:
+        callback_fn: ``deal_with_resource, deal_with_learner_start, deal_with_get_data,
+            deal_with_learner_learn, deal_with_learner_close``.
+    """
+
+    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
+        self._callback_fn = callback_fn
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
+
+        Raises:
+            CommError: the task is of another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return dict(self._callback_fn["deal_with_resource"]())
+        if name == "learner_start_task":
+            info = task["task_info"]
+            message = LearnTask(info["task_id"], info["policy_id"], info["buffer_id"])
+            self._callback_fn["deal_with_learner_start"](message)
+            return {"message": "learner task has started"}
+        if name == "learner_get_data_task":
+            return dict(self._callback_fn["deal_with_get_data"]())
+        if name == "learner_learn_task":
+            return {"info": self._callback_fn["deal_with_learner_learn"](task["data"])}
+        if name == "learner_close_task":
+            self._callback_fn["deal_with_learner_close"]()
+            return {"message": "learner task has ended"}
+        raise CommError(f"a learner knows no task {name!r}")

@@ -1,0 +1,249 @@
+"""`hpcdi eval`: evaluates a policy in this process."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.commands.film import Film, Shot
+from hpcdi.commands.kept_policy import KeptPolicy, ReadyPolicy, find, make_ready
+from hpcdi.commands.options import add_policy, at_least, make_parser
+from hpcdi.env.base import is_abnormal
+from hpcdi.env.create import battle_players, create_env_manager
+from hpcdi.errors import EXIT_DONE
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.serial.parts import evaluation_goal
+from hpcdi.policy.random import RandomPolicy
+from hpcdi.utils.jsonable import jsonable
+from hpcdi.utils.log import say
+from hpcdi.utils.metrics import human_count, human_return
+from hpcdi.worker.collector.evaluation import (
+    BattleInteractionSerialEvaluator,
+    InteractionSerialEvaluator,
+)
+
+HELP = """\
+Evaluate a policy: mean return, its spread, and whether the stop value is reached. It plays in this
+process, without exploration, in as many environments as the run evaluated with; nothing is written
+but films.
+
+  hpcdi eval runs/cartpole_dqn/latest                          the best policy of a run
+  hpcdi eval runs/cartpole_dqn/latest --policy latest --episodes 100 --seed 7
+  hpcdi eval runs/cartpole_dqn/latest --video                  film one episode, too
+  hpcdi eval best.safetensors --config configs/cartpole_dqn.yaml --json
+
+Without --episodes it plays as many as the experiment evaluates with, but at least 20
+(policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
+overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
+"""
+LEAST_EPISODES = 20
+"""Fewer say little; an experiment that evaluates by fewer is given so many here."""
+_LENGTH = "eval_episode_length"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation has come to.
+
+    Attributes:
+        returns: of each episode.
+        lengths: steps of each.
+        duration_s: of all of them.
+        stop_value: mean return that the experiment asks for; infinite where it asks for none.
+    """
+
+    returns: list[float]
+    lengths: list[int]
+    duration_s: float
+    stop_value: float
+
+    def figures(self) -> dict[str, Any]:
+        """For programs; None stands in for what there is not."""
+        returns, steps = np.asarray(self.returns), sum(self.lengths)
+        has_goal = math.isfinite(self.stop_value)
+        return {
+            "episodes": len(returns),
+            "return_mean": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "return_median": float(np.median(returns)),
+            "return_min": float(returns.min()),
+            "return_max": float(returns.max()),
+            "length_mean": steps / len(returns),
+            "seconds": self.duration_s,
+            "steps_per_s": steps / self.duration_s,
+            "stop_value": self.stop_value,
+            "stop_value_reached": bool(returns.mean() >= self.stop_value) if has_goal else None,
+            "returns": self.returns,
+            "lengths": self.lengths,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        known = self.figures()
+        mean, std, median, least, most = (
+            human_return(known[f"return_{name}"], known["return_mean"])
+            for name in ("mean", "std", "median", "min", "max")
+        )
+        reached = {True: "reached", False: "not reached", None: "none is set"}
+        goal = "" if known["stop_value_reached"] is None else f"{self.stop_value:g}: "
+        speed = f"{known['seconds']:.1f} s, {human_count(known['steps_per_s'])} steps/s"
+        return [
+            f"  episodes     {known['episodes']}",
+            f"  mean return  {mean} ± {std}",
+            f"  median       {median}",
+            f"  min, max     {least}, {most}",
+            f"  mean length  {known['length_mean']:.1f} steps",
+            f"  time         {speed}",
+            f"  stop value   {goal}{reached[known['stop_value_reached']]}",
+        ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluate a policy and print the result; returns the exit code.
+
+    Raises:
+        LaunchError: there is no such policy, or it does not fit its configuration.
+        ConfigError: the configuration is wrong. StoreError: the policy is torn.
+        EnvError: the environments break their contract, or cannot be filmed.
+    """
+    given = _parse(arguments)
+    kept = find(given.policy, given.which, given.config)
+    ready = make_ready(kept, given.override, given.seed)
+    for note in ready.notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+    seed = ready.config.seed if given.seed is None else given.seed
+    env_num, n_episode = _sizes(ready, given.episodes)
+    if not given.json:
+        env = f"{getattr(ready.config.env, 'env_id', ready.config.env.type)}, seed {seed}"
+        _say(_opening(kept, f"{n_episode} episodes in {env_num} of {env}"))
+    env_seed, film_seed, seats_seed = ready.seed.spawn(3)
+    modes = _seats(ready, seats_seed)
+    with ExitStack() as stack:
+        film = None
+        if given.video is not None:
+            film = stack.enter_context(Film(ready.config, film_seed))
+        outcome = _play(ready, modes, env_num, n_episode, env_seed)
+        if not given.json:
+            _say(outcome.lines())
+        shot = None
+        if film is not None:
+            folder = Path(given.video) if given.video else kept.home / "videos"
+            shot = film.shoot(modes, folder / f"iter_{kept.image.version:06d}_seed_{seed}")
+    if given.json:
+        _say([json.dumps(jsonable({**_about(kept, seed, shot), **outcome.figures()}))])
+    elif shot is not None:
+        _say([f"  video        {short(shot.file)}: {shot}"])
+    return EXIT_DONE
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser("eval", HELP)
+    add_policy(parser)
+    parser.add_argument(
+        "--episodes", type=at_least(1), metavar="N", help="episodes to play (default: see above)"
+    )
+    parser.add_argument(
+        "--seed", type=at_least(0), metavar="S",
+        help="seed of the environments (default: the experiment's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--video", nargs="?", const="", metavar="DIR",
+        help="film one episode (default folder: videos in the run folder)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    given = parser.parse_intermixed_args(arguments)
+    if given.video and "=" in given.video:  # `--video seed=3`: a setting follows, and no folder
+        given.video, given.override = "", [given.video, *given.override]
+    return given
+
+
+class _Timed:
+    """Environments that say of each episode how many steps it had, in ``info["episode_info"]``."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._steps: Counter[int] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, reset_param: Any = None) -> None:
+        for env in self._steps if reset_param is None else reset_param:
+            self._steps[env] = 0
+        self._env.reset(reset_param)
+
+    def step(self, actions: Mapping[int, Any]) -> dict[int, Any]:
+        steps = self._env.step(actions)
+        for env, step in steps.items():
+            self._steps[env] = 0 if is_abnormal(step) else self._steps[env] + 1
+            if step.done:
+                steps[env] = step._replace(info=_with_length(step.info, self._steps.pop(env)))
+        return dict(steps)
+
+
+def _with_length(info: Any, length: int) -> Any:
+    """A player's info, or each player's, that says how long the episode was."""
+    if not isinstance(info, Mapping):
+        return [_with_length(one, length) for one in info]
+    return {**info, "episode_info": {**(info.get("episode_info") or {}), _LENGTH: length}}
+
+
+def _sizes(ready: ReadyPolicy, asked: int | None) -> tuple[int, int]:
+    """Environments and episodes; never more environments than episodes."""
+    n_episode = asked or max(evaluation_goal(ready.config)[0], LEAST_EPISODES)
+    return min(ready.config.env.evaluator_env_num, n_episode), n_episode
+
+
+def _seats(ready: ReadyPolicy, seed: np.random.SeedSequence) -> list[Any]:
+    """Eval modes of all players: in a battle the others act at random, as when it was trained."""
+    others = battle_players(ready.config.env) - 1
+    return [ready.mode, *(RandomPolicy(ready.spaces, ready.mode, s) for s in seed.spawn(others))]
+
+
+def _play(
+    ready: ReadyPolicy, modes: list[Any], env_num: int, n_episode: int, seed: np.random.SeedSequence
+) -> Outcome:
+    config, is_battle = ready.config, len(modes) > 1
+    endless = dataclasses.replace(config.env, evaluator_env_num=env_num, evaluator_episode_num=None)
+    env = _Timed(create_env_manager(endless, evaluate=True, seed=seed))
+    settings = {"transform_obs": getattr(config.policy.eval.evaluator, "transform_obs", False)}
+    make = BattleInteractionSerialEvaluator if is_battle else InteractionSerialEvaluator
+    with make(settings, env, modes if is_battle else modes[0]) as evaluator:
+        told: Any = evaluator.eval(n_episode=n_episode)[1]
+        duration_s = evaluator.scalars["evaluate_time"]
+    if is_battle:  # of the first player
+        returns = [info["eval_episode_return"] for info in told[0]]
+        lengths = [info["episode_info"][_LENGTH] for info in told[0]]
+    else:
+        returns, lengths = told["eval_episode_return"], told[_LENGTH]
+    return Outcome(returns, lengths, duration_s, evaluation_goal(config)[1])
+
+
+def _opening(kept: KeptPolicy, played: str) -> list[str]:
+    return [str(kept), f"  config       {short(kept.config_file)}", f"  playing      {played}"]
+
+
+def _about(kept: KeptPolicy, seed: int, shot: Shot | None) -> dict[str, Any]:
+    return {
+        "policy": str(kept.file),
+        "train_iter": kept.image.version,
+        "config": str(kept.config_file),
+        "seed": seed,
+        "video": None if shot is None else str(shot.file),
+    }
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        say(line)

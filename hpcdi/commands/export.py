@@ -1,0 +1,173 @@
+"""`hpcdi export`: a policy as a file that acts without hpcdi."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from hpcdi.commands.kept_policy import ReadyPolicy, find, make_ready
+from hpcdi.commands.options import add_policy, at_least, make_parser
+from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
+from hpcdi.launch.run_folder import short
+from hpcdi.store.atomic import published
+from hpcdi.types import Array, Spaces
+from hpcdi.utils.log import say
+from hpcdi.utils.metrics import human_bytes
+from hpcdi.worker.collector.contract import actions_of
+
+HELP = """\
+Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
+actions out, with the values that the policy computes. The file is read back and must act as the
+policy does.
+
+  hpcdi export runs/cartpole_dqn/latest                        cartpole_dqn.pt2, for torch.export
+  hpcdi export runs/cartpole_dqn/latest -o policy.onnx         for ONNX
+  hpcdi export runs/cartpole_dqn/latest --policy latest --batch 1 -o policy.pt2
+
+ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
+"""
+FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
+"""Format -> how its files end."""
+_PACKAGES = {"torch": (), "onnx": ("onnx", "onnxscript")}
+_TRIALS = 64
+_RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write a policy's greedy actions as a program; returns the exit code.
+
+    Raises:
+        LaunchError: there is no such policy, it does not fit its configuration, or a package for
+            the format is missing.
+        ConfigError: the configuration is wrong.
+        StoreError: the policy is torn; or the program, read back, does not act as it does, and then
+            nothing has been written.
+        PolicyError: the policy has no form that can be exported.
+    """
+    parser = make_parser("export", HELP)
+    add_policy(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="default: <exp_name>.pt2 or .onnx, in this folder"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="default: by FILE's suffix, else torch (torch.export)"
+    )
+    parser.add_argument(
+        "--batch", type=_batch, default="dynamic", metavar="N",
+        help="observations per call; dynamic (default): any number",
+    )  # fmt: skip
+    given = parser.parse_intermixed_args(arguments)
+    kind = _format_of(given.output, given.format)
+    _check_packages(kind)
+    kept = find(given.policy, given.which, given.config)
+    ready = make_ready(kept, given.override)
+    for note in ready.notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+    say(str(kept))
+    from hpcdi.policy.programs import PROGRAMS
+
+    module = _module_of(ready)
+    program = PROGRAMS[kind].trace(module, ready.spaces.obs_shape, given.batch)
+    file = _file_of(given.output, ready.config.exp_name + FORMATS[kind])
+    try:
+        with published(file) as out:
+            out.write(program.data)
+            difference = _compare(PROGRAMS[kind].load(_written(out)), ready, given.batch, file)
+    except OSError as error:
+        raise LaunchError(f"{short(file)} cannot be written: {error.strerror or error}") from error
+    say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
+    for name, described in program.signature:
+        say(f"  {name:<12} {described}")
+    say(f"  checked      {_TRIALS} observations, largest difference of an action {difference:.3g}")
+    if ready.spaces.is_masked:
+        say("  note         it knows no masks: take the legal action of the highest value")
+    return EXIT_DONE
+
+
+def _batch(text: str) -> int | None:
+    """Reads a number of observations; None: any number."""
+    return None if text == "dynamic" else at_least(1)(text)
+
+
+def _format_of(output: str | None, asked: str | None) -> str:
+    if output is None or Path(output).is_dir():
+        return asked or "torch"
+    suffix = Path(output).suffix
+    by_name = {ending: kind for kind, ending in FORMATS.items()}.get(suffix)
+    if by_name is None or asked not in (None, by_name):
+        wanted = FORMATS[asked] if asked else " or ".join(FORMATS.values())
+        raise LaunchError(f"-o {output}: the file's name must end in {wanted}")
+    return by_name
+
+
+def _check_packages(kind: str) -> None:
+    missing = [name for name in _PACKAGES[kind] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LaunchError(
+            f"--format {kind} needs the packages {' and '.join(_PACKAGES[kind])}, and there is no "
+            f"{' and no '.join(missing)} here: pip install 'hpcdi[{kind}]'"
+        )
+
+
+def _file_of(output: str | None, default: str) -> Path:
+    if output is None:
+        return Path(default)
+    return Path(output) / default if Path(output).is_dir() else Path(output)
+
+
+def _module_of(ready: ReadyPolicy) -> Any:
+    try:
+        return ready.mode.get_attribute("export_module")
+    except NotImplementedError as error:
+        raise PolicyError(
+            f"a policy of type {ready.config.policy.type!r} does not say what is to be exported: "
+            "its class needs a method _get_export_module(), see hpcdi.policy.acting"
+        ) from error
+
+
+def _written(file: IO[bytes]) -> bytes:
+    """What has really come into the file."""
+    file.flush()
+    return Path(file.name).read_bytes()
+
+
+def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> float:
+    """Largest difference between the program's actions and the policy's own.
+
+    Raises:
+        PolicyFileError: it is too large.
+    """
+    size = batch or _TRIALS
+    observations = _observations(ready.spaces, -(-_TRIALS // size) * size)
+    outputs = ready.mode.forward(dict(enumerate(observations)))
+    own = np.stack(list(map(np.asarray, actions_of(outputs, range(len(observations))).values())))
+    given = observations.astype(np.float32)
+    made = np.concatenate([act(given[k : k + size]) for k in range(0, len(given), size)])
+    if batch is None:  # one alone is what it is asked in the world
+        made = np.concatenate([act(given[:1]), made[1:]])
+    if made.shape != own.shape:
+        raise PolicyFileError(
+            file, f"was not written: its actions are {made.shape}, not {own.shape}"
+        )
+    difference = np.abs(made.astype(np.float64) - own.astype(np.float64))
+    if not np.allclose(made, own, rtol=_RTOL, atol=_ATOL):
+        raise PolicyFileError(
+            file,
+            f"was not written: read back, its actions differ from the policy's by up to "
+            f"{difference.max():.3g}",
+        )
+    return float(difference.max())
+
+
+def _observations(spaces: Spaces, count: int) -> Array:
+    """Random observations as an environment gives them, always the same ones."""
+    rng, shape = np.random.default_rng(0), (count, *spaces.obs_shape)
+    dtype = np.dtype(spaces.obs_dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)

@@ -1,0 +1,191 @@
+"""A policy that a run has left: where it lies, which configuration it goes by, and acting by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import CheckpointError, LaunchError
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.serial.command import set_threads
+from hpcdi.policy.create import create_policy
+from hpcdi.store.checkpoints import MANIFEST, open_checkpoint
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, read_policy
+from hpcdi.types import Spaces
+
+CHECKPOINTED = "policy.safetensors"
+"""The policy among a checkpoint's files."""
+_SUFFIX = ".safetensors"
+_NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
+
+
+@dataclass(frozen=True)
+class KeptPolicy:
+    """A policy on disk, its checksum found right.
+
+    Attributes:
+        file: where it lies.
+        title: which one it is.
+        image: its parameters and its version.
+        config_file: the experiment that it was trained by.
+        home: folder for what is made of it: the run's, or else the file's own.
+    """
+
+    file: Path
+    title: str
+    image: PolicyImage
+    config_file: Path
+    home: Path
+
+    def __str__(self) -> str:
+        return f"{short(self.file)}: {self.title}, train iteration {self.image.version}"
+
+
+@dataclass(frozen=True)
+class ReadyPolicy:
+    """A policy that can act.
+
+    Attributes:
+        config: the experiment, overrides applied.
+        spaces: of its environment.
+        mode: the policy's eval mode.
+        seed: for what goes on with it; nothing of the training was drawn from it.
+        notes: what the configuration's reader should know.
+    """
+
+    config: ExperimentConfig
+    spaces: Spaces
+    mode: Any
+    seed: np.random.SeedSequence
+    notes: tuple[str, ...]
+
+
+def find(path: str, which: str | None = None, config: str | None = None) -> KeptPolicy:
+    """Find a policy and verify its checksum; writes nothing.
+
+    Args:
+        path: a run folder, a checkpoint's folder, or a policy's file.
+        which: of a run's policies, "best" or "latest"; None: the best, or else the latest.
+        config: the experiment's file; None: the run's own.
+
+    Raises:
+        LaunchError: the path does not lead to a policy, or no configuration is found for it.
+        StoreError: the policy, or the checkpoint that holds it, is torn.
+    """
+    place = Path(path).absolute()
+    if not place.exists():
+        raise LaunchError(f"there is no {short(place)}; name {_NAMES}")
+    layout = RunLayout(place)
+    is_run = layout.run_file.is_file() or layout.latest_policy.is_file()
+    if which is not None and not is_run:
+        raise LaunchError(f"--policy chooses among a run's policies, and {short(place)} is no run")
+    if is_run:
+        file, title = _of_run(layout, which)
+    elif place.is_dir():
+        file, title = _of_checkpoint(place), "checkpoint"
+    else:
+        file, title = place, "policy"
+    if file.suffix != _SUFFIX:
+        raise LaunchError(f"{short(file)} is no policy; name {_NAMES}")
+    image = read_policy(file)
+    config_file = _config_of(file) if config is None else Path(config)
+    return KeptPolicy(file, title, image, config_file, _home_of(file))
+
+
+def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = None) -> ReadyPolicy:
+    """Build a policy by its configuration, and give it its parameters.
+
+    Args:
+        kept: the policy.
+        overrides: ``key=value``.
+        seed: of the seeds that are given on; None: the experiment's.
+
+    Raises:
+        ConfigError: the configuration is wrong. LaunchError: the parameters do not fit it.
+    """
+    compiled, spaces = load_experiment(str(kept.config_file), overrides, over_ranks=None)
+    config = compiled.config
+    if "OMP_NUM_THREADS" not in os.environ:
+        set_threads(spaces)
+    # a key of its own: training spawns its seeds without one, or by role and rank
+    root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
+    mode = create_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode
+    parameters = kept.image.state_dict()
+    difference = next(_differences(parameters, mode.state_dict().get("model", {})), None)
+    if difference is None:
+        try:
+            mode.load_state_dict({"model": parameters})
+        except (RuntimeError, KeyError, ValueError) as error:  # of a policy that shows none of them
+            difference = " ".join(str(error).split())
+    if difference is not None:
+        raise LaunchError(
+            f"{short(kept.file)} does not fit {short(kept.config_file)}: {difference}; give the "
+            "settings that it was trained with, by key=value or --config"
+        )
+    return ReadyPolicy(config, spaces, mode, root, compiled.notes)
+
+
+def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:
+    files = {"best": layout.best_policy, "latest": layout.latest_policy}
+    there = [name for name, file in files.items() if file.is_file()]
+    wanted = [name for name in there if which in (None, name)]
+    if not wanted:
+        instead = f"; there is --policy {there[0]}" if there else ": it has not saved any yet"
+        kind = f" {which}" if which else ""
+        raise LaunchError(f"the run {short(layout.root)} holds no{kind} policy{instead}")
+    return files[wanted[0]], f"the run's {wanted[0]} policy"
+
+
+def _of_checkpoint(path: Path) -> Path:
+    if not (path / MANIFEST).is_file():
+        runs = [f"{short(one)}" for one in sorted(path.iterdir()) if (one / "run.json").is_file()]
+        hint = f"; did you mean {runs[-1]}?" if runs else f"; name {_NAMES}"
+        raise LaunchError(
+            f"{short(path)} is neither a run (it has no run.json) nor a checkpoint (it has no "
+            f"{MANIFEST}){hint}"
+        )
+    file = open_checkpoint(path).file(CHECKPOINTED)
+    if not file.is_file():
+        others = [short(one) for one in sorted(path.glob(f"*{_SUFFIX}"))]
+        hint = f"; name one of {', '.join(others)}" if others else ""
+        raise CheckpointError(path, f"holds no {CHECKPOINTED}{hint}")
+    return file
+
+
+def _config_of(file: Path) -> Path:
+    """The configuration of the run that a file lies in."""
+    for folder in file.absolute().parents:
+        if RunLayout(folder).config_file.is_file():
+            return RunLayout(folder).config_file
+    raise LaunchError(
+        f"no config.yaml lies in the folders above {short(file)}; name the experiment that it was "
+        "trained by: --config FILE"
+    )
+
+
+def _home_of(file: Path) -> Path:
+    runs = [folder for folder in file.absolute().parents if RunLayout(folder).run_file.is_file()]
+    return runs[0] if runs else file.absolute().parent
+
+
+def _differences(given: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with parameters, one by one; nothing is, where nothing is known of them."""
+    for name, tensor in expected.items():
+        if name not in given:
+            yield f"it lacks the parameter {name} {tuple(tensor.shape)}"
+        elif given[name].shape != tensor.shape:
+            yield (
+                f"the parameter {name} is {tuple(given[name].shape)} in the file and "
+                f"{tuple(tensor.shape)} by the configuration"
+            )
+    if expected:
+        for name in given.keys() - expected.keys():
+            yield f"the configuration has no parameter {name} {tuple(given[name].shape)}"

@@ -1,0 +1,112 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+
+EXIT_CODES = """\
+exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 a snapshot is taken and the run
+can be resumed (time limit, SIGTERM, SIGUSR2), 130 Ctrl-C, 143 a second SIGTERM
+"""
+
+
+def make_parser(command: str, about: str, exit_codes: str = EXIT_CODES) -> argparse.ArgumentParser:
+    """Returns the parser of ``hpcdi COMMAND``, which prints `about` and `exit_codes`."""
+    return argparse.ArgumentParser(
+        prog=f"hpcdi {command}", description=about, epilog=exit_codes,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Returns an argparse type: an integer that is not below `minimum`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer from {minimum}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def add_experiment(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
+    """Add the experiment's file and settings, ``config`` and ``override``."""
+    parser.add_argument(
+        "config", nargs="?" if is_optional else None, metavar="CONFIG",
+        help="YAML file of the experiment",
+    )  # fmt: skip
+    parser.add_argument(
+        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
+    )
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """Add the number of ranks, and the short settings of a run over ranks."""
+    parser.add_argument(
+        "-n", "--ranks", type=int, metavar="N",
+        help="number of ranks (default: 1 + learner_num + collector_num, or collector_max)",
+    )  # fmt: skip
+    add_short_settings(parser)
+
+
+def add_short_settings(parser: argparse.ArgumentParser) -> None:
+    """Add options that set one setting each; ``short`` has them as ``key=value``."""
+    parser.add_argument(
+        "--collectors-max", metavar="N", dest="short", action="append", default=[],
+        type=lambda text: f"policy.collect.collector.collector_max={at_least(1)(text)}",
+        help="start N collector ranks; collector_num of them work, the others wait until one is "
+        "lost or `hpcdi scale` wants more (policy.collect.collector.collector_max)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--survive", dest="short", action="append_const",
+        const="system.survival.on_worker_error=continue",
+        help="go on without a learner or collector that raises (Open MPI 5); short for "
+        "system.survival.on_worker_error=continue",
+    )  # fmt: skip
+
+
+def add_run_folder(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add where the run is kept: a new folder, or that of a run to resume."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
+    )
+    where.add_argument("--resume", metavar="RUN", help=f"resume {what} from its run folder")
+
+
+def experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the configuration file and the settings.
+
+    With ``--resume`` the file may be left out: what looks like a setting is one.
+    """
+    config, overrides = given.config, (*given.override, *getattr(given, "short", ()))
+    if given.resume is not None and config is not None and "=" in config:
+        return None, (config, *overrides)
+    return config, overrides
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add which saved policy: ``policy``, ``override``, ``which``, ``config``."""
+    parser.add_argument(
+        "policy", metavar="RUN|CHECKPOINT|FILE",
+        help="run folder, checkpoint folder, or .safetensors file of a policy",
+    )  # fmt: skip
+    parser.add_argument(
+        "override", nargs="*", default=[], metavar="key=value", help="settings to change"
+    )
+    parser.add_argument(
+        "--policy", dest="which", choices=("best", "latest"),
+        help="which of the run's policies (default: best, or latest if there is no best)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config", metavar="FILE", help="the experiment (default: config.yaml of the policy's run)"
+    )
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines and flush, so that `hpcdi.cli.main` sees a closed pipe."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()

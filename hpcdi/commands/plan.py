@@ -1,0 +1,141 @@
+"""`hpcdi plan`: what a run would take of a machine, without MPI and without starting anything."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
+from hpcdi.errors import EXIT_DONE
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.placement import Place, roles_of
+from hpcdi.launch.topology import (
+    check_world,
+    default_world_size,
+    learner_count,
+    threads_of,
+    working_collectors,
+)
+from hpcdi.types import Spaces
+from hpcdi.utils.metrics import human_bytes
+
+_ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
+"""Of a stored row beside observation and action: reward, two flags, n-step return, discount and
+offset of its bootstrap."""
+_INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
+"""Of an item in rank 0's index: mass, its share of the sums above, uses, version, row."""
+_STEPS_PER_S = 20_000
+"""Assumed of one collector where nothing is known; cheap environments reach it on one core."""
+
+
+HELP = """\
+Show what a run would take, without MPI and without starting it: each rank's role, device, threads,
+environments and memory, and bytes and files per second.
+
+  hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
+  hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    parser = make_parser("plan", HELP)
+    add_experiment(parser)
+    add_ranks(parser)
+    given = parser.parse_intermixed_args(arguments)
+    compiled, spaces = load_experiment(given.config, [*given.override, *given.short])
+    ranks = given.ranks if given.ranks is not None else default_world_size(compiled.config)
+    print_lines(plan(compiled.config, spaces, ranks))
+    print_lines(f"note: {note}" for note in compiled.notes)
+    return EXIT_DONE
+
+
+def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
+    """Returns the lines to print.
+
+    Raises:
+        LaunchError: the world is too small.
+    """
+    check_world(ranks, config)
+    cores = len(os.sched_getaffinity(0))
+    lines = [
+        f"{config.exp_name}: {ranks} ranks on {cores} core{'s' * (cores > 1)} of this host",
+        "",
+        "rank  role         device  threads  environments  memory of data",
+    ]
+    row_bytes = row_size(config, spaces)
+    for rank, role in enumerate(roles_of([Place("")] * ranks, config)):
+        threads = threads_of(role, cores, ranks - learner_count(config), learner_count(config))
+        is_on_gpu = role == "learner" and config.policy.cuda
+        # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
+        device = f"cuda:{rank - 1}" if is_on_gpu else "cpu"
+        envs = str(config.env.collector_env_num) if role == "collector" else "-"
+        memory = human_bytes(memory_of(role, config, row_bytes))
+        lines.append(f"{rank:>4}  {role:<12} {device:<7} {threads:>7}  {envs:>12}  {memory}")
+    collectors = working_collectors(ranks, config)
+    spare = ranks - 1 - learner_count(config) - collectors
+    per_s = collectors * _STEPS_PER_S * row_bytes
+    storage = config.system.storage
+    files_per_s = collectors * max(
+        1 / storage.seal_seconds, _STEPS_PER_S / full_block(config, row_bytes)
+    )
+    kept = "kept" if storage.keep_data else "removed when the replay buffer has dropped them"
+    lines += [
+        *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
+        "",
+        f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
+        f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
+        f"{human_bytes(per_s * 3600)} an hour, about {files_per_s:.1f} files/s; shards are {kept}",
+        *_warnings(ranks, cores, files_per_s),
+    ]
+    return lines
+
+
+def row_size(config: Any, spaces: Spaces) -> int:
+    """Bytes of one stored transition, the share of bootstrap rows included."""
+    action = 8 if spaces.action_count is not None else 4 * math.prod(spaces.action_shape)
+    row = spaces.observation_bytes + action + _ROW_EXTRA_BYTES
+    n_sample = int(config.policy.collect.n_sample)
+    return round(row * (1 + 1 / n_sample))
+
+
+def partition_size(config: Any) -> int:
+    """Items of the replay buffer that one learner holds."""
+    return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
+
+
+def full_block(config: Any, row_bytes: int) -> int:
+    """Rows at which a collector seals a block."""
+    from hpcdi.store.block import block_rows
+
+    return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
+
+
+def memory_of(role: str, config: Any, row_bytes: int) -> float:
+    """Bytes of data that a role holds: a learner rows, rank 0 the index, a collector blocks."""
+    from hpcdi.worker.coordinator.replay import ring_rows
+
+    block = full_block(config, row_bytes)
+    if role == "learner":
+        return ring_rows(partition_size(config), block) * row_bytes
+    if role == "coordinator":
+        return int(config.policy.other.replay_buffer.replay_buffer_size) * _INDEX_ITEM_BYTES
+    return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
+
+
+def _warnings(ranks: int, cores: int, files_per_s: float) -> list[str]:
+    warnings = []
+    if ranks > cores + 1:
+        warnings.append(
+            f"warning: {ranks} ranks share {cores} cores (rank 0 needs little, the others much); "
+            "collectors will take what the learner leaves"
+        )
+    if files_per_s > 250:
+        warnings.append(
+            f"warning: {files_per_s:.0f} files/s load a cluster's metadata server; raise "
+            "system.storage.seal_seconds, or system.storage.block_bytes and the replay buffer's "
+            "size where blocks are full before that"
+        )
+    return ["", *warnings] if warnings else []

@@ -1,0 +1,91 @@
+"""`hpcdi scale`: how many collectors work, changed while a run is on, by a file in its folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from hpcdi.commands.options import at_least, make_parser
+from hpcdi.commands.run_status import RunStatus, find, status_of
+from hpcdi.config.load import load
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.slurm_queue import nobody
+from hpcdi.launch.topology import learner_count
+from hpcdi.store.atomic import write_json
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
+
+HELP = """\
+Change how many collectors of a running run work; the others wait, without environments, until they
+are wanted. The run must have been started with that many collector ranks: --collectors-max, or -n.
+
+  hpcdi train configs/cartpole_dqn.yaml --collectors-max 6    2 work (collector_num), 4 wait
+  hpcdi scale runs/cartpole_dqn/latest 5                      3 more begin
+  hpcdi scale runs/cartpole_dqn/latest 1                      4 end their tasks, and wait
+
+It works from any host that sees the run folder, and holds until the run is started with another
+number of ranks. Ranks cannot be added to a running MPI job: a step that is started beside it
+(srun --overlap) is a world of its own. For more ranks, stop the run and resume it:
+hpcdi train --resume RUN -n N, or hpcdi submit --resume RUN.
+"""
+EXIT_CODES = """\
+exit codes: 0 N collectors work, or all that are left; 1 rank 0 has not answered; 2 the run is not
+running, or cannot have so many
+"""
+_ANSWER_S = 30.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code.
+
+    Raises:
+        LaunchError: the run is not running, or cannot have so many collectors.
+    """
+    parser = make_parser("scale", HELP, EXIT_CODES)
+    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    parser.add_argument("collectors", type=at_least(1), metavar="N", help="collectors to work")
+    given = parser.parse_args(arguments)
+    layout = RunLayout(find(given.run))
+    of = _check(status_of(layout.root), given.collectors)
+    write_json(layout.scale_file, {"collectors": given.collectors, "of": of}, fsync=False)
+    deadline = time.monotonic() + _ANSWER_S
+    while time.monotonic() < deadline:
+        told = dict(status_of(layout.root, nobody).progress.get("collectors", {}))
+        if told.get("wanted") == given.collectors:
+            sys.stdout.write(
+                f"{told['working']} of {told['there']} collectors work\n"
+                f"  hpcdi status {short(layout.root)}\n"
+            )
+            return EXIT_DONE
+        wait_s(0.2)
+    sys.stderr.write(
+        f"hpcdi scale: rank 0 has not answered for {_ANSWER_S:.0f} s; see hpcdi status "
+        f"{short(layout.root)}\n"
+    )
+    return EXIT_FAILED
+
+
+def _check(status: RunStatus, wanted: int) -> int:
+    """See that a run can have so many collectors; gives how many ranks collect or wait."""
+    run = short(status.layout.root)
+    if status.is_over or not status.progress:
+        raise LaunchError(
+            f"{run} is {status.state}, and only a running run can be scaled; the next start takes "
+            f"any number of ranks: hpcdi train --resume {run} -n N"
+        )
+    config = load(str(status.layout.config_file)).config
+    if config.system.deterministic:
+        raise LaunchError(f"{run} is deterministic: it has the same collectors from start to end")
+    needed = learner_count(config) if config.policy.on_policy else 1
+    if wanted < needed:
+        raise LaunchError(f"{run} learns on-policy: each of {needed} learners needs a collector")
+    ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
+    if wanted > ranks:
+        raise LaunchError(
+            f"{run} has {ranks} collector ranks, and none can be added while it runs; stop it, and "
+            f"go on with more: hpcdi train --resume {run} "
+            f"-n {len(status.facts['placement']) + wanted - ranks}"
+        )
+    return ranks

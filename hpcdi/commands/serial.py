@@ -1,0 +1,29 @@
+"""`hpcdi serial`: a run in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdi.commands.options import add_experiment, add_run_folder, experiment_of, make_parser
+from hpcdi.launch.serial.command import SerialArguments, serial
+
+HELP = """\
+Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
+same policy, environments, replay buffer and learner; a debugger can be attached.
+
+  hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
+  hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
+  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
+
+Settings that are changed with --resume hold for that time.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    parser = make_parser("serial", HELP)
+    add_experiment(parser, is_optional=True)
+    add_run_folder(parser, "a serial run")
+    given = parser.parse_intermixed_args(arguments)
+    config, overrides = experiment_of(given)
+    return serial(SerialArguments(config, overrides, given.run_dir, given.resume))

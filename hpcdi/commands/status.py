@@ -1,0 +1,269 @@
+"""`hpcdi status`: prints the state of a run, as lines for people or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdi.commands.options import make_parser
+from hpcdi.commands.run_status import RunStatus, find, status_of
+from hpcdi.launch.run_folder import short
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.metrics import human_count, human_time
+from hpcdi.utils.progress import Evaluation
+
+HELP = """\
+Print the state of a run: pending, starting, running, done, failed, stopped or dead; its job, speed,
+returns, last evaluation, idle ranks, newest snapshot, last error, and what to type next. It reads
+the run folder and asks the queue, if there is one: no port, nothing of the run itself, so it works
+from a login node, and when the run hangs or is gone.
+
+  hpcdi status runs/cartpole_dqn/latest              a run, by its folder
+  hpcdi status 123456                                by its Slurm job, also 123456_7 of an array
+  hpcdi status runs/cartpole_dqn/latest --watch 5    repeat every 5 s until it is over
+  hpcdi status runs/cartpole_dqn/latest --json       for a program
+
+A run is dead if its run.json says running, but its process or job is gone, or it has been silent
+for two minutes where neither can be seen.
+"""
+EXIT_CODES = """\
+exit codes: 0 it is pending, starting, running or done; 1 it has failed, or is dead; 2 there is no
+such run; 85, 130, 143 it was stopped (time limit or signal; Ctrl-C; a second SIGTERM)
+"""
+_TRACE_LINES = 6
+_IDLE_NAMED = 3
+_HOSTS_NAMED = 4
+_COUNTED = (
+    ("env_steps", "env_steps_per_s", "env steps"),
+    ("train_iter", "train_iters_per_s", "train iterations"),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    parser = make_parser("status", HELP, EXIT_CODES)
+    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--watch", nargs="?", const=2.0, type=_seconds, metavar="SECONDS",
+        help="repeat (default: every 2 s) until the run is over",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    run = find(given.run)
+    clear = "\x1b[H\x1b[2J" if given.watch is not None and sys.stdout.isatty() else ""
+    while True:
+        found = status_of(run)
+        text = json.dumps(data_of(found), indent=2) if given.json else "\n".join(lines_of(found))
+        sys.stdout.write(f"{clear}{text}\n")
+        sys.stdout.flush()
+        if given.watch is None or found.is_over:
+            return found.exit_code
+        wait_s(given.watch)  # until the run is over, or Ctrl-C
+
+
+def lines_of(status: RunStatus) -> list[str]:
+    """How a run stands, for people."""
+    facts, progress = status.facts, status.progress
+    lines = [_headline(status), _line("run folder", short(status.layout.root))]
+    lines += _job(status)
+    if progress:
+        lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
+    lines += _collectors(status)
+    if progress.get("lost"):
+        gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
+        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on without"))
+    snapshot, now = status.snapshot, time.time()
+    if snapshot is not None:
+        age = human_time(max(0.0, now - snapshot.stat().st_mtime))
+        lines.append(_line("snapshot", f"{snapshot.name}, {age} old"))
+    if status.evidence.age_s is not None and not status.is_over:
+        lines.append(_line("last word", f"{status.evidence.age_s:.1f} s ago"))
+    if facts.get("restarts"):
+        lines.append(_line("restarts", str(facts["restarts"])))
+    lines += _error(status.error)
+    return lines + [_line("next" if not i else "", step) for i, step in enumerate(steps(status))]
+
+
+def data_of(status: RunStatus) -> dict[str, Any]:
+    """How a run stands, for programs: plain data."""
+    job, snapshot = status.evidence.job, status.snapshot
+    return {
+        "run": str(status.layout.root),
+        "exp_name": status.facts.get("exp_name"),
+        "state": status.state,
+        "why": status.why,
+        "exit_code": status.facts.get("exit_code"),
+        "job": vars(job) if job is not None else None,
+        "time_left_s": _left_s(status),
+        "ranks": len(status.facts.get("placement", [])),
+        "hosts": list(_hosts(status.facts)),
+        "restarts": int(status.facts.get("restarts", 0)),
+        "age_s": status.evidence.age_s,
+        "snapshot": str(snapshot) if snapshot is not None else None,
+        "error": status.error or None,
+        "progress": status.progress or None,
+        "next": steps(status),
+    }
+
+
+def steps(status: RunStatus) -> list[str]:
+    """Commands to type next."""
+    run = short(status.layout.root)
+    if status.state == "pending":
+        return [f"hpcdi status {run} --watch"]
+    if not status.is_over:
+        return [f"hpcdi tail {run} -f", f"tensorboard --logdir {run}"]
+    if status.state == "done":
+        return [f"hpcdi eval {run}"]
+    look = [f"hpcdi tail {run}"] if status.state != "stopped" else []
+    if not status.snapshot:
+        return look
+    return [*look, f"{_command(status)} --resume {run}"]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds < 0.1:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1, not {text!r}")
+    return seconds
+
+
+def _headline(status: RunStatus) -> str:
+    facts = status.facts
+    hosts, ranks = _hosts(facts), len(facts.get("placement", []))
+    name = facts.get("exp_name", status.layout.root.name)
+    why = f"; {status.why}" if status.why else ""
+    if not ranks:
+        return f"{name}: {status.state}{why}"
+    where = ", ".join(hosts) if len(hosts) <= _HOSTS_NAMED else f"{len(hosts)} hosts"
+    return f"{name}, {ranks} rank{'s' * (ranks != 1)} on {where}: {status.state}{why}"
+
+
+def _command(status: RunStatus) -> str:
+    """What such a run is started by."""
+    roles = [place.get("role") for place in status.facts.get("placement", [])]
+    if roles == ["serial"]:
+        return "hpcdi serial"
+    return "hpcdi submit" if status.layout.submit_file.exists() else "hpcdi train"
+
+
+def _hosts(facts: dict[str, Any]) -> Counter[str]:
+    return Counter(str(place.get("host")) for place in facts.get("placement", []))
+
+
+def _job(status: RunStatus) -> list[str]:
+    job, left_s = status.evidence.job, _left_s(status)
+    left = f"{human_time(left_s)} left" if left_s is not None and not status.is_over else ""
+    if job is None:
+        known = status.progress.get("job", {}).get("SLURM_JOB_ID", "")
+        return [_line("job", ", ".join(filter(None, [known, left])))] if known or left else []
+    reason = f" ({job.reason})" if job.reason else ""
+    nodes = f"on {job.nodes}" if job.nodes else ""
+    restarts = f"started again {job.restarts} times by Slurm" if job.restarts else ""
+    told = [f"{job.job_id} {job.state}{reason}", nodes, left, restarts]
+    return [_line("job", ", ".join(filter(None, told)))]
+
+
+def _left_s(status: RunStatus) -> float | None:
+    """Seconds until the queue ends the job; None: nobody says, or it is over."""
+    job = status.evidence.job
+    ends_at = job.ends_at if job is not None and job.is_on else None
+    if ends_at is None:
+        said = status.progress.get("job", {}).get("SLURM_JOB_END_TIME", "")
+        ends_at = float(said) if said.isdigit() and int(said) else None
+    return max(0.0, ends_at - time.time()) if ends_at is not None and not status.is_over else None
+
+
+def _progress(status: RunStatus) -> str:
+    progress, limits = status.progress, status.progress.get("limits", {})
+    told, etas = [], []
+    for name, per_s_name, what in _COUNTED:
+        count, per_s, limit = progress[name], progress[per_s_name], limits.get(name)
+        of = f" of {human_count(limit)}" if limit is not None else ""
+        speed = f" ({human_count(per_s)}/s)" if not status.is_over else ""
+        told.append(f"{human_count(count)}{of} {what}{speed}")
+        if limit is not None and per_s > 0:
+            etas.append(max(0.0, limit - count) / per_s)
+    lasted = f"in {human_time(progress['written_at'] - progress['started_at'])}"
+    eta = f"; at most {human_time(min(etas))} to go" if etas and not status.is_over else ""
+    return f"{', '.join(told)} {lasted}{eta}"
+
+
+def _returns(progress: dict[str, Any]) -> list[str]:
+    lines = []
+    mean, stop = progress.get("return_mean"), progress.get("limits", {}).get("stop_value")
+    goal = f", stop value {stop:g}" if stop is not None else ""
+    if mean is not None:
+        lines.append(_line("returns", f"mean {mean:.1f} of the last episodes{goal}"))
+    if progress.get("evaluation"):
+        last, best = progress["evaluation"], progress["best_evaluation"]
+        text = f"{progress['evaluations']}: {Evaluation(**last)}"
+        lines.append(_line("evaluation", text))
+        if best != last:
+            lines.append(_line("", f"best: {Evaluation(**best)}"))
+    return lines
+
+
+def _waits(status: RunStatus) -> list[str]:
+    """Replay buffer, staleness, and who is idle."""
+    progress, lines = status.progress, []
+    buffer = progress.get("buffer")
+    if buffer:
+        told = f"{human_count(buffer['held'])} of {human_count(buffer['capacity'])}"
+        if "staleness" in progress and not status.is_over:
+            told += f"; oldest policy {progress['staleness']} iterations behind"
+        if buffer["blocked"] and not status.is_over:
+            told += f"; {buffer['blocked']}"
+        lines.append(_line("buffer", told))
+    roles = {str(p.get("rank")): p.get("role") for p in status.facts.get("placement", [])}
+    idle: dict[str, dict[str, float]] = {}
+    for rank, share in progress.get("idle", {}).items():
+        idle.setdefault(str(roles.get(rank, "rank")), {})[rank] = share
+    parts = [_idle(role, shares) for role, shares in sorted(idle.items())]
+    return [*lines, _line("idle", "; ".join(parts))] if parts else lines
+
+
+def _collectors(status: RunStatus) -> list[str]:
+    """How many work, where that are not all."""
+    ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
+    told = status.progress.get("collectors")
+    if told is None or status.is_over or told["working"] == ranks:
+        return []
+    waiting = told["there"] - told["working"]
+    parts = [f"{told['working']} of {ranks} work"]
+    if waiting:
+        parts.append(f"{waiting} wait{'s' * (waiting == 1)} until wanted")
+    return [_line("collectors", ", ".join(parts))]
+
+
+def _idle(role: str, shares: dict[str, float]) -> str:
+    """Who of a role waits, and how much of the time."""
+    most = sorted(shares, key=lambda rank: -shares[rank])[:_IDLE_NAMED]
+    named = ", ".join(f"rank {rank} {shares[rank]:.0%}" for rank in most)
+    if len(shares) <= _IDLE_NAMED:
+        return f"{role} {named}"
+    return f"{len(shares)} {role}s {statistics.median(shares.values()):.0%} (most {named})"
+
+
+def _error(error: dict[str, Any]) -> list[str]:
+    if not error:
+        return []
+    who = f"rank {error['rank']} ({error['role']}, host {error['host']})"
+    trace = str(error.get("traceback") or "").splitlines()
+    cut = ["    ..."] if len(trace) > _TRACE_LINES else []
+    shown = [f"    {line}" for line in trace[-_TRACE_LINES:]]
+    return [_line("error", f"{who}: {error['error']}"), *cut, *shown]
+
+
+def _line(name: str, text: str | Path) -> str:
+    return f"  {name:<12} {text}"

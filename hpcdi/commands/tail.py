@@ -1,0 +1,136 @@
+"""`hpcdi tail`: the ranks' logs as one, by time; from the run folder alone."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest
+from hpcdi.commands.options import make_parser
+from hpcdi.commands.run_status import find, status_of
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
+from hpcdi.launch import slurm_queue
+from hpcdi.utils.backoff import wait_s
+
+HELP = """\
+Show the last lines of all ranks' logs, merged by time, from the run folder alone.
+
+  hpcdi tail runs/cartpole_dqn/latest                 the last 20 lines
+  hpcdi tail runs/cartpole_dqn/latest -f              and new ones, until the run is over
+  hpcdi tail runs/cartpole_dqn/latest --rank 2 --level warning -n 100
+  hpcdi tail runs/cartpole_dqn/latest --json          the lines as they are, one JSON object each
+
+With -f it stays through restarts of a requeued job, and ends when the run does.
+"""
+EXIT_CODES = """\
+exit codes: 0 shown, with -f: the run is done; 1 with -f: the run has ended otherwise, or is dead;
+2 there is no such run or rank; 130 Ctrl-C
+"""
+_LEVELS = ("debug", "info", "warning", "error")
+_LOOK_S = 0.5
+_LOOK_EACH_S = 0.005  # with a thousand ranks the file system is asked less often
+_JUDGE_S = 5.0
+"""After so long without a new line: is the run over, or dead?"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    given = parse(arguments)
+
+    def verdict() -> tuple[int | None, str]:
+        found = status_of(given.run, slurm_queue.nobody)
+        is_silent = bool(found.why) and (not found.is_over or not found.facts)
+        if is_silent or found.exit_code == EXIT_REQUEUE:  # the queue may know more
+            found = status_of(given.run)
+        return (found.exit_code if found.is_over else None), f"the run is {found.state}"
+
+    return tail(given, verdict)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns ``run`` (its folder), ``lines``, ``rank``, ``level``, ``follow``, ``json``."""
+    parser = make_parser("tail", HELP, EXIT_CODES)
+    parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=20, metavar="N", help="lines to begin with (20)"
+    )
+    parser.add_argument(
+        "--rank", type=int, action="append", default=[], metavar="R",
+        help="only this rank; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--level", choices=_LEVELS, default="info", help="this level and above")
+    parser.add_argument("-f", "--follow", action="store_true", help="show new lines, too")
+    parser.add_argument("--json", action="store_true", help="lines as they are in the files")
+    given = parser.parse_args(arguments)
+    given.run = find(given.run)
+    given.level = logging.getLevelNamesMapping()[given.level.upper()]
+    return given
+
+
+def tail(given: argparse.Namespace, verdict: Callable[[], tuple[int | None, str]]) -> int:
+    """Print the newest records, and with ``follow`` new ones; returns the exit code.
+
+    Args:
+        given: see `parse`.
+        verdict: returns how the run has ended, as an exit code and a line about it; None while it
+            goes on, or is to.
+
+    Raises:
+        LaunchError: there are no logs, or none of these ranks.
+    """
+    logs = _chosen(given)
+    if not logs and not given.follow:
+        raise LaunchError(_nothing(given))
+    lines, readers = newest(logs, max(given.lines, 0), given.level)
+    _show(lines, given)
+    return _follow(readers, set(logs), given, verdict) if given.follow else EXIT_DONE
+
+
+def _follow(
+    readers: list[LogReader],
+    known: set[int],
+    given: argparse.Namespace,
+    verdict: Callable[[], tuple[int | None, str]],
+) -> int:
+    """Show new records until the run is over, those of ranks that start later, too."""
+    heard = time.monotonic() - _JUDGE_S  # a run that is over already is not waited for
+    while True:
+        is_due = time.monotonic() - heard >= _JUDGE_S
+        code, why = verdict() if is_due else (None, "")
+        for rank, path in _chosen(given).items():
+            if rank not in known:
+                known.add(rank)
+                readers.append(LogReader(rank, path))
+        lines = [line for reader in readers for line in reader.take()]
+        _show(sorted(lines, key=lambda line: line.time), given)
+        if code is not None:
+            sys.stderr.write(f"hpcdi tail: {why}\n")
+            return EXIT_DONE if code == EXIT_DONE else EXIT_FAILED
+        if lines or is_due:
+            heard = time.monotonic()
+        wait_s(max(_LOOK_S, _LOOK_EACH_S * len(readers)))  # until the run is over, or Ctrl-C
+
+
+def _show(lines: list[LogLine], given: argparse.Namespace) -> None:
+    for line in lines:
+        if line.level >= given.level:
+            sys.stdout.write((line.text if given.json else str(line)) + "\n")
+    sys.stdout.flush()
+
+
+def _chosen(given: argparse.Namespace) -> dict[int, Path]:
+    found = logs_of(given.run / "log")
+    return {rank: found[rank] for rank in found if not given.rank or rank in given.rank}
+
+
+def _nothing(given: argparse.Namespace) -> str:
+    folder = given.run / "log"
+    there = sorted(logs_of(folder))
+    if not there:
+        return f"no rank has written to {folder} yet; -f waits for the first line"
+    asked = ", ".join(map(str, sorted(given.rank)))
+    return f"there is no log of rank {asked} in {folder}; it has ranks {there[0]} to {there[-1]}"

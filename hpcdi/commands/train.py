@@ -1,0 +1,60 @@
+"""`hpcdi train`: one rank of a run, or the start of all of them on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from hpcdi.commands.options import (
+    add_experiment,
+    add_ranks,
+    add_run_folder,
+    experiment_of,
+    make_parser,
+)
+from hpcdi.launch.entry import TrainArguments, run_rank
+from hpcdi.launch.environment import detect
+from hpcdi.launch.local import train as train_here
+
+HELP = """\
+Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
+takes the role that its rank has:
+
+  hpcdi train configs/cartpole_dqn.yaml                   here, with as many ranks as asked for
+  hpcdi train configs/cartpole_dqn.yaml -n 6 seed=3       with 4 collectors, and another seed
+  hpcdi train configs/cartpole_dqn.yaml policy.learn.learner.learner_num=2      with 2 learners
+  hpcdi train configs/cartpole_dqn.yaml --collectors-max 6              4 more that wait, see scale
+  srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
+  hpcdi train --resume runs/cartpole_dqn/latest           go on from its newest snapshot
+  hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors
+
+A run takes a snapshot of itself at its beginning, every system.snapshot_s seconds, and at its
+end: also by Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the
+settings are those of the run folder; others can be named, or a file, whose settings must fit the
+snapshots. Inside Slurm (system.auto_resume) --run-dir goes on with the run that the folder holds,
+if it is the same one.
+
+Settings of the file are overridden by their path: policy.learn.batch_size=128
+env.collector_env_num=16. Wrong keys and values are told before anything starts. A run folder's
+config.yaml has every setting there is, with its value.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    parser = make_parser("train", HELP)
+    add_experiment(parser, is_optional=True)
+    add_ranks(parser)
+    add_run_folder(parser, "a run")
+    parser.add_argument(
+        "--time-limit", metavar="TIME",
+        help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
+        "1:30:00, 2-12:00:00 (default: the job's, from SLURM_JOB_END_TIME)",
+    )  # fmt: skip
+    given = parser.parse_intermixed_args(arguments)
+    config, overrides = experiment_of(given)
+    train = TrainArguments(
+        config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
+    )
+    launched = detect(os.environ)
+    return run_rank(train, launched) if launched.is_world else train_here(train)

@@ -1,0 +1,52 @@
+"""Rank 0's side of `hpcdi scale`: a file in the run folder says how many collectors work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcdi.comm.fault_messages import ScaleCollectors
+from hpcdi.store.atomic import read_json
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.log import LOGGER
+
+LOOK_S = 1.0
+"""Seconds between two looks at the file."""
+
+
+class ScaleFile:
+    """Rank 0's side: what people have written, once each time that it changes.
+
+    Args:
+        layout: the run folder.
+        ranks: that collect, or wait; what was wanted of another number is forgotten.
+        ask: what else may be asked for, e.g. by a signal; it comes first.
+    """
+
+    def __init__(self, layout: RunLayout, ranks: int, ask: Callable[[], Any]) -> None:
+        self._path, self._ranks, self._ask = layout.scale_file, ranks, ask
+        self._due, self._seen = float("-inf"), 0
+
+    def take(self) -> Any:
+        """What is asked for, or how many collectors should work; None: nothing new."""
+        asked, now = self._ask(), time.monotonic()
+        if asked is not None or now < self._due:
+            return asked
+        self._due = now + LOOK_S
+        try:
+            changed = self._path.stat().st_mtime_ns
+        except OSError:  # nobody has written one
+            return None
+        if changed == self._seen:
+            return None
+        self._seen = changed
+        told = read_json(self._path)
+        count = told.get("collectors")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            LOGGER.warning("%s does not say how many collectors are wanted: ignored", self._path)
+            return None
+        if told.get("of") != self._ranks:
+            return None
+        LOGGER.info("%d collectors are wanted", count)
+        return ScaleCollectors(count)

@@ -1,0 +1,117 @@
+"""Publishes a learner's policies: to collectors that ask, and to disk now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.store.room import or_warn
+
+
+class PolicyFile:
+    """The newest policy on disk, written now and then.
+
+    Args:
+        layout: the run folder.
+        every_s: seconds between two writes.
+        fsync: force it to disk.
+    """
+
+    def __init__(self, layout: RunLayout, every_s: float, *, fsync: bool = True) -> None:
+        self._path, self._every_s, self._fsync = layout.latest_policy, every_s, fsync
+        self._written = (-1, float("-inf"))  # version, and when
+
+    def is_due(self) -> bool:
+        """Returns whether it is time to write."""
+        return time.monotonic() - self._written[1] >= self._every_s
+
+    def write(self, image: PolicyImage | None) -> None:
+        """Writes a policy, unless it is the one on disk; a full disk is only a warning."""
+        if image is not None and image.version != self._written[0]:
+            write = partial(publish_policy, self._path, image, fsync=self._fsync)
+            is_written = or_warn("policy file", write)
+            version = image.version if is_written else self._written[0]
+            self._written = (version, time.monotonic())
+
+
+class PolicyPublisher:
+    """Answers collectors' requests; packs a policy only when somebody waits for it.
+
+    A collector has at most one request open, so a slow one skips versions and nobody waits for it.
+
+    Args:
+        send: sends an answer to a rank.
+        file: takes the newest policy now and then; None: nothing is written.
+    """
+
+    def __init__(self, send: Callable[[int, PolicyUpdate], None], file: PolicyFile | None) -> None:
+        self.published = 0
+        self.file = file
+        self._send = send
+        self._lock = threading.Lock()  # requests come on one thread, policies on another
+        self._image: PolicyImage | None = None
+        self._train_iter = 0
+        self._waiting: set[int] = set()
+
+    def forget(self, rank: int) -> None:
+        """Drops the request of a collector that died."""
+        with self._lock:
+            self._waiting.discard(rank)
+
+    def request(self, rank: int, request: PolicyRequest) -> None:
+        """Takes a collector's request (on the communication thread)."""
+        with self._lock:
+            image = self._image
+            if image is not None and image.version > request.have_version:
+                is_newest = image.version >= self._train_iter
+                if is_newest or not request.at_once:
+                    self._answer(rank, image)
+                    return
+            elif request.at_once and image is not None and image.version >= self._train_iter:
+                self._waiting.discard(rank)
+                self._send(rank, PolicyUpdate(image.version, np.zeros(0, dtype=np.uint8)))
+                return
+            self._waiting.add(rank)
+
+    def is_wanted(self, train_iter: int) -> bool:
+        """Returns whether this version is newer than the last, and wanted by a collector or file.
+
+        Args:
+            train_iter: version of the learner's present policy.
+        """
+        self._train_iter = train_iter
+        is_newer = self._image is None or self._image.version < train_iter
+        return is_newer and (bool(self._waiting) or self._is_file_due())
+
+    def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
+        """Sends a policy to the collectors that wait; writes it to disk if that is due."""
+        image = pack(state_dict, train_iter)
+        with self._lock:
+            self._image, self._train_iter = image, train_iter
+            waiting, self._waiting = self._waiting, set()
+            for rank in waiting:
+                self._answer(rank, image)
+        self.published += 1
+        if self._is_file_due():
+            self.write_file()
+
+    def write_file(self) -> None:
+        """Writes the newest policy to disk."""
+        if self.file is not None:
+            self.file.write(self._image)
+
+    def _is_file_due(self) -> bool:
+        return self.file is not None and self.file.is_due()
+
+    def _answer(self, rank: int, image: PolicyImage) -> None:
+        self._waiting.discard(rank)
+        data = np.frombuffer(image.data, dtype=np.uint8)
+        self._send(rank, PolicyUpdate(image.version, data))

@@ -1,0 +1,161 @@
+"""The look ahead: its numbers must be those of the run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdi.commands.plan import memory_of, plan, row_size
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.create import create_env_manager
+from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.policy.create import create_policy
+from hpcdi.store.block import Block, row_bytes
+from hpcdi.types import Spaces
+from hpcdi.utils.metrics import human_bytes
+from hpcdi.worker.collector.rollout import rollout_form
+
+CONFIG = "configs/cartpole_dqn.yaml"
+COUNTING = ("env.env_id=hpcdi/Count-v0", "env.import_names=[hpcdi.env.toy]")
+MiB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.chdir(request.config.rootpath)
+
+
+def experiment(*overrides: str) -> tuple[ExperimentConfig, Spaces]:
+    compiled, spaces = load_experiment(CONFIG, overrides)
+    return compiled.config, spaces
+
+
+def table(lines: list[str]) -> list[list[str]]:
+    """The rows of the ranks' table, cells apart."""
+    return [re.split(r"\s{2,}", line.strip()) for line in lines if re.match(r"\s*\d+  ", line)]
+
+
+def collected_block(config: Any) -> Block:
+    """A block made as a collector makes it."""
+    policy = create_policy(config.policy, ["collect"])
+    envs = create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0))
+    with envs:
+        envs.launch()
+        form = rollout_form(envs, policy.collect_mode, config.policy.collect.n_sample)
+        while not form.must_cut:
+            observation = form.observe()
+            outputs = form.act(observation, {"eps": 1.0})
+            form.record(observation, outputs, form.step(outputs))
+        segment = form.cut(0)
+    assert segment is not None
+    return Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*COUNTING, "env.kwargs.length=1000"),
+        (*COUNTING, "env.kwargs.length=1000", "policy.collect.n_sample=7"),
+        ("env.env_id=Acrobot-v1",),
+    ],
+)
+def test_a_stored_transition_has_the_size_that_is_foretold(overrides: tuple[str, ...]) -> None:
+    config, spaces = experiment(*overrides)
+    block = collected_block(config)
+    stored = row_bytes(block.columns) * block.rows / block.transitions
+    assert row_size(config, spaces) == round(stored)
+
+
+@pytest.mark.parametrize(
+    ("shape", "action_bytes"), [((), 4), ((1,), 4), ((6,), 24), ((2, 3), 24), ((4, 0), 0)]
+)
+def test_continuous_actions_are_as_large_as_their_shape(
+    shape: tuple[int, ...], action_bytes: int
+) -> None:
+    config, spaces = experiment("policy.collect.n_sample=1000")
+    discrete = row_size(config, spaces)
+    continuous = Spaces(spaces.obs_shape, spaces.obs_dtype, None, shape)
+    assert row_size(config, continuous) - discrete == action_bytes - 8
+
+
+def test_every_rank_has_its_line() -> None:
+    lines = plan(*experiment("env.collector_env_num=3"), 5)
+    rows = table(lines)
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        ("0", "coordinator", "-"),
+        ("1", "learner", "-"),
+        ("2", "collector", "3"),
+        ("3", "collector", "3"),
+        ("4", "collector", "3"),
+    ]
+    assert {row[2] for row in rows} == {"cpu"}
+    assert lines[0].startswith("cartpole_dqn: 5 ranks on ")
+
+
+def test_the_learner_of_a_cuda_policy_has_the_device() -> None:
+    rows = table(plan(*experiment("policy.cuda=true"), 3))
+    assert [row[2] for row in rows] == ["cpu", "cuda:0", "cpu"]
+
+
+def test_several_learners_have_a_device_and_a_part_of_the_buffer_each() -> None:
+    overrides = ("policy.learn.learner.learner_num=3", "policy.cuda=true")
+    config, spaces = experiment(*overrides)
+    rows = table(plan(config, spaces, 6))
+    assert [row[1] for row in rows] == ["coordinator", *["learner"] * 3, *["collector"] * 2]
+    assert [row[2] for row in rows] == ["cpu", "cuda:0", "cuda:1", "cuda:2", "cpu", "cpu"]
+    row_bytes = row_size(config, spaces)
+    # 150,000 items in three parts; a ring has 1.25 rows an item and room for two blocks
+    block = 150_000 // 3 // 4
+    ring = (50_000 * 5 // 4 + 2 * block) * row_bytes
+    assert memory_of("learner", config, row_bytes) == ring
+    assert {row[5] for row in rows[1:4]} == {human_bytes(ring)}
+    alone, _ = experiment("policy.cuda=true")
+    assert memory_of("learner", alone, row_bytes) == 3 * ring
+
+
+def test_memory_follows_the_buffer_and_the_blocks() -> None:
+    """40 bytes a row: the ring has 1.25 rows an item and room for two blocks."""
+    config, _ = experiment("policy.other.replay_buffer.replay_buffer_size=100000")
+    full_block = 4 * MiB // 40
+    assert full_block > 100_000 // 4  # so a quarter of the buffer is what counts
+    assert memory_of("learner", config, 40) == (125_000 + 2 * 25_000) * 40
+    assert memory_of("collector", config, 40) == 6 * 25_000 * 40
+    assert memory_of("coordinator", config, 40) == memory_of("coordinator", config, 4000)
+    config, _ = experiment("system.storage.block_bytes=40000")
+    assert memory_of("collector", config, 40) == 6 * 40_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "files_per_s"),
+    [
+        ((), "2.7"),  # two collectors, a block each 0.75 s
+        (("system.storage.seal_seconds=10",), "1.1"),  # the block is full before
+        # a block is at most a quarter of the replay buffer: 1000 rows, 20 of them a second
+        (("policy.other.replay_buffer.replay_buffer_size=4000",), "40.0"),
+        (("system.storage.block_bytes=4096",), "404"),
+    ],
+)
+def test_files_a_second(overrides: tuple[str, ...], files_per_s: str) -> None:
+    text = "\n".join(plan(*experiment(*overrides), 4))
+    assert f"about {files_per_s}" in text
+    assert ("load a cluster's metadata server" in text) == (float(files_per_s) > 250)
+
+
+def test_what_becomes_of_the_shards() -> None:
+    assert "shards are kept" in "\n".join(plan(*experiment(), 4))
+    text = "\n".join(plan(*experiment("system.storage.keep_data=false"), 4))
+    assert "shards are removed when the replay buffer has dropped them" in text
+
+
+def test_more_ranks_than_cores_are_warned_of() -> None:
+    assert "warning: 4000 ranks share" in "\n".join(plan(*experiment(), 4000))
+
+
+def test_a_world_too_small_is_refused() -> None:
+    with pytest.raises(LaunchError, match="1 missing") as caught:
+        plan(*experiment(), 2)
+    assert caught.value.exit_code == EXIT_USAGE

@@ -1,0 +1,258 @@
+"""How a run is judged from outside, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi import cli
+from hpcdi.commands.run_status import QUIET_S, Evidence, find, judge, status_of
+from hpcdi.commands.status import lines_of
+from hpcdi.errors import LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.run_lock import SILENT_S, this_process
+from hpcdi.launch.slurm_queue import GONE, QueueJob
+from hpcdi.store.layout import RunLayout
+
+FACTS = {"state": "running", "pid": 7, "host": "node1"}
+ENDED = {"state": "stopped", "reason": "received SIGTERM", "exit_code": 85}
+PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]
+
+
+def seen(
+    age_s: float | None = None, is_process: bool | None = None, job: QueueJob | None = None
+) -> Evidence:
+    """With a lock that is touched."""
+    return Evidence(age_s, 1.0, is_process, job)
+
+
+def job(state: str, reason: str = "") -> QueueJob:
+    return QueueJob("12", state, reason)
+
+
+@pytest.fixture(autouse=True)
+def _no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("facts", "evidence", "state", "why"),
+    [
+        # before its first start
+        ({}, seen(None, None, job("PENDING", "Priority")), "pending", "is PENDING (Priority)"),
+        ({}, seen(None, None, job("RUNNING")), "starting", "job 12 is RUNNING"),
+        ({}, seen(None, None, job("FAILED")), "dead", "it never began: job 12 is FAILED"),
+        ({}, seen(), "dead", "it never began: nobody knows its job"),
+        # it calls itself running
+        (FACTS, seen(1.0, True), "running", ""),
+        (FACTS, seen(1.0, None), "running", ""),
+        (FACTS, seen(1.0, False), "dead", "process 7 on node1 is gone; its last word is 1 s"),
+        (FACTS, Evidence(1.0), "dead", "process 7 on node1 is gone"),  # there is no lock
+        (FACTS, seen(QUIET_S + 1, True), "running", "31 s old: does it hang?"),
+        (FACTS, seen(QUIET_S + 1), "running", "does it hang?"),
+        (FACTS, Evidence(900.0, SILENT_S - 1), "running", "does it hang?"),
+        (FACTS, Evidence(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last word"),
+        (FACTS, Evidence(900.0, SILENT_S + 1, True), "running", "does it hang?"),
+        (FACTS, Evidence(900.0, SILENT_S + 1, None, job("RUNNING")), "running", "does it hang?"),
+        (FACTS, seen(1.0, None, job("NODE_FAIL")), "dead", "job 12 is NODE_FAIL; its last"),
+        (FACTS, seen(1.0, None, job(GONE)), "dead", "job 12 is UNKNOWN"),
+        (FACTS, seen(9.0, None, job("PENDING", "BeginTime")), "pending", "newest snapshot"),
+        # it has said how it ended
+        (ENDED, seen(900.0), "stopped", "received SIGTERM"),
+        (ENDED, seen(9.0, None, job("PENDING")), "pending", "it goes on from its snapshot"),
+        (ENDED | {"exit_code": 130}, seen(9.0, None, job("PENDING")), "stopped", "received"),
+        ({"state": "done", "reason": "solved"}, seen(9.0, None, job(GONE)), "done", "solved"),
+        ({"state": "failed", "reason": "oh"}, seen(9.0, False), "failed", "oh"),
+    ],
+)
+def test_judgement(facts: dict[str, Any], evidence: Evidence, state: str, why: str) -> None:
+    found = judge(facts, {"phase": "running"}, evidence)
+    assert found[0] == state, found
+    assert why in found[1]
+    assert bool(found[1]) is bool(why)
+
+
+@pytest.mark.parametrize("progress", [{}, {"phase": "starting"}])
+def test_a_run_whose_ranks_have_not_all_come_is_starting(progress: dict[str, Any]) -> None:
+    assert judge(FACTS, progress, seen(1.0, True)) == ("starting", "")
+
+
+def make_run(root: Path, **changed: Any) -> RunLayout:
+    """A run folder as a run of this process makes it."""
+    layout = run_folder.claim(root, {"exp_name": "pong"}, PLACEMENT, mpi="none")
+    facts = {**run_folder.read(root), **changed}
+    layout.run_file.write_text(json.dumps(facts))
+    mine = {name: value for name, value in changed.items() if name in ("host", "pid")}
+    layout.lock_file.write_text(json.dumps({**vars(this_process()), **mine}))
+    return layout
+
+
+def write_progress(layout: RunLayout, **changed: Any) -> None:
+    evaluation = {
+        "mean": 9.5, "std": 1.0, "lowest": 8.0, "highest": 11.0, "episodes": 20,
+        "policy_version": 600, "env_steps": 900_000,
+    }  # fmt: skip
+    now = time.time()
+    pid = run_folder.read(layout.root)["pid"]
+    progress = {
+        "pid": pid, "job": {}, "started_at": now - 60, "written_at": now, "phase": "running",
+        "limits": {"env_steps": 2e6, "train_iter": None, "stop_value": 20.0},
+        "env_steps": 1_000_000, "env_steps_per_s": 5000.0,
+        "train_iter": 700, "train_iters_per_s": 3.0,
+        "return_mean": 4.0, "evaluations": 2, "evaluation": evaluation,
+        "best_evaluation": {**evaluation, "mean": 10.5},
+        "buffer": {"held": 10, "capacity": 20, "blocked": "waits for more data"},
+        "staleness": 3, "idle": {"1": 0.25, "2": 0.5},
+    }  # fmt: skip
+    layout.status_file.write_text(json.dumps({**progress, **changed}))
+
+
+def told(root: Path) -> str:
+    return "\n".join(lines_of(status_of(root)))
+
+
+def test_what_is_said_of_a_run_that_runs(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run", host="elsewhere", restarts=2)
+    write_progress(layout, lost={"4": "collector"})
+    lines = lines_of(status_of(layout.root))
+    assert lines[0] == "pong, 3 ranks on node1: running"
+    for line in (
+        "  run folder   run",
+        "  progress     1M of 2M env steps (5000/s), 700 train iterations (3/s) in 1m00s; "
+        "at most 3m20s to go",
+        "  returns      mean 4.0 of the last episodes, stop value 20",
+        "  evaluation   2: mean return 9.5 ± 1.0 (8 to 11, 20 episodes), policy of iteration 600, "
+        "env step 900k",
+        "  buffer       10 of 20; oldest policy 3 iterations behind; waits for more data",
+        "  idle         k rank 2 50%; l rank 1 25%",
+        "  lost         rank 4 (collector): the run goes on without",
+        "  restarts     2",
+        "  next         hpcdi tail run -f",
+    ):
+        assert line in lines, "\n".join(lines)
+    assert any(line.startswith("               best: mean return 10.5") for line in lines)
+
+
+def test_what_an_earlier_part_of_the_run_has_said_is_not_taken_for_the_present(
+    tmp_path: Path,
+) -> None:
+    layout = make_run(tmp_path / "run", host="elsewhere", restarts=1)
+    error = {"rank": 1, "role": "learner", "host": "n", "error": "old", "traceback": "T"}
+    write_progress(layout, pid=1, error=error)
+    found = status_of(layout.root)
+    assert (found.state, found.error) == ("starting", {})
+    text = told(layout.root)
+    assert "1M of 2M env steps (0/s)" in text
+    assert "error" not in text
+
+
+def test_of_many_ranks_the_most_idle_are_named(tmp_path: Path) -> None:
+    placement = [{"rank": r, "role": "collector", "host": f"n{r % 5}"} for r in range(9)]
+    layout = make_run(tmp_path / "run", placement=placement)
+    write_progress(layout, idle={str(rank): rank / 10 for rank in range(9)})
+    assert "idle         9 collectors 40% (most rank 8 80%, rank 7 70%, rank 6 60%)" in told(
+        layout.root
+    )
+    assert "9 ranks on 5 hosts" in told(layout.root)
+
+
+def test_a_run_whose_process_is_gone_is_dead_and_says_why_and_what_next(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    layout = make_run(tmp_path / "run", pid=process.pid)
+    write_progress(layout)
+    entry = {
+        "time": time.time(), "level": "INFO", "rank": 2, "role": "collector", "host": "node1",
+        "message": "this rank failed", "traceback": "Traceback\n" + "  a\n" * 9 + "ValueError: 1",
+    }  # fmt: skip
+    layout.log_file(2).parent.mkdir()
+    layout.log_file(2).write_text(json.dumps(entry) + "\n")
+    (layout.snapshots_dir / "snapshot_000003").mkdir(parents=True)
+    text = told(layout.root)
+    assert f"dead; process {process.pid} on {platform.node()} is gone; its last word is" in text
+    assert "error        rank 2 (collector, host node1): ValueError: 1\n    ...\n      a" in text
+    assert text.count("  a\n") == 5  # the end of the traceback is what is read
+    assert "snapshot_000003" in text
+    assert "next         hpcdi tail run\n               hpcdi train --resume run" in text
+    assert "5000/s" not in text  # it is not that fast any more
+
+
+def test_the_failure_that_rank_0_has_told_comes_first(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run", state="failed", reason="oh", exit_code=1)
+    error = {"rank": 1, "role": "learner", "host": "n", "error": "ValueError: 2", "traceback": "T"}
+    write_progress(layout, error={**error, "exit_code": 1})
+    assert status_of(layout.root).error == error
+    assert "rank 1 (learner, host n): ValueError: 2" in told(layout.root)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"host": "elsewhere"}, 0),
+        ({"state": "done", "exit_code": 0}, 0),
+        ({"state": "failed", "exit_code": 1}, 1),
+        ({"state": "failed", "exit_code": 2}, 2),
+        ({"state": "stopped", "exit_code": 85}, 85),
+        ({"state": "stopped", "exit_code": 130}, 130),
+        ({"pid": 2**22 + 1}, 1),
+    ],
+)
+def test_exit_codes_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], code: int
+) -> None:
+    layout = make_run(tmp_path / "run", **changed)
+    write_progress(layout)
+    assert cli.main(["status", "run", "--json"]) == code
+    held = json.loads(capsys.readouterr().out)
+    assert held["run"] == str(layout.root)
+    assert held["state"] in ("running", "done", "failed", "stopped", "dead")
+    assert held["hosts"] == ["node1"]
+    assert held["progress"]["env_steps"] == 1_000_000
+    assert held["age_s"] < 60
+
+
+def test_before_the_first_word_there_is_little_to_say(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run", pid=os.getpid(), host="elsewhere")
+    assert told(layout.root).splitlines()[0] == "pong, 3 ranks on node1: starting"
+
+
+def test_watching_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "run", state="stopped", exit_code=85, reason="the time limit is near")
+    assert cli.main(["status", "run", "--watch"]) == 85
+    assert capsys.readouterr().out.count("pong") == 1
+
+
+def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in ((12, "a"), (13, "b")):
+        make_run(tmp_path / "runs" / "pong" / name, slurm={"SLURM_JOB_ID": str(number)})
+    array = {"SLURM_JOB_ID": "16", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2"}
+    write_progress(make_run(tmp_path / "runs" / "pong" / "c"), job=array)
+    assert find("12").name == "a"
+    assert find("14_2").name == "c"
+    with pytest.raises(LaunchError, match=r"no run in .*/runs is of job 99; no queue knows it"):
+        find("99")
+    assert cli.main(["status", "nowhere"]) == 2
+    assert "there is no nowhere; name a run folder" in capsys.readouterr().err
+    assert cli.main(["status", str(tmp_path)]) == 2
+    assert "holds no run: there is no run.json" in capsys.readouterr().err
+    assert cli.main(["tail", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("command", ["status", "tail"])
+def test_help_says_what_the_exit_codes_mean(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    out = capsys.readouterr().out
+    assert "exit codes: 0 " in out
+    assert out.count(f"\n  hpcdi {command} ") == 4

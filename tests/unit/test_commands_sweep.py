@@ -1,0 +1,312 @@
+"""A sweep's runs, its folder, and what is told of it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdi import cli
+from hpcdi.commands.run_status import Evidence, RunStatus
+from hpcdi.commands.sweep.array import array_of
+from hpcdi.commands.sweep.folder import (
+    WAITING,
+    Sweep,
+    _state_of,
+    grid,
+    keep,
+    look,
+    make,
+    read,
+    to_start,
+    values_of,
+)  # fmt: skip
+from hpcdi.config.load import load
+from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.slurm_queue import QueueJob
+from hpcdi.store.layout import RunLayout
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _plain_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a", ["a"]),
+        ("", [""]),
+        ("a,b,c", ["a", "b", "c"]),
+        ("0..4", ["0", "1", "2", "3", "4"]),
+        ("-1..1", ["-1", "0", "1"]),
+        ("7..7", ["7"]),
+        ("1e-3,3e-4", ["1e-3", "3e-4"]),
+        ("[64,64],[128]", ["[64,64]", "[128]"]),
+        ("{a: [1,2], b: 3},null", ["{a: [1,2], b: 3}", "null"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        ("../data", ["../data"]),
+    ],
+)
+def test_values(text: str, values: list[str]) -> None:
+    assert values_of(text) == values
+
+
+@pytest.mark.parametrize("text", ["4..0", "0..99999", "a,,b", "a,"])
+def test_values_that_are_none(text: str) -> None:
+    with pytest.raises(LaunchError, match=r"no range|empty value"):
+        values_of(text)
+
+
+def test_the_last_key_changes_fastest() -> None:
+    shared, several = grid(["a=1,2", "x=9", "seed=0..1"])
+    assert shared == ["x=9"]
+    assert several == [
+        ("a=1", "seed=0"), ("a=1", "seed=1"), ("a=2", "seed=0"), ("a=2", "seed=1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["seed=3"], "no setting has several values"),
+        (["seed"], "'seed' is not of the form key=value"),
+        (["a=0..999", "b=0..99"], "these are 100000 runs"),
+    ],
+)
+def test_what_is_no_sweep(settings: list[str], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        grid(settings)
+
+
+# ------------------------------------------------------------------------------------- the folder
+
+
+def make_sweep(root: Path, *settings: str) -> Sweep:
+    made, experiments = make(CONFIG, settings or ("seed=0..2",), None, 2, serial=False)
+    made = dataclasses.replace(made, root=root)
+    keep(made, experiments)
+    return made
+
+
+def begin(sweep: Sweep, index: int, state: str, **facts: Any) -> None:
+    """A run that has begun in its folder, and has ended in a state."""
+    root = sweep.run_dir(index)
+    layout = run_folder.claim(root, {"exp_name": "x"}, [{"role": "serial"}], mpi="none")
+    run_folder.end(layout, state, "so it is", 0, {"env_steps": 100 + index, "train_iter": 7})
+    evaluation = {
+        "mean": 9.0 + index, "std": 0.5, "lowest": 0.0, "highest": 20.0, "episodes": 5,
+        "policy_version": 3, "env_steps": 90,
+    }  # fmt: skip
+    progress = {
+        "started_at": 10.0, "written_at": 12.5, "env_steps": 1, "env_steps_per_s": 1.0,
+        "train_iter": 1, "train_iters_per_s": 1.0, "evaluations": 1, "evaluation": evaluation,
+        "best_evaluation": evaluation, **facts,
+    }  # fmt: skip
+    layout.status_file.write_text(json.dumps(progress))
+
+
+def test_each_run_has_its_whole_experiment(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path / "s", "seed=4..5", "policy.nstep=1,3", "env.stop_value=20")
+    assert (made.ranks, made.exp_name, len(made.elements)) == (4, "cartpole_dqn", 4)
+    config = load(made.experiment(3)).config
+    assert (config.seed, config.policy.nstep, config.env.stop_value) == (5, 3, 20)
+    assert config.system.auto_resume is True
+    assert read(tmp_path / "s") == made
+    held = json.loads(made.manifest.read_text())["runs"][3]
+    assert held == {
+        "index": 3, "overrides": ["seed=5", "policy.nstep=3"], "job": "", "state": WAITING,
+        "run": "003",
+    }  # fmt: skip
+
+
+def test_every_experiment_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nstep"):
+        make_sweep(tmp_path / "s", "policy.nstep=1,three")
+    with pytest.raises(LaunchError, match=r"different numbers of ranks \(\[4, 5\]\)"):
+        make_sweep(tmp_path / "s", "policy.collect.collector.collector_num=2,3")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_follows_the_runs(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path / "s")
+    begin(made, 0, "done")
+    begin(made, 1, "failed")
+    found, statuses = look(made)
+    assert [element.state for element in found.elements] == ["done", "failed", WAITING]
+    assert statuses[2] is None
+    assert read(made.root) == found
+    assert to_start(found) == [1, 2]
+
+
+def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="holds no sweep"):
+        read(tmp_path)
+
+
+# -------------------------------------------------------------------------------------- the table
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sweep(tmp_path / "s")
+    begin(made, 0, "done")
+    begin(made, 1, "failed")
+    assert cli.main(["sweep", "status", "s"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "cartpole_dqn: 3 runs, 1 done, 1 failed, 1 waiting",
+        "index  seed  state    env_steps  train_iter  elapsed_s  best  last",
+        "0      0     done     100        7           2s         9.00  9.00",
+        "1      1     failed   101        7           2s         10.0  10.0",
+        "2      2     waiting  -          -           -          -     -",
+        "  next         hpcdi sweep resume s",
+    ]
+    assert cli.main(["sweep", "status", "s", "--csv"]) == 1
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["seed"] for row in rows] == ["0", "1", "2"]
+    assert rows[1]["reason"] == "so it is"
+    assert (rows[1]["best"], rows[1]["best_env_steps"]) == ("10.0", "90")
+    assert cli.main(["sweep", "status", "s", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["env_steps"] == 100
+
+
+def test_seeds_are_taken_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sweep(tmp_path / "s", "policy.nstep=1,3", "seed=0..2")
+    for index in range(5):  # the last seed of the second has not come yet
+        begin(made, index, "failed" if index == 1 else "done")
+    cli.main(["sweep", "status", "s"])
+    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+        "  2 seeds of policy.nstep=1: 10.0 ± 1.41",  # 9 and 11; what has failed does not count
+        "  2 seeds of policy.nstep=3: 12.5 ± 0.71",
+    ]
+
+
+def test_a_sweep_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sweep(tmp_path / "s", "seed=0,1")
+    assert cli.main(["sweep", "status", "s"]) == 0  # nothing is wrong with it yet
+    for index in range(2):
+        begin(made, index, "done")
+    assert cli.main(["sweep", "status", "s"]) == 0
+    assert cli.main(["sweep", "resume", "s", "--local"]) == 0
+    assert "nothing to start" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------ the command
+
+
+def test_a_dry_run_shows_the_commands_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sweep", CONFIG, "seed=1,2", "--local", "--serial", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("run 1 (seed=2): ")
+    assert "hpcdi serial runs/cartpole_dqn/sweeps/TIME/experiments/001.yaml" in lines[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_for_slurm_shows_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["sweep", CONFIG, "seed=0..3", "--dry-run", "--array-parallelism", "2", "--nodes", "2"]
+    assert cli.main([*asked, "--module", "openmpi", "slurm.account=x"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "run 3 (seed=3)",
+        "sbatch --array=0-3%2 runs/cartpole_dqn/sweeps/TIME/submit/job.sbatch",
+        "#SBATCH --array=0-3%2",
+        "#SBATCH --account=x",
+        "#SBATCH --ntasks-per-node=2",  # four ranks on two nodes
+        "module load openmpi",
+        'RUN=${HPCDI_RUN:-"$SWEEP/$(printf %03d "$SLURM_ARRAY_TASK_ID")"}',
+        'set -- "$SWEEP/experiments/$(printf %03d "$SLURM_ARRAY_TASK_ID").yaml"',
+    ):
+        assert f"{line}\n" in out, out
+    assert "/output/slurm-%A_%a.out" in out
+
+
+@pytest.mark.parametrize(
+    ("indices", "parallel", "told"),
+    [([0, 1, 2, 3], 0, "0-3"), ([5], 4, "5%4"), ([9, 0, 1, 7], 2, "0-1,7,9%2")],
+)
+def test_indices_as_slurm_takes_them(indices: list[int], parallel: int, told: str) -> None:
+    assert array_of(indices, parallel) == told
+
+
+def test_without_slurm_it_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sweep", CONFIG, "seed=0..3"]) == 2
+    assert "there is no sinfo here" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+JOB = QueueJob("9_1", "PENDING")
+
+
+@pytest.mark.parametrize(
+    ("state", "own", "job", "expected"),
+    [
+        (None, "", None, WAITING),
+        (None, "9_1", None, "pending"),  # the queue does not answer
+        (None, "9_1", JOB, "pending"),
+        (None, "9_1", QueueJob("9_1", "RUNNING"), "starting"),
+        (None, "9_1", QueueJob("9_1", "FAILED"), "dead"),
+        ("failed", "8_1", JOB, "pending"),  # submitted again
+        ("failed", "8_1", QueueJob("9_1", "RUNNING"), "starting"),
+        ("failed", "9_1", QueueJob("9_1", "COMPLETING"), "failed"),
+        ("done", "8_1", JOB, "done"),
+        ("stopped", "9_1", QueueJob("9_1", "UNKNOWN"), "stopped"),
+    ],
+)
+def test_the_state_of_a_run_that_may_have_been_submitted_again(
+    state: str | None, own: str, job: QueueJob | None, expected: str
+) -> None:
+    array, _, index = own.partition("_")
+    held = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if own else {}
+    status = None
+    if state is not None:
+        status = RunStatus(RunLayout(Path()), state, "", {}, {"job": held}, Evidence())
+    assert _state_of(status, "9_1" if own else "", job) == expected
+
+
+def test_only_what_is_not_done_can_be_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(make_sweep(tmp_path / "s"), 1, "done")
+    again = ["sweep", "resume", "s", "--local", "--dry-run"]
+    assert cli.main(again) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["run 0", "run 2"]
+    assert cli.main([*again, "--index", "2"]) == 0
+    assert capsys.readouterr().out.startswith("run 2 (seed=2): ")
+    assert cli.main([*again, "--index", "1"]) == 2
+    assert "runs [1] are done, on their way, or none of this sweep" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_taken_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sweep(tmp_path / "s")
+    assert cli.main(["sweep", CONFIG, "seed=1,2", "--local", "--sweep-dir", "s"]) == 2
+    assert "s is not empty and holds no run" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["sweep", "--help"], ["sweep", "status", "--help"]):
+        with pytest.raises(SystemExit):
+            cli.main(arguments)
+        out = capsys.readouterr().out
+        assert out.count("\n  hpcdi sweep ") == 6
+        assert "exit codes: 0 submitted" in out
