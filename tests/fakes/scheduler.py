@@ -24,9 +24,9 @@ from hpcdi.comm.messages import (
 from hpcdi.config.load import compile_config
 from hpcdi.types import Array
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.records import RunRecord
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.view import RunRecord
 from hpcdi.worker.coordinator.workers import Order, Timeouts, Workers
 
 EVERY_S = 5.0

@@ -9,15 +9,18 @@ import pytest
 from fakes.replay import admitted, block, demand
 from fakes.scheduler import INF, Shown, busy
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, StopRequest
-from hpcdi.worker.coordinator.progress import ProgressLine, summary
+from hpcdi.utils.progress import StatusLine
+from hpcdi.worker.coordinator.view import status_of, summary
 
 
 def progress_line(
     *, is_terminal: bool = False, limits: tuple[float, float] = (INF, INF), interval_s: float = 10.0
-) -> ProgressLine:
-    return ProgressLine(
-        is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=1000.0
-    )
+) -> StatusLine:
+    return StatusLine(is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=1000.0)
+
+
+def refresh(line: StatusLine, run: Shown, now: float) -> None:
+    line.refresh(lambda: status_of(run.scheduler, run.record), run.record.evaluations, now)
 
 
 # -------------------------------------------------------------------------------------- the line
@@ -25,13 +28,13 @@ def progress_line(
 
 def test_the_first_line() -> None:
     run = Shown()
-    text = progress_line().line(run.scheduler, run.record, 1000.0)
+    text = progress_line().text(status_of(run.scheduler, run.record), 1000.0)
     assert text == "[00:00] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0"
 
 
 def test_a_line_of_a_busy_run() -> None:
     run = busy()
-    text = progress_line().line(run.scheduler, run.record, 1065.9)
+    text = progress_line().text(status_of(run.scheduler, run.record), 1065.9)
     assert text == (
         "[01:05] env 12.3k (2000/s) | train 600 (150/s) | buffer 0/100 | staleness 10 | return 20.0"
     )
@@ -51,7 +54,7 @@ def test_the_nearest_limit_says_how_long_it_will_take(
     limits: tuple[float, float], eta: str
 ) -> None:
     run = busy()
-    text = progress_line(limits=limits).line(run.scheduler, run.record, 1002.0)
+    text = progress_line(limits=limits).text(status_of(run.scheduler, run.record), 1002.0)
     assert text.rpartition(" | ")[2] == (eta or "return 20.0")
 
 
@@ -61,7 +64,7 @@ def test_a_line_with_data_an_evaluation_and_the_end() -> None:
     run.hear(1, admitted(1))
     run.evaluated(100.0, 150.0)
     run.hear(0, StopRequest("SIGINT", 130))
-    text = progress_line().line(run.scheduler, run.record, 1000.0 + 3 * 3600 + 62)
+    text = progress_line().text(status_of(run.scheduler, run.record), 1000.0 + 3 * 3600 + 62)
     assert text == (
         "[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | staleness 0 | eval 125.0 | ending"
     )
@@ -71,15 +74,15 @@ def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     """One plain line an interval; an evaluation at once."""
     run, line = Shown(), progress_line()
     for now in (1000.0, 1009.9):
-        line.refresh(run.scheduler, run.record, now)
+        refresh(line, run, now)
     assert capsys.readouterr().out == ""
-    line.refresh(run.scheduler, run.record, 1010.0)
+    refresh(line, run, 1010.0)
     told = capsys.readouterr().out
     assert told == "[00:10] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0\n"
     run.evaluated(9.0, 11.0, version=123)
     run.evaluated(500.0)
     for now in (1011.0, 1011.1):
-        line.refresh(run.scheduler, run.record, now)
+        refresh(line, run, now)
     assert capsys.readouterr().out == (
         "[00:11] evaluation 1: mean return 10.0 ± 1.0 (9 to 11, 2 episodes), "
         "policy of iteration 123, env step 0\n"
@@ -91,9 +94,9 @@ def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """The line moves twice a second; lines of their own go above it."""
     run, line = Shown(), progress_line(is_terminal=True, interval_s=60.0)
-    line.refresh(run.scheduler, run.record, 1000.4)
+    refresh(line, run, 1000.4)
     assert capsys.readouterr().out == ""
-    line.refresh(run.scheduler, run.record, 1000.5)
+    refresh(line, run, 1000.5)
     told = capsys.readouterr().out
     assert told.startswith("\r\x1b[K[00:00] env 0")
     assert not told.endswith("\n")

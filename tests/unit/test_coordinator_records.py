@@ -18,9 +18,8 @@ from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFaile
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import TensorBoardWriter, close_log, open_log
-from hpcdi.worker.coordinator.records import Evaluation, RunRecord
 from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.coordinator.view import RunView
+from hpcdi.worker.coordinator.view import Evaluation, RunRecord, RunView
 
 COLLECTOR = {
     "reward_mean": 20.0, "reward_std": 10.0, "reward_max": 30.0, "reward_min": 10.0,
@@ -223,7 +222,7 @@ def test_what_goes_wrong_is_a_warning(log: Path) -> None:
     told = [line["message"] for line in lines(log) if line["level"] == "WARNING"]
     assert told == [
         "rank 1 lost a block: data/7.h5: checksum is wrong",
-        f"rank 2 was told to end task {task_id} 30 s ago and has not; another is asked",
+        f"rank 2 was ordered to end task {task_id} 30 s ago and has not; another is asked",
     ]
 
 

@@ -24,7 +24,7 @@ from fakes.replay import (
 from hpcdi.comm.messages import AdmitBlock, BlockReady
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator.replay import ReplayManager
-from hpcdi.worker.coordinator.snapshot_keeper import shards_of
+from hpcdi.worker.coordinator.snapshots import shards_of
 
 
 class Data:

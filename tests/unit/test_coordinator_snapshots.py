@@ -30,10 +30,8 @@ from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.resume import resume_from
 from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
-from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.snapshots import SnapshotClock, SnapshotKeeper, resume_from
 from hpcdi.worker.coordinator.workers import Order, Workers
 
 EVERY_S = 60.0
@@ -184,7 +182,7 @@ def test_a_whole_snapshot_gets_its_name_and_the_oldest_goes(tmp_path: Path) -> N
     ended = keeping.keeper.take_ended()
     assert [kept.released for kept in ended] == [(), (), ("data/1.h5",)]
     assert [kept.error for kept in ended] == ["", "", ""]
-    assert "the learner stood still for 250 ms" in ended[0].told
+    assert "the learner stood still for 250 ms" in str(ended[0])
     assert not list(tmp_path.rglob(".*")), "nothing is left aside"
 
 

@@ -9,23 +9,27 @@ from typing import Any
 from fakes.scheduler import INF, Shown, busy
 from hpcdi.comm.messages import Goodbye, WorkerFailed
 from hpcdi.store.status import StatusFile
-from hpcdi.worker.coordinator.progress import ProgressLine
+from hpcdi.worker.coordinator.view import status_of
 
 
-def line_with_file(path: Path) -> ProgressLine:
-    file = StatusFile(path, (INF, INF), 195.0)
-    return ProgressLine(
-        is_terminal=False, interval_s=10.0, limits=(INF, INF), started=1000.0, file=file
-    )
+def status_file(path: Path) -> StatusFile:
+    return StatusFile(path, (INF, INF), 195.0)
 
 
-def told(path: Path, run: Shown, now: float = 1002.0) -> dict[str, Any]:
-    line_with_file(path).refresh(run.scheduler, run.record, now)
+def refresh(file: StatusFile, run: Shown, now: float) -> None:
+    file.refresh(
+        lambda: status_of(run.scheduler, run.record), run.record.evaluations, now,
+        at_once=run.scheduler.finished,
+    )  # fmt: skip
+
+
+def held_by(path: Path, run: Shown, now: float = 1002.0) -> dict[str, Any]:
+    refresh(status_file(path), run, now)
     return dict(json.loads(path.read_text()))
 
 
 def test_a_busy_run(tmp_path: Path) -> None:
-    held = told(tmp_path / "status.json", busy())
+    held = held_by(tmp_path / "status.json", busy())
     assert held["phase"] == "running"
     assert (held["env_steps"], held["train_iter"], held["episodes"]) == (12345, 600, 3)
     assert (held["env_steps_per_s"], held["train_iters_per_s"]) == (2000.0, 150.0)
@@ -37,13 +41,13 @@ def test_a_busy_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_waits_for_its_ranks(tmp_path: Path) -> None:
-    assert told(tmp_path / "status.json", Shown(ready=False))["phase"] == "starting"
+    assert held_by(tmp_path / "status.json", Shown(ready=False))["phase"] == "starting"
 
 
 def test_a_failure_is_told_with_its_rank_and_traceback(tmp_path: Path) -> None:
     run = busy()
     run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
-    held = told(tmp_path / "status.json", run)
+    held = held_by(tmp_path / "status.json", run)
     assert held["phase"] == "stopping"
     assert held["error"] == {
         "rank": 2, "role": "collector", "host": "node2", "error": "ValueError: 1",
@@ -53,12 +57,12 @@ def test_a_failure_is_told_with_its_rank_and_traceback(tmp_path: Path) -> None:
 
 def test_the_last_word_is_written_though_it_is_not_due(tmp_path: Path) -> None:
     run, path = busy(), tmp_path / "status.json"
-    line = line_with_file(path)
-    line.refresh(run.scheduler, run.record, 1002.0)
+    file = status_file(path)
+    refresh(file, run, 1002.0)
     run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
-    line.refresh(run.scheduler, run.record, 1002.1)
+    refresh(file, run, 1002.1)
     assert json.loads(path.read_text())["phase"] == "running"  # a second has not passed
     for rank in (1, 3):
         run.hear(rank, Goodbye({}))
-    line.refresh(run.scheduler, run.record, 1002.2)
+    refresh(file, run, 1002.2)
     assert json.loads(path.read_text())["phase"] == "finished"

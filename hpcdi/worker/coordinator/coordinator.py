@@ -33,8 +33,8 @@ from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
 from hpcdi.worker.coordinator.replay import create_replay
-from hpcdi.worker.coordinator.resume import Resumed
 from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
+from hpcdi.worker.coordinator.snapshots import Resumed
 from hpcdi.worker.coordinator.view import RunView
 from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
