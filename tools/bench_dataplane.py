@@ -26,7 +26,7 @@ from figures import Row, at_least, at_most, parser, show
 from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.block import Block, open_block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.rows import RowRing
+from hpcdi.store.rows import RowStore
 from hpcdi.store.shards import read_shard, write_shard
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
@@ -124,7 +124,7 @@ def ring_rows(folder: Path, seconds: float) -> list[Row]:
     """Gathering batches out of 1e6 rows in RAM: plain rows beside block slots and h5py."""
     rows = 64 * SLOT_ROWS
     columns = cartpole_rows(rows)
-    ring = RowRing(rows, columns, (RowView("next_observation", "observation", "bootstrap_offset"),))
+    ring = RowStore(rows, views=[RowView("next_observation", "observation", "bootstrap_offset")])
     ring.write(0, columns)
     slots = {name: c.reshape(64, SLOT_ROWS, *c.shape[1:]) for name, c in columns.items()}
     rng = np.random.default_rng(1)
@@ -171,7 +171,7 @@ def stack_rows(_folder: Path, seconds: float) -> list[Row]:
         "observation": np.random.default_rng(0).integers(0, 256, (rows, 4, 84, 84), np.uint8),
         "bootstrap_offset": np.ones(rows, np.int32),
     }
-    ring = RowRing(rows, columns, (RowView("next_observation", "observation", "bootstrap_offset"),))
+    ring = RowStore(rows, views=[RowView("next_observation", "observation", "bootstrap_offset")])
     ring.write(0, columns)
     turn = itertools.cycle(np.random.default_rng(1).integers(0, rows - 1, (64, size)))
     waiting: deque[object] = deque(maxlen=4)

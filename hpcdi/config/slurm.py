@@ -11,7 +11,7 @@ from hpcdi.config.fields import setting
 class SlurmConfig:
     """Resources and surroundings of a batch job; runs that are not submitted do not read it."""
 
-    partition: str = setting("", "partition (a queue of PBS or LSF); empty: the site's default")
+    partition: str = setting("", "partition, or several: a,b; empty: the site's default")
     account: str = setting("", "account that pays; empty: the user's default")
     qos: str = setting("", "quality of service; empty: the default")
     constraint: str = setting("", "features that nodes must have, such as a100|h100")

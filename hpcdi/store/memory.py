@@ -62,7 +62,7 @@ class Recycler:
         return column.take(rows, axis=0, out=out, mode="clip")
 
 
-_BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member
+BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member
 _PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
 _MANY_BYTES, _THREADS = 1 << 28, 2  # from there on, two threads are quicker than one
 
@@ -79,7 +79,7 @@ def copy_rows(pairs: Sequence[tuple[Array, Array]], spans: Iterable[Span]) -> No
     """Copy the rows that belong into spans of slots, for each pair of a column and its rows."""
     row_bytes = max((rows[:1].nbytes for _, rows in pairs), default=1)
     are_dense = all(column.flags.c_contiguous for column, _ in pairs)
-    size = max(1, _PART_BYTES // max(1, row_bytes)) if are_dense else _BLOCK_ROWS
+    size = max(1, _PART_BYTES // max(1, row_bytes)) if are_dense else BLOCK_ROWS
 
     def copy(part: tuple[slice, slice]) -> None:
         here, there = part

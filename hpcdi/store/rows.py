@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ import numpy as np
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, transition_rows
 from hpcdi.store.frames import FrameStore
-from hpcdi.store.memory import Recycler, Span, copy_rows, rows_in, slots_of
+from hpcdi.store.memory import BLOCK_ROWS, Recycler, Span, copy_rows, rows_in, slots_of
 from hpcdi.types import NUMBERS, Array, Columns, RowView
-from hpcdi.utils.nested import column_objection, flatten, stack_columns, unflatten
+from hpcdi.utils.nested import column_objection, column_rows, flatten, stack_columns, unflatten
 
 _RECORDS = "/"  # no column has that name
 _FITTING: dict[str, tuple[type, ...]] = {
@@ -35,8 +35,6 @@ LARGE_INTEGER = 2**53
 """Below this, a Python integer is exact as a double: columns take it as it is."""
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
-_BATCHES_AHEAD = 16
-"""Large columns of batches that wait at once; the memory of so many is used again."""
 
 
 class Field(NamedTuple):
@@ -58,7 +56,7 @@ class Field(NamedTuple):
 
 
 def memory(shape: tuple[int, ...], dtype: Any, given: Array | None) -> Array:
-    """A given array, whatever it holds, if it fits; else zeros."""
+    """A given array, whatever it holds, if it fits; else zeros, which take no memory yet."""
     if given is not None and given.shape == shape and given.dtype == dtype:
         return given
     return np.zeros(shape, dtype)
@@ -166,10 +164,12 @@ class Records:
         """A view of a column, [capacity, ...]."""
         return self.array[self.members[name]]
 
-    def take(self, slots: Array) -> Columns:
-        """Columns at slots of any shape: arrays of the caller's own."""
+    def take(self, slots: Array, only: str = "") -> Columns:
+        """Columns, or `only` one, at slots of any shape: arrays of the caller's own."""
         drawn, found = self._bytes.take(slots).view(self._rows), {}
         for name, member, dtype, shape in self._how:
+            if only and name != only:
+                continue
             own = drawn[member].copy()  # of one row too: torch needs it
             found[name] = own.view(dtype).reshape(*slots.shape, *shape) if shape else own
         return found
@@ -198,21 +198,35 @@ def _member(number: int) -> str:
 class RowStore:
     """Items in slots; names, dtypes and row shapes are those of the first items.
 
+    A replay buffer puts items into slots in turn; a learner's ring writes blocks at rows that rank
+    0 chose, and gathers batches with their views. Memory is used as rows are written.
+
     Args:
         capacity: slots.
-        frames: columns whose leading axis stacks frames; each frame is stored once.
+        frames: columns whose leading axis stacks frames; each frame is stored once, wherever it
+            occurs in the items of an environment.
+        views: columns that `gather` derives from others.
+        batches_ahead: large results whose memory is used again once nobody holds them.
     """
 
     kind = "columns"
 
-    def __init__(self, capacity: int, frames: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        frames: tuple[str, ...] = (),
+        *,
+        views: Sequence[RowView] = (),
+        batches_ahead: int = 4,
+    ) -> None:
         self._capacity = capacity
+        self._views = tuple(views)
         self._fields: dict[str, Field] = {}
         self._columns: Columns = {}
         self._records: Records | None = None  # holds the small columns
         self._frames = FrameStore(capacity, frames) if frames else None
         self._quick: list[tuple[str, Array | None, Any, Any, Any]] = []  # see `put_one`
-        self._recycler = Recycler()
+        self._recycler = Recycler(batches_ahead)
 
     @staticmethod
     def fits(tree: Any) -> bool:
@@ -285,11 +299,49 @@ class RowStore:
 
     def put(self, start: int, stop: int, prepared: Columns, offset: int) -> None:
         """Put prepared items, from row `offset`, into slots [start, stop)."""
-        here, there = slice(start, stop), slice(offset, offset + stop - start)
-        for name, column in self._columns.items():
-            column[here] = prepared[name][there]
+        if stop - start > BLOCK_ROWS:
+            pairs = [(column, prepared[name]) for name, column in self._columns.items()]
+            copy_rows(pairs, [Span(start, stop, offset)])
+        else:
+            here, there = slice(start, stop), slice(offset, offset + stop - start)
+            for name, column in self._columns.items():
+                column[here] = prepared[name][there]
         if self._frames is not None:
             self._frames.put(start, stop, prepared, offset)
+
+    def write(self, first_row: int, columns: Columns) -> None:
+        """Put a block's rows at `first_row`; the first block declares the columns.
+
+        Raises:
+            BufferContractError: the block has other columns, dtypes or row shapes than the first
+                one, or does not fit there.
+        """
+        if self._fields:
+            like = {n: np.empty((0, *f.shape), f.dtype) for n, f in self._fields.items()}
+            objection = column_objection(columns, like)
+            if objection:
+                raise BufferContractError(f"a block differs from the first one: {objection}")
+        end = first_row + column_rows(columns)
+        if first_row < 0 or end > self._capacity:
+            raise BufferContractError(
+                f"rows {first_row} to {end} are not in a ring of {self._capacity}"
+            )
+        self.put(first_row, end, self.check(columns), 0)
+
+    def gather(self, rows: Array) -> Columns:
+        """Columns at `rows` (int64 [m]), views included; arrays of the caller's own, [m, ...].
+
+        Raises:
+            BufferContractError: a row, or one that a view refers to, is not in the ring.
+        """
+        _check_rows(rows, self._capacity)
+        return with_views(self.read_columns(rows), self._views, rows, self._take, self._capacity)
+
+    def _take(self, name: str, rows: Array) -> Array:
+        """One column at rows of any shape."""
+        if self._records is not None and name in self._records.members:
+            return self._records.take(rows, name)[name]
+        return self._recycler.take(self._columns[name], rows)
 
     def drop(self, slots: Array) -> None:
         """Columns keep their memory."""
@@ -521,70 +573,45 @@ class RowPlacer:
         return evicted
 
 
-class RowRing:
-    """Columns of `capacity` rows; memory is touched, and so used, as rows are written.
+def with_views(
+    found: Columns,
+    views: Sequence[RowView],
+    rows: Array,
+    take: Callable[[str, Array], Array],
+    capacity: int,
+) -> Columns:
+    """Columns at `rows` [m] and, beside them, their views.
 
     Args:
-        capacity: rows.
-        like: columns whose dtypes and row shapes every block must have.
-        views: columns that are read at other rows of stored ones.
+        found: stored columns at `rows`.
+        views: to be added.
+        rows: int64 [m].
+        take: reads a stored column at other rows.
+        capacity: rows that there are.
+
+    Raises:
+        BufferContractError: a view refers to a row that is not there.
     """
+    for view in views:
+        at = rows + found[view.offset]
+        _check_rows(at, capacity)
+        found[view.name] = take(view.column, at)
+    return found
 
-    def __init__(self, capacity: int, like: Columns, views: tuple[RowView, ...] = ()) -> None:
-        self.capacity = capacity
-        self._columns: Columns = {
-            name: np.empty((capacity, *column.shape[1:]), dtype=column.dtype)
-            for name, column in like.items()
-        }
-        self._views = views
-        self._recycler = Recycler(_BATCHES_AHEAD)
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all columns, used or not."""
-        return sum(column.nbytes for column in self._columns.values())
-
-    def write(self, first_row: int, columns: Columns) -> None:
-        """Put a block's rows at `first_row`.
-
-        Raises:
-            BufferContractError: the block has other columns, dtypes or row shapes than the ring.
-        """
-        objection = column_objection(columns, self._columns)
-        if objection:
-            raise BufferContractError(f"a block differs from the first one: {objection}")
-        for name, column in columns.items():
-            if first_row < 0 or first_row + len(column) > self.capacity:
-                raise BufferContractError(
-                    f"rows {first_row} to {first_row + len(column)} are not in a ring of "
-                    f"{self.capacity}"
-                )
-            self._columns[name][first_row : first_row + len(column)] = column
-
-    def gather(self, rows: Array) -> Columns:
-        """Columns at `rows` (int64 [m]), views included; arrays of the caller's own, [m, ...].
-
-        Raises:
-            BufferContractError: a row, or one that a view names, is not in the ring.
-        """
-        take = self._recycler.take
-        self._check(rows)
-        batch = {name: take(column, rows) for name, column in self._columns.items()}
-        for view in self._views:
-            at = rows + batch[view.offset]
-            self._check(at)
-            batch[view.name] = take(self._columns[view.column], at)
-        return batch
-
-    def _check(self, rows: Array) -> None:
-        if rows.size and not 0 <= rows.min() <= rows.max() < self.capacity:
-            raise BufferContractError(
-                f"rows {rows.min()} to {rows.max()} are not in a ring of {self.capacity}"
-            )
+def _check_rows(rows: Array, capacity: int) -> None:
+    if rows.size and not 0 <= rows.min() <= rows.max() < capacity:
+        raise BufferContractError(
+            f"rows {rows.min()} to {rows.max()} are not in a ring of {capacity}"
+        )
 
 
 def transitions(block: Block) -> Columns:
     """A block's transitions alone, item after item, views included: fresh arrays."""
-    ring = RowRing(max(block.rows, 1), block.columns, block.views)
-    ring.write(0, block.columns)
-    return ring.gather(transition_rows(block.items))
+
+    def take(name: str, rows: Array) -> Array:
+        return block.columns[name].take(rows, axis=0)
+
+    rows = transition_rows(block.items)
+    found = {name: take(name, rows) for name in block.columns}
+    return with_views(found, block.views, rows, take, block.rows)

@@ -78,6 +78,6 @@ def test_a_cluster_that_cannot_run_it_says_so_before_there_is_a_folder(
     root = tmp_path / "sweep"
     sweep = ("sweep", CARTPOLE, "seed=0..3", "--sweep-dir", root)
     said = cluster.hpcdi(*sweep, "--partition", "nowhere", code=2)
-    assert "there is no partition 'nowhere'" in said
+    assert "invalid partition specified: nowhere" in said
     assert "--serial goes with --local" in cluster.hpcdi(*sweep, "--serial", code=2)
     assert not root.exists()

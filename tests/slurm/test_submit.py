@@ -76,18 +76,12 @@ def test_the_script_in_the_run_folder_does_the_same(cluster: Cluster, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--partition", "gpus"], "there is no partition 'gpus'; this cluster has debug, preempt"),
-        (
-            ["--gpus-per-node", "3"],
-            "slurm.gpus_per_node: 3 are asked for, a node of partition debug has at most 2",
-        ),
-        (
-            ["--cpus-per-task", "2"],
-            "8 cores are asked for, a node of partition debug has at most 4",
-        ),
-        (["--nodes", "5"], "slurm.nodes: 5 are asked for, partition debug has 4 such nodes"),
-        (["--mem", "1T"], "Slurm refuses the job (sbatch): "),
-        (["--partition", "preempt", "--time", "2:00:00"], "longer than partition preempt lets"),
+        (["--partition", "gpus"], "Slurm refuses the job: invalid partition specified: gpus"),
+        (["--gpus-per-node", "3"], "Requested node configuration is not available"),
+        (["--cpus-per-task", "2"], "Requested node configuration is not available"),
+        (["--nodes", "5"], "Slurm refuses the job: allocation failure: Node count"),
+        (["--mem", "1T"], "Slurm refuses the job: "),
+        (["--partition", "preempt", "--time", "2:00:00"], "Requested time limit is invalid"),
         (["--time", "soon"], "'soon' is no duration"),
         (["--run-dir", "/proc/here"], "the run folder /proc/here cannot be written"),
     ],

@@ -15,7 +15,7 @@ from fakes.scripted_env import Script, manager, scripts
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.returns import n_step
 from hpcdi.store.builder import Segment
-from hpcdi.store.rows import RowRing
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Array, Columns, RowView, Settings
 from hpcdi.worker.collector.rollout import ColumnarForm, rollout_form
 
@@ -108,7 +108,7 @@ def check_segment(segment: Segment, items: list[list[Transition]], env_num: int,
     assert segment.items["episode_id"].tolist() == [
         item[0].episode * env_num + item[0].env for item in items
     ]
-    ring = RowRing(int(starts[-1]), segment.columns, segment.views)
+    ring = RowStore(int(starts[-1]), views=segment.views)
     ring.write(0, segment.columns)
     for start, item in zip(starts, items, strict=False):
         rows = ring.gather(start + np.arange(len(item)))

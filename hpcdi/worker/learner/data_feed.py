@@ -26,12 +26,13 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.rows import RowRing, transitions
+from hpcdi.store.rows import RowStore, transitions
 from hpcdi.store.shards import read_block, read_shard
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
 _WAIT_S = 0.02
+_BATCHES_AHEAD = 16  # whose memory is used again
 _AHEAD_S = 0.5
 """So much computing may wait ready."""
 
@@ -134,7 +135,7 @@ class DataFeed:
     ) -> None:
         self.stage = HostStage()
         self._layout, self._send, self.order = layout, send, order
-        self._ring: RowRing | None = None
+        self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
         self._feedback = _Feedback()
@@ -156,7 +157,9 @@ class DataFeed:
         try:
             columns = read_shard(self._layout, order.shard)
             if self._ring is None:
-                self._ring = RowRing(order.ring_rows, columns, order.shard.views)
+                self._ring = RowStore(
+                    order.ring_rows, views=order.shard.views, batches_ahead=_BATCHES_AHEAD
+                )
             self._ring.write(order.first_row, columns)
         except (StoreError, BufferContractError) as problem:
             error = str(problem)

@@ -1,11 +1,11 @@
-"""A sweep: one experiment with several settings, each a run of its own; its folder and manifest.
+"""The folder and manifest of a sweep: one experiment with several settings, a run each.
 
 ::
 
     runs/<exp_name>/sweeps/<time>/
       sweep.json             manifest: index -> overrides, run folder, job, state
       experiments/003.yaml   the compiled experiment of each run
-      output/003.out         what it printed; of a Slurm job 12: slurm-12_3.out
+      output/003.out         its output; of Slurm job 12: slurm-12_3.out
       submit/job.sbatch      the script of the array job, on Slurm
       003/                   its run folder
 """
@@ -30,7 +30,7 @@ from hpcdi.launch.slurm_queue import QueueJob
 from hpcdi.store.atomic import read_json, write_json, write_text
 
 WAITING = "waiting"
-"""State of a run that nobody has started yet."""
+"""State of a run that has not been started yet."""
 _FORMAT = 1
 _MOST = 10_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -42,10 +42,10 @@ class Element:
     """One run of a sweep.
 
     Attributes:
-        index: its place, from 0; an array job's task number.
-        overrides: what makes it this one: ``key=value`` of each key that has several values.
-        job: number of its Slurm job; empty: it has none.
-        state: as of the last look: `WAITING`, or a state of `RunStatus`.
+        index: from 0; index of the array job.
+        overrides: ``key=value`` of each key that has several values.
+        job: Slurm job id; empty: it has none.
+        state: at the last `look`: `WAITING`, or a state of `RunStatus`.
     """
 
     index: int
@@ -56,15 +56,15 @@ class Element:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All of a sweep; its manifest's content.
+    """A sweep: the content of its manifest.
 
     Attributes:
         root: its folder.
-        exp_name: the experiment's.
-        elements: its runs, by index.
-        ranks: of each run; 0: it is one process (`hpcdi serial`).
-        parallel: how many run at a time; 0: as many as there is room for.
-        started: when it was made, and the command line.
+        exp_name: of the experiment.
+        elements: runs by index.
+        ranks: of each run; 0: one process (`hpcdi serial`).
+        parallel: runs at a time; 0: no limit.
+        started: time and command line of its start.
     """
 
     root: Path
@@ -76,23 +76,23 @@ class Sweep:
 
     @property
     def manifest(self) -> Path:
-        """The file that it is kept in."""
+        """Path of the manifest."""
         return self.root / "sweep.json"
 
     def name_of(self, index: int) -> str:
-        """Name of a run's folder."""
+        """Returns the name of a run's folder."""
         return f"{index:03d}"
 
     def run_dir(self, index: int) -> Path:
-        """A run's folder."""
+        """Returns a run's folder."""
         return self.root / self.name_of(index)
 
     def experiment(self, index: int) -> Path:
-        """A run's compiled experiment."""
+        """Returns the path of a run's compiled experiment."""
         return self.root / "experiments" / f"{self.name_of(index)}.yaml"
 
     def output(self, index: int) -> Path:
-        """What a run printed, where this machine ran it."""
+        """Returns the path of a run's output, if this machine ran it."""
         return self.root / "output" / f"{self.name_of(index)}.out"
 
     def save(self) -> None:
@@ -105,13 +105,13 @@ class Sweep:
         write_json(self.manifest, held)
 
     def with_jobs(self, jobs: dict[int, str]) -> Sweep:
-        """The same, where some runs have a new job."""
+        """Returns the sweep with new jobs of some runs."""
         changed = [replace(e, job=jobs.get(e.index, e.job)) for e in self.elements]
         return replace(self, elements=tuple(changed))
 
 
 def values_of(text: str) -> list[str]:
-    """Values of a key: ``a,b,c``; ``0..4`` is 0 to 4; ``[64,64],[128]`` are two lists.
+    """Returns the values of a key: ``a,b,c``; ``0..4`` is 0 to 4; ``[64,64],[128]`` are two lists.
 
     Raises:
         LaunchError: a range runs backwards, or a value is empty.
@@ -139,13 +139,13 @@ def values_of(text: str) -> list[str]:
 
 
 def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Settings that all runs share, and those of each run; the last key changes fastest.
+    """Returns the settings that all runs share, and those of each; the last key changes fastest.
 
     Args:
         settings: ``key=value`` or ``key=value,value``.
 
     Raises:
-        LaunchError: a setting is none, no key has several values, or there are too many runs.
+        LaunchError: a setting is malformed, no key has several values, or there are too many runs.
     """
     shared, axes = [], []
     for text in settings:
@@ -170,12 +170,12 @@ def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
 def make(
     config: str, settings: Sequence[str], ranks: int | None, parallel: int, *, serial: bool
 ) -> tuple[Sweep, list[dict[str, Any]]]:
-    """Compile all runs of a sweep that has no folder yet; gives it, and their experiments.
+    """Compile all runs of a sweep that has no folder yet; returns it, and their experiments.
 
     Args:
         config: the YAML file.
         settings: see `grid`.
-        ranks: of each run; None: as many as it asks for.
+        ranks: of each run; None: as many as the experiment needs.
         parallel: see `Sweep`.
         serial: each run is one process.
 
@@ -190,7 +190,7 @@ def make(
     load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
     experiments, worlds = [], set()
     for overrides in several:
-        # a run that was stopped or has failed is gone on with, whoever starts it again
+        # a run that was stopped or has failed is resumed, however it is started again
         given = ["system.auto_resume=true", *shared, *overrides]
         compiled = load(config, given)
         experiments.append(compiled.to_mapping())
@@ -200,7 +200,7 @@ def make(
         worlds.add(needed)
     if len(worlds) > 1 and not serial:
         raise LaunchError(
-            f"these runs need different numbers of ranks ({sorted(worlds)}): name one by -n, or "
+            f"these runs need different numbers of ranks ({sorted(worlds)}): choose one by -n, or "
             "make a sweep for each"
         )
     elements = tuple(Element(i, overrides) for i, overrides in enumerate(several))
@@ -226,7 +226,7 @@ def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
 
 
 def read(root: Path) -> Sweep:
-    """The sweep of a folder.
+    """Returns the sweep of a folder.
 
     Raises:
         LaunchError: it holds none.
@@ -245,9 +245,9 @@ def read(root: Path) -> Sweep:
 
 
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
-    """The sweep with the present state of each run, and how each stands; None: not begun.
+    """Returns the sweep with the present state of each run, and each run's status; None: not begun.
 
-    The manifest is written anew where it says something else.
+    The manifest is rewritten if a state has changed.
     """
     found: list[RunStatus | None] = []
     elements = []
@@ -266,12 +266,12 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
 
 
 def to_start(sweep: Sweep) -> list[int]:
-    """Runs that are neither done nor on their way."""
+    """Returns the runs that are neither done nor pending nor running."""
     return [element.index for element in sweep.elements if element.state not in GOES_WELL]
 
 
 def _state_of(status: RunStatus | None, job_id: str, job: QueueJob | None) -> str:
-    """State of a run, which may have been submitted again since it ended."""
+    """Returns the state of a run, which may have been submitted again since it ended."""
     if status is None:
         if job is None:
             return "pending" if job_id else WAITING

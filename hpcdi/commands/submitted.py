@@ -1,4 +1,7 @@
-"""What runs inside of a submitted job: submitit calls these by name, with a path."""
+"""The inside of a submitted job: submitit calls these functions by name, with a path.
+
+It imports little: every start of a job begins with it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from hpcdi.commands.submit.batch_script import EXPERIMENT_FILE
+from hpcdi.commands.batch_script import EXPERIMENT_FILE
 from hpcdi.errors import EXIT_DONE, HpcdiError
 from hpcdi.store.layout import RunLayout
 
-_HANDED_ON = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+_FORWARDED = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
 
 
 class JobFailedError(HpcdiError):
@@ -22,44 +25,44 @@ class JobFailedError(HpcdiError):
 
 
 def run_script(path: str) -> int:
-    """Run a batch script where Slurm has started this process; gives its exit code, 0.
+    """Run a batch script in the process that Slurm has started; returns its exit code, 0.
 
     Raises:
         JobFailedError: it is another one.
     """
-    return _see_through(["bash", path])
+    return _run(["bash", path])
 
 
-def run_here(run_dir: str, ranks: int, way: str) -> int:
-    """Train with so many ranks on this host; gives the exit code, 0.
+def run_here(run_dir: str, ranks: int, option: str) -> int:
+    """Train on this host; returns the exit code, 0.
 
     Args:
         run_dir: the run folder.
-        ranks: how many.
-        way: "--run-dir" or "--resume".
+        ranks: number of ranks.
+        option: "--run-dir" or "--resume".
 
     Raises:
         JobFailedError: it is another one.
     """
     experiment = str(RunLayout(Path(run_dir)).submit_dir / EXPERIMENT_FILE)
     command = [sys.executable, "-m", "hpcdi", "train", experiment, "-n", str(ranks)]
-    return _see_through([*command, way, run_dir])
+    return _run([*command, option, run_dir])
 
 
-def _see_through(command: list[str]) -> int:
+def _run(command: list[str]) -> int:
     """Run a command that gets the signals of this process."""
     process = subprocess.Popen(command)  # noqa: S603 (our own command line)
-    for number in _HANDED_ON:  # in place of submitit's own, which would end this process
-        signal.signal(number, _to(process))
+    for number in _FORWARDED:  # in place of submitit's own handlers, which would end this process
+        signal.signal(number, _forward_to(process))
     code = process.wait()
     if code != EXIT_DONE:
         raise JobFailedError(f"{' '.join(command)}: exit code {code}")
     return code
 
 
-def _to(process: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
-    def hand_on(number: int, _frame: FrameType | None) -> None:
+def _forward_to(process: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
+    def forward(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
 
-    return hand_on
+    return forward

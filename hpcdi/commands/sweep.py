@@ -1,0 +1,423 @@
+"""`hpcdi sweep`: several settings of one experiment, each a run of its own.
+
+A sweep is started here as an array job of Slurm, whose task n is run n, or as child processes on
+this machine; `resume` starts again what is not done, `status` prints a table. Its folder and
+manifest: `sweep_folder`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcdi.commands.batch_script import BatchJob, script_text
+from hpcdi.commands.options import at_least, make_parser, print_lines
+from hpcdi.commands.run_status import GOES_WELL, RunStatus
+from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
+from hpcdi.commands.sweep_folder import WAITING, Sweep, keep, look, make, read, to_start
+from hpcdi.config.load import compile_config, load
+from hpcdi.config.slurm import SlurmConfig
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.run_folder import short
+from hpcdi.store.atomic import write_text
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.metrics import human_count, human_return, human_time
+
+HELP = """\
+Run one experiment with several settings, each combination as a run of its own:
+
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..4                            five seeds
+  hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-3,3e-4 seed=0..2 --dry-run
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --array-parallelism 4      four at a time
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local --jobs 2           on this machine
+  hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
+  hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done
+
+On a Slurm cluster it submits one array job; with --local it runs them here and waits. Key=a,b,c
+and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key changes
+fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job and
+state; every run folder is an ordinary one, for `hpcdi status`, `eval`, `inspect`.
+"""
+EXIT_CODES = """\
+exit codes: 0 submitted, with --local: all runs are done; 1 some have failed, also of `status`;
+2 wrong configuration or command; 130 Ctrl-C, 143 SIGTERM
+"""
+
+
+_LOOK_S = 0.1
+_SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+_SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    words = {"status": _status, "resume": _resume}
+    if arguments and arguments[0] in words:
+        return words[arguments[0]](arguments[1:])
+    return _start(arguments)
+
+
+def _start(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep", HELP, EXIT_CODES)
+    parser.add_argument("config", metavar="CONFIG", help="YAML file, or: status, resume")
+    parser.add_argument(
+        "setting",
+        nargs="*",
+        default=[],
+        metavar="key=a,b,c",
+        help="settings, of one or more values",
+    )
+    parser.add_argument(
+        "--sweep-dir", metavar="DIR", help="its folder (default: runs/<exp_name>/sweeps/<time>)"
+    )
+    parser.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="ranks of each run")
+    parser.add_argument(
+        "--serial", action="store_true", help="each run is one process, as of `hpcdi serial`"
+    )
+    _add_where(parser)
+    add_resources(parser)
+    given = parser.parse_intermixed_args(arguments)
+    if given.sweep_dir is not None:
+        run_folder.check_free(Path(given.sweep_dir))
+    settings = [*given.setting, *settings_of(given)]
+    made, experiments = make(
+        given.config, settings, given.ranks, given.array_parallelism, serial=given.serial
+    )
+    slurm = compile_config(experiments[0]).config.slurm
+    if not given.local and not given.dry_run:
+        check(made, slurm)  # before there is a folder
+    if given.dry_run:
+        return _tell(made, range(len(made.elements)), slurm if not given.local else None)
+    root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
+    made = dataclasses.replace(made, root=root)
+    keep(made, experiments)
+    print_lines([f"{len(made.elements)} runs in {short(root)}"])
+    return _run(made, range(len(made.elements)), given)
+
+
+def _resume(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep resume", HELP, EXIT_CODES)
+    parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
+    parser.add_argument(
+        "--index", type=int, action="append", default=[], metavar="I",
+        help="only this run; may be said several times (default: all that are not done)",
+    )  # fmt: skip
+    _add_where(parser)
+    given = parser.parse_args(arguments)
+    found, _ = look(read(Path(given.folder)))
+    if given.array_parallelism:
+        found = dataclasses.replace(found, parallel=given.array_parallelism)
+    left = to_start(found)
+    unknown = sorted(set(given.index) - set(left))
+    if unknown:
+        raise LaunchError(
+            f"runs {unknown} are done, on their way, or none of this sweep; `hpcdi sweep status "
+            f"{short(found.root)}` shows which"
+        )
+    chosen = sorted(given.index) or left
+    if not chosen:
+        print_lines(["nothing to start: every run is done, or on its way"])
+        return EXIT_DONE
+    if given.dry_run:
+        return _tell(found, chosen, None if given.local else resources_of(found))
+    return _run(found, chosen, given)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep status", HELP, EXIT_CODES)
+    parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--csv", action="store_true", help="print it as CSV, with all columns")
+    shape.add_argument("--json", action="store_true", help="print it as a list of JSON objects")
+    given = parser.parse_args(arguments)
+    found, statuses = look(read(Path(given.folder)))
+    rows = rows_of(found, statuses)
+    if given.csv:
+        sys.stdout.write(csv_of(rows))
+    elif given.json:
+        print_lines([json.dumps(rows, indent=2)])
+    else:
+        left = to_start(found)
+        again = [f"  next         hpcdi sweep resume {short(found.root)}"] if left else []
+        print_lines([*table_of(found, rows), *again])
+    fine = (*GOES_WELL, WAITING)
+    return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
+
+
+def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
+    if given.local:
+        return LocalRuns(made, indices, given.jobs).run()
+    submitted = submit(made, indices)
+    number = submitted.elements[indices[0]].job.partition("_")[0]
+    root = short(made.root)
+    print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
+    return EXIT_DONE
+
+
+def _tell(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int:
+    """What would be started: commands on this host, or a job of Slurm."""
+    for index in indices:
+        overrides = " ".join(made.elements[index].overrides)
+        what = f": {shlex.join(command_of(made, index))}" if slurm is None else ""
+        print_lines([f"run {index} ({overrides}){what}"])
+    if slurm is not None:
+        tasks = array_of(indices, made.parallel)
+        text = script_text(array_job(made, slurm))
+        print_lines(["", f"sbatch --array={tasks} {made.root}/submit/job.sbatch", "", text])
+    return EXIT_DONE
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--array-parallelism", type=at_least(1), default=0, metavar="N",
+        help="run at most N at a time (default: as many as the queue lets)",
+    )  # fmt: skip
+    parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=1, metavar="N", help="with --local: N at a time (1)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be started")
+
+
+# ----------------------------------------------------------------------------------------- on Slurm
+
+
+def array_job(sweep: Sweep, slurm: SlurmConfig) -> BatchJob:
+    """Returns a sweep as an array job, with the resources of each run."""
+    return BatchJob(
+        f"hpcdi-{sweep.exp_name}", sweep.root.absolute(), resolved(slurm, sweep.ranks),
+        sys.executable, array=array_of(range(len(sweep.elements)), sweep.parallel),
+    )  # fmt: skip
+
+
+def resources_of(sweep: Sweep) -> SlurmConfig:
+    """Returns the resources of each run of a sweep on disk."""
+    return load(sweep.experiment(0)).config.slurm
+
+
+def array_of(indices: Sequence[int], parallel: int) -> str:
+    """Returns indices as ``sbatch --array`` takes them: ``0-3,7%2``."""
+    parts: list[list[int]] = []
+    for index in sorted(indices):
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    ranges = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts]
+    return ",".join(ranges) + (f"%{parallel}" if parallel else "")
+
+
+def check(sweep: Sweep, slurm: SlurmConfig) -> None:
+    """See that Slurm accepts it.
+
+    Raises:
+        LaunchError: it does not; or the runs are of one process each.
+    """
+    if not sweep.ranks:
+        raise LaunchError("--serial goes with --local: a job of a cluster has several ranks")
+    check_job(array_job(sweep, slurm))
+
+
+def submit(sweep: Sweep, indices: Sequence[int]) -> Sweep:
+    """Submit some runs of a sweep as one array job; returns the sweep with their job ids.
+
+    Raises:
+        LaunchError: Slurm refuses it, or the folder cannot be written.
+    """
+    job = array_job(sweep, resources_of(sweep))
+    try:
+        write_text(job.script, script_text(job))
+    except OSError as error:
+        raise LaunchError(f"{job.script} cannot be written: {error.strerror or error}") from error
+    array = f"--array={array_of(indices, sweep.parallel)}"
+    number = ask_slurm(["sbatch", "--parsable", array, str(job.script)]).strip().split(";")[0]
+    submitted = sweep.with_jobs({index: f"{number}_{index}" for index in indices})
+    submitted.save()
+    return submitted
+
+
+# ---------------------------------------------------------------------------------- on this machine
+
+
+def command_of(sweep: Sweep, index: int) -> list[str]:
+    """Returns the command that starts a run of a sweep, or resumes it."""
+    what, ranks = ("train", ["-n", str(sweep.ranks)]) if sweep.ranks else ("serial", [])
+    return [
+        sys.executable, "-m", "hpcdi", what, str(sweep.experiment(index)),
+        "--run-dir", str(sweep.run_dir(index)), *ranks,
+    ]  # fmt: skip
+
+
+class LocalRuns:
+    """Runs of a sweep as child processes.
+
+    Args:
+        sweep: which sweep.
+        indices: which of its runs, in order.
+        jobs: how many at a time.
+    """
+
+    def __init__(self, sweep: Sweep, indices: Sequence[int], jobs: int) -> None:
+        self._sweep, self._jobs = sweep, jobs
+        self._waiting = deque(indices)
+        self._running: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self._asked: int | None = None
+
+    def run(self) -> int:
+        """Run them; returns the exit code: 0 if all runs of the sweep are done."""
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            while self._running or (self._waiting and self._asked is None):
+                while self._waiting and len(self._running) < self._jobs and self._asked is None:
+                    self._start(self._waiting.popleft())
+                wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
+                self._collect()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for process, _ in self._running.values():
+                process.kill()
+                process.wait()
+        sweep, _ = look(self._sweep)
+        left = to_start(sweep)
+        if left:
+            names = ", ".join(map(str, left))
+            sys.stderr.write(
+                f"hpcdi sweep: runs {names} are not done; start these again by\n"
+                f"  hpcdi sweep resume {short(sweep.root)}\n"
+            )
+        if self._asked is not None:
+            return _SIGNALS[signal.Signals(self._asked)]
+        return EXIT_FAILED if left else EXIT_DONE
+
+    def _start(self, index: int) -> None:
+        path = self._sweep.output(index)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603 (our own command line)
+                command_of(self._sweep, index), stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, process_group=0,
+            )  # fmt: skip
+        self._running[index] = process, time.monotonic()
+        self._say(index, f"started; it prints to {short(path)}")
+
+    def _collect(self) -> None:
+        """Report the runs that have ended."""
+        for index, (process, began) in list(self._running.items()):
+            if process.poll() is None:
+                continue
+            del self._running[index]
+            lasted = human_time(time.monotonic() - began)
+            sweep, found = look(self._sweep)
+            status, self._sweep = found[index], sweep
+            why = f": {status.why}" if status is not None and status.why else ""
+            state = status.state if status is not None else "it has not begun"
+            self._say(index, f"{state} after {lasted} (exit code {process.returncode}){why}")
+
+    def _say(self, index: int, text: str) -> None:
+        overrides = " ".join(self._sweep.elements[index].overrides)
+        sys.stdout.write(f"run {index} ({overrides}) {text}\n")
+        sys.stdout.flush()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Passes the signal on to the runs; a second one ends them at once."""
+        self._asked = number
+        for process, _ in self._running.values():
+            process.send_signal(number)
+
+
+# ---------------------------------------------------------------------------------------- the table
+
+
+def rows_of(sweep: Sweep, found: Sequence[RunStatus | None]) -> list[dict[str, Any]]:
+    """Returns each run as plain data: its settings, state, progress, results."""
+    rows = []
+    for element, status in zip(sweep.elements, found, strict=True):
+        settings = dict(text.split("=", 1) for text in element.overrides)
+        row = {"index": element.index, **settings, "state": element.state, "job": element.job}
+        rows.append({**row, **(_results(status) if status is not None else {})})
+    return rows
+
+
+def _results(status: RunStatus) -> dict[str, Any]:
+    progress = status.progress
+    row: dict[str, Any] = {"reason": status.why, "run": str(status.layout.root)}
+    row["restarts"] = int(status.facts.get("restarts", 0))
+    if progress:
+        row["env_steps"], row["train_iter"] = progress["env_steps"], progress["train_iter"]
+        row["elapsed_s"] = round(progress["written_at"] - progress["started_at"], 1)
+    for name, key in (("best", "best_evaluation"), ("last", "evaluation")):
+        evaluation = progress.get(key)
+        if evaluation:
+            row[name], row[f"{name}_std"] = evaluation["mean"], evaluation["std"]
+            row[f"{name}_env_steps"] = evaluation["env_steps"]
+    return row
+
+
+def csv_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the rows as CSV, with a header."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the rows as a table for people."""
+    keys = [text.partition("=")[0] for text in sweep.elements[0].overrides]
+    is_shown = {name: any(row.get(name) not in (None, "") for row in rows) for name in _SHOWN}
+    names = ["index", *keys, *(name for name in _SHOWN if is_shown[name])]
+    cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
+    lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(r, widths, strict=True)) for r in cells]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
+    return [title, *(line.rstrip() for line in lines), *_over_seeds(rows, keys)]
+
+
+def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Means of the best evaluations of runs that differ in their seed alone."""
+    if "seed" not in keys:
+        return []
+    others = [key for key in keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row.get("best") is not None and row["state"] == "done":
+            groups.setdefault(tuple(row[key] for key in others), []).append(row["best"])
+    lines = []
+    for values, best in groups.items():
+        if len(best) > 1:
+            what = " ".join(f"{k}={v}" for k, v in zip(others, values, strict=True))
+            mean, std = human_return(statistics.fmean(best)), human_return(statistics.stdev(best))
+            lines.append(f"  {len(best)} seeds{f' of {what}' if what else ''}: {mean} ± {std}")
+    return lines
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if name in ("env_steps", "train_iter"):
+        return human_count(value)
+    if name in ("best", "last"):
+        return human_return(value)
+    return human_time(value) if name == "elapsed_s" else str(value)
