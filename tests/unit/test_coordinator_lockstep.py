@@ -260,7 +260,7 @@ def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> 
 
 
 def test_without_it_the_scheduler_is_the_usual_one() -> None:
-    from hpcdi.worker.coordinator.coordinator import scheduler_of
+    from hpcdi.worker.coordinator.lockstep import scheduler_type
 
     config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
-    assert scheduler_of(config, 3) is Scheduler
+    assert scheduler_type(config, 3) is Scheduler

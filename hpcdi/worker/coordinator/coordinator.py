@@ -1,4 +1,8 @@
-"""The coordinator: carries out what the scheduler decides."""
+"""The coordinator: the loop that carries out the scheduler's decisions, and the seeds' callbacks.
+
+The callbacks (`deal_with_*`) are a façade: they translate to messages for the scheduler, or ask
+`ItemBuffers`. The modules beneath know neither them nor buffers by name.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,22 +34,20 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
+from hpcdi.worker.coordinator.lockstep import scheduler_type
 from hpcdi.worker.coordinator.replay import create_replay
-from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
+from hpcdi.worker.coordinator.scheduler import Outcome
 from hpcdi.worker.coordinator.snapshots import Resumed
 from hpcdi.worker.coordinator.view import RunView
 from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
-_OWN_END_S = 15.0
-"""A rank that hangs ends itself; rank 0 ends the run only where that fails."""
 _SENT_S = 0.5
-"""Where this rank ends without MPI_Finalize, what MPI has taken may be on its way still."""
+"""Seconds for messages that MPI has taken to arrive, where the rank ends without MPI_Finalize."""
 
 
 class TaskState:
-    """When a task was begun.
+    """A task of a caller, and when it was begun.
 
     Args:
         task_id: its name.
@@ -118,14 +119,14 @@ class ItemBuffers:
 
 
 class Coordinator(Closing, Configurable):
-    """Rank 0: messages to the scheduler, its orders to the ranks.
+    """Rank 0: hands messages to the scheduler, and sends its orders.
 
     Args:
         cfg: an `ExperimentConfig`, or the seeds' mapping with ``main`` and ``system``.
         link: to the workers; by default a world of its own, for use as a library.
         layout: the run folder; without one nothing is written.
         workers: ranks that take part; by default all others of the link's world.
-        stop_request: gives, once, what a signal asked for.
+        stop_request: returns, once, the message that a signal asked for.
         is_terminal: whether a person watches the progress line.
     """
 
@@ -149,11 +150,12 @@ class Coordinator(Closing, Configurable):
         replay = create_replay(config, self._view.curves, len(ranks))
         self._items = ItemBuffers(replay.make_buffer)
         faults = FaultPolicy.of(config, is_possible=self._link.ranks_may_die)
-        self._scheduler = scheduler_of(config, len(ranks))(
+        learners = config.policy.learn.learner.learner_num
+        self._scheduler = scheduler_type(config, len(ranks))(
             create_parallel_commander(config),
             replay,
             self._view.snapshot_clock(config.system.snapshot_s),
-            Workers(ranks, config.policy.learn.learner.learner_num, faults, timeouts(config)),
+            Workers(ranks, learners, faults, Timeouts.of(config)),
             self._view.observe,
         )
         collector = config.policy.collect.collector
@@ -167,7 +169,7 @@ class Coordinator(Closing, Configurable):
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> Outcome:
-        """The loop, until the run is over."""
+        """Run the loop until the run is over."""
         scheduler, link, meter = self._scheduler, self._link, self._view.meter
         self._view.keep_beginning(self.state_dict, scheduler)
         while not scheduler.finished:
@@ -181,8 +183,9 @@ class Coordinator(Closing, Configurable):
                     self._orders += scheduler.handle(request, link.rank, time.monotonic())
                 self._orders += scheduler.tick(time.monotonic())
                 self._send_orders()
+                needed, freed = self._items.take_needed(), self._items.take_freed()
             meter.mark("schedule")
-            self._view.look(scheduler, self._items.take_needed(), self._items.take_freed())
+            self._view.look(scheduler, needed, freed)
             meter.mark("show")
         self._flush()
         self._view.finish_snapshots(scheduler)
@@ -191,10 +194,10 @@ class Coordinator(Closing, Configurable):
     def start(self) -> None:
         """Run the loop in a thread; under MPI, call `run` on the main thread instead."""
         if self._thread is None:
-            self._thread = BackgroundThread(self._run_aside, "coordinator")
+            self._thread = BackgroundThread(self._run_in_thread, "coordinator")
 
     def close(self) -> None:
-        """End the run, if it is on, and close what is open; again: nothing."""
+        """End the run, if it is on, and close what is open. Idempotent."""
         with self._lock:
             self._orders += self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic())
         if self._thread is not None:
@@ -217,7 +220,7 @@ class Coordinator(Closing, Configurable):
 
     @property
     def lost(self) -> dict[int, str]:
-        """Ranks that have died and that the run has gone on without, and their roles."""
+        """Role of each rank that has died while the run went on."""
         return self._scheduler.workers.lost
 
     def summary(self) -> list[str]:
@@ -242,7 +245,7 @@ class Coordinator(Closing, Configurable):
             }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a `state_dict`, except for what learners must have read again first."""
+        """Restore a `state_dict`, except for blocks that learners must read again first."""
         with self._lock:
             self._scheduler.commander.load_state_dict(state_dict["commander"])
             for name, value in state_dict["counters"].items():
@@ -255,11 +258,11 @@ class Coordinator(Closing, Configurable):
                 self._tasks[task_id].start_time = start_time
 
     def snapshot_s(self) -> float:
-        """Seconds that the last snapshot took until it was whole."""
+        """Seconds until the last snapshot was whole."""
         return self._view.snapshot_s
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot of the run, before the loop begins."""
+        """Resume from a snapshot of the run, before the loop begins."""
         self.load_state_dict(resumed.state)
         counters, scheduler = self._scheduler.counters, self._scheduler
         counters.train_iter = int(resumed.facts["train_iter"])
@@ -274,7 +277,7 @@ class Coordinator(Closing, Configurable):
     def deal_with_collector_send_data(
         self, task_id: str, buffer_id: str, data_id: str, data: Mapping[str, Any]
     ) -> None:
-        """Put one item's metadata into the replay buffer."""
+        """Add one item's metadata to a buffer."""
         self._tasks.setdefault(task_id, TaskState(task_id))
         with self._lock:
             self._items.push(buffer_id, data_id, data)
@@ -282,7 +285,7 @@ class Coordinator(Closing, Configurable):
     def deal_with_collector_finish_task(
         self, task_id: str, finished_task: Mapping[str, Any]
     ) -> None:
-        """Take the result of a collect or evaluation task."""
+        """Hand over the result of a collect or evaluation task."""
         self._tasks.pop(task_id, None)
         returns = finished_task.get("reward_raw", [])
         lengths = [finished_task.get("avg_step_per_episode", 0)] * len(returns)
@@ -301,7 +304,7 @@ class Coordinator(Closing, Configurable):
     def deal_with_learner_get_data(
         self, task_id: str, buffer_id: str, batch_size: int, cur_learner_iter: int
     ) -> list[dict[str, Any]] | None:
-        """Draw items' metadata; None where there are not enough."""
+        """Draw items' metadata; None where there are too few."""
         self._tasks.setdefault(task_id, TaskState(task_id))
         with self._lock:
             return self._items.sample(task_id, buffer_id, batch_size, cur_learner_iter)
@@ -309,36 +312,36 @@ class Coordinator(Closing, Configurable):
     def deal_with_learner_send_info(
         self, task_id: str, buffer_id: str, info: Mapping[str, Any]
     ) -> None:
-        """Take a learner's words: new priorities, and its iteration."""
+        """Hand over a learner's new priorities and its iteration."""
         with self._lock:
             if info.get("priority_info"):
                 self._items.update(buffer_id, info["priority_info"])
         self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
-        """A learner's task has ended: its buffer goes with it."""
+        """End a learner's task, and drop its buffer."""
         self._tasks.pop(task_id, None)
         with self._lock:
             self._items.close(task_id)
         self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
-        """Whether a collector's words mean that its task has ended."""
+        """Whether a collector's data mean that its task has ended."""
         return self._scheduler.commander.judge_collector_finish(task_id, data)
 
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Whether a learner's words mean that its task has ended."""
+        """Whether a learner's info means that its task has ended."""
         return self._scheduler.commander.judge_learner_finish(task_id, info)
 
     def deal_with_increase_collector(self) -> None:
-        """One collector more is wanted; it works if there is one."""
+        """Let one collector more work, if there is one."""
         with self._lock:
             wanted = self._scheduler.collectors_wanted
             if wanted is not None:  # else all there are work
                 self._scheduler.want_collectors(wanted + 1)
 
     def deal_with_decrease_collector(self) -> None:
-        """One collector less is wanted; the last one stays."""
+        """Let one collector less work; the last one stays."""
         with self._lock:
             collectors = self._scheduler.collectors
             wanted = collectors["there"] if collectors["wanted"] is None else collectors["wanted"]
@@ -354,7 +357,7 @@ class Coordinator(Closing, Configurable):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _run_aside(self) -> None:
+    def _run_in_thread(self) -> None:
         self.run()
 
     def _hand_over(self, message: Message) -> None:
@@ -396,30 +399,3 @@ def as_experiment(cfg: Any) -> ExperimentConfig:
     if problems:
         raise ConfigError(problems, source)
     return config
-
-
-def scheduler_of(config: ExperimentConfig, workers: int) -> Callable[..., Scheduler]:
-    """Returns what makes the scheduler from its parts.
-
-    Args:
-        config: the experiment.
-        workers: ranks besides the coordinator.
-    """
-    if not config.system.deterministic:
-        return Scheduler
-    policy = config.policy
-    plan = RoundPlan(
-        workers - policy.learn.learner.learner_num, policy.updates_after,
-        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
-    )  # fmt: skip
-    return partial(LockstepScheduler, plan=plan)
-
-
-def timeouts(config: ExperimentConfig) -> Timeouts:
-    """The scheduler's time-outs."""
-    own = config.system.coordinator
-    return Timeouts(
-        own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
-        own.learner_task_timeout, config.system.survival.worker_timeout_s + _OWN_END_S,
-        config.env.manager.retry_window_s,
-    )  # fmt: skip

@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from hpcdi.comm.messages import (
@@ -27,6 +28,7 @@ from hpcdi.comm.messages import (
     DataDemand,
     Message,
 )
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.types import Lockstep
 from hpcdi.worker.coordinator.scheduler import Outcome, Phase, Scheduler
 from hpcdi.worker.coordinator.workers import Order
@@ -199,3 +201,20 @@ class LockstepScheduler(Scheduler):
 
     def _have_read(self) -> bool:
         return all(part.backlog.is_idle for part in self.replay.partitions.values())
+
+
+def scheduler_type(config: ExperimentConfig, workers: int) -> Callable[..., Scheduler]:
+    """Returns what makes an experiment's scheduler from its parts.
+
+    Args:
+        config: the experiment.
+        workers: ranks besides the coordinator.
+    """
+    if not config.system.deterministic:
+        return Scheduler
+    policy = config.policy
+    plan = RoundPlan(
+        workers - policy.learn.learner.learner_num, policy.updates_after,
+        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
+    )  # fmt: skip
+    return partial(LockstepScheduler, plan=plan)

@@ -29,6 +29,9 @@ from hpcdi.comm.messages import (
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import WorkerSilentError
 
+_OWN_END_S = 15.0
+"""A rank that hangs ends itself; rank 0 ends the run only where that fails."""
+
 Task: TypeAlias = CollectTask | LearnTask
 
 QUIET_S = 60.0
@@ -196,6 +199,16 @@ class Timeouts:
     learner_task_s: float = 600.0
     silence_s: float = float("inf")
     rest_s: float = 300.0
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> Timeouts:
+        """Of an experiment."""
+        own = config.system.coordinator
+        return cls(
+            own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
+            own.learner_task_timeout, config.system.survival.worker_timeout_s + _OWN_END_S,
+            config.env.manager.retry_window_s,
+        )  # fmt: skip
 
 
 @dataclass
