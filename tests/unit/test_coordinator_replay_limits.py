@@ -171,12 +171,12 @@ def test_settings_that_a_run_over_ranks_cannot_follow(setting: Any, words: str) 
 def test_frames_that_are_stored_once_do_not_concern_the_index() -> None:
     """It holds row numbers; shards and learners' rings hold the frames."""
     mapping = experiment(replay_buffer_size=400, frames=["observation"])
-    desk = desk_of(compile_config(mapping, "test").config)
-    desk.open(1)
-    desk.assign(block(1, [8]))
-    desk.admit(1, admitted(1))
-    desk.partitions[1].demand(demand(1, 4, train_iter=0))
-    assert serve(desk.partitions[1]) is not None
+    replay = create_replay(compile_config(mapping, "test").config)
+    replay.open(1)
+    replay.assign(block(1, [8]))
+    replay.admit(1, admitted(1))
+    replay.partitions[1].demand(demand(1, 4, train_iter=0))
+    assert serve(replay.partitions[1]) is not None
 
 
 # ----------------------------------------------------------------------------------------- reports
