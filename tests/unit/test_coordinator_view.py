@@ -18,7 +18,8 @@ from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
-from hpcdi.utils.log import TensorBoardWriter, close_log, open_log
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.log import close_log, open_log
 from hpcdi.utils.progress import StatusLine
 from hpcdi.worker.coordinator.scheduler import Outcome
 from hpcdi.worker.coordinator.view import Evaluation, RunRecord, RunView, status_of, summary

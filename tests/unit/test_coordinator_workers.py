@@ -224,7 +224,7 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
     workers[1].hear("Heartbeat", 10.0)
     workers[2].hear("Heartbeat", 500.0)
     workers.check(10.0 + SILENCE_S)
-    with pytest.raises(WorkerSilentError, match=r"rank 1 .* last heard from it: Heartbeat"):
+    with pytest.raises(WorkerSilentError, match=r"rank 1 .* its last message: Heartbeat"):
         workers.check(11.0 + SILENCE_S)
 
 
@@ -232,7 +232,7 @@ def test_a_message_from_before_the_task_does_not_count() -> None:
     workers = table(collectors=1)
     workers[1].hear("WorkerReady", 3.0)
     workers.start_collector(collect("a"), 5.0)
-    with pytest.raises(WorkerSilentError, match="last heard from it: nothing") as caught:
+    with pytest.raises(WorkerSilentError, match="its last message: nothing") as caught:
         workers.check(6.0 + SILENCE_S)
     assert caught.value.waited_s == 1.0 + SILENCE_S
 

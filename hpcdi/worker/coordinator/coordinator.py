@@ -24,10 +24,9 @@ from hpcdi.comm.messages import (
     Message,
     TakeSnapshot,
 )
-from hpcdi.config.check import check_over_ranks
 from hpcdi.config.compat import Configurable
 from hpcdi.config.load import compile_config
-from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig
+from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing

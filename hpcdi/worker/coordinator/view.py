@@ -34,7 +34,8 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
 from hpcdi.store.status import StatusFile
-from hpcdi.utils.log import LOGGER, TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
     Distribution,
     Rate,
