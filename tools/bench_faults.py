@@ -36,7 +36,7 @@ from hpcdi.errors import StoreError
 from hpcdi.launch.resume import newest_snapshot
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.worker.coordinator.resume import resume_from
+from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4]}

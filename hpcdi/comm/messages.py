@@ -2,7 +2,7 @@
 
 Who sends which::
 
-    collector ──► coordinator   WorkerReady BlockReady ItemReady CollectProgress CollectResult
+    collector ──► coordinator   WorkerReady BlockReady CollectProgress CollectResult
                                 TaskReturned
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart
@@ -60,16 +60,6 @@ class BlockReady(Message):
     items: Array  # [items] of `ITEM_DTYPE`
     tail_rows: int
     sealed_at: float  # seconds since the epoch
-
-
-@dataclass(frozen=True)
-class ItemReady(Message):
-    """One item's metadata, for callers that push items one by one."""
-
-    task_id: str
-    buffer_id: str
-    data_id: str
-    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hpcdi.errors import ConfigError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
-from hpcdi.worker.coordinator.snapshot_keeper import STATE_KIND, STATE_VERSION
+from hpcdi.worker.coordinator.snapshots import STATE_KIND, STATE_VERSION
 
 
 def as_mapping(commander: str = "naive", **settings: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from hpcdi.errors import WorkerSilentError
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator import coordinator as module
-from hpcdi.worker.coordinator.lifecycle import Outcome
+from hpcdi.worker.coordinator.scheduler import Outcome
 
 LIMIT_S = 30.0  # nothing here takes long
 

@@ -87,7 +87,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             Stop: lambda _rank, _message: self._stop(),
             RankLost: lambda rank, _message: self._lost(rank),
         }
-        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
+        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
         config = context.config
         self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),

@@ -78,7 +78,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
+        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )

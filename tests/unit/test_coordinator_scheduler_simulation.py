@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.replay import make_desk
+from fakes.replay import make_replay
 from fakes.scheduler import EVERY_S, TIMEOUTS, experiment
 from fakes.simulated_workers import COLLECTORS, LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.messages import (
@@ -21,11 +21,10 @@ from hpcdi.comm.messages import (
     Stop,
     StopRequest,
 )
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Order
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.workers import Order, Workers
 
 MAX_ENV_STEP = 400
 
@@ -35,9 +34,8 @@ class World:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_desk(),
-            LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), RANKS,
-            TIMEOUTS,
+            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_replay(),
+            SnapshotClock(math.inf), Workers(RANKS, timeouts=TIMEOUTS),
         )  # fmt: skip
         self.now = 0.0
         self.workers: dict[int, Any] = {rank: SimulatedCollector(rank) for rank in COLLECTORS}
@@ -102,7 +100,7 @@ events = st.lists(
 def check_end(world: World) -> None:
     """Over, with one outcome, and everybody told to stop at most once and to leave once."""
     assert world.scheduler.finished
-    outcome = world.scheduler.life.outcome
+    outcome = world.scheduler.outcome
     assert outcome is not None
     for rank in RANKS:
         kinds = Counter(type(message) for message in world.sent[rank])
@@ -132,7 +130,7 @@ def test_the_simulation_reaches_every_end() -> None:
     ends = Counter[str]()
     for seed in range(12):
         rng, world = np.random.default_rng(seed), World()
-        while world.scheduler.life.is_on and world.now < 500:
+        while world.scheduler.is_on and world.now < 500:
             for rank in RANKS:
                 for _ in range(int(rng.integers(0, 4))):
                     world.step(rank, int(rng.integers(0, 10)))
@@ -140,7 +138,7 @@ def test_the_simulation_reaches_every_end() -> None:
             world.wait(0, int(rng.integers(0, 4)))
         world.finish(set())
         check_end(world)
-        outcome = world.scheduler.life.outcome
+        outcome = world.scheduler.outcome
         assert outcome is not None
         assert outcome.state == "done"
         ends[outcome.reason.split(":")[0]] += 1

@@ -13,7 +13,7 @@ import pytest
 from fakes.collector_channels import FOREVER_S, Counter, Learner, policy_update, values_of
 from fakes.collectors import Port, collector, do, registered_probes
 from fakes.feed_world import World
-from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, piece, serve
+from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, rollout, serve
 from fakes.scheduler import EVERY_S, Run
 from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
@@ -31,15 +31,16 @@ from hpcdi.worker.collector import base_parallel_collector as parallel
 from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.worker.coordinator.assembly import make_desk
-from hpcdi.worker.coordinator.lifecycle import Order
-from hpcdi.worker.coordinator.on_policy import (
+from hpcdi.worker.coordinator.replay import (
     OnPolicyPartition,
+    Partition,
+    ReplayManager,
+    create_replay,
+    item_rows,
     on_policy_buffer,
     staleness_bound,
 )
-from hpcdi.worker.coordinator.partition import Partition, item_rows
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.workers import Order
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
 
@@ -84,9 +85,9 @@ def test_a_batch_is_all_that_all_collecting_ranks_have_given() -> None:
     part = Part()
     part.ask(0)
     assert part.serve(A, B) is None
-    rows = part.give(piece(A, 1, 0))
+    rows = part.give(rollout(A, 1, 0))
     assert part.serve(A, B) is None
-    rows += part.give(piece(B, 1, 0, [1, 4]))
+    rows += part.give(rollout(B, 1, 0, [1, 4]))
     assert part.serve(A, B) == rows == [0, 1, 2, 4, 5, 7, 9, 10, 11, 12]
     assert part.partition.samples_drawn == 10
     assert part.partition.buffer.count() == 0
@@ -95,7 +96,7 @@ def test_a_batch_is_all_that_all_collecting_ranks_have_given() -> None:
 def test_each_item_is_drawn_once() -> None:
     part = Part()
     for version in range(20):
-        rows = part.give(piece(A, version, version)) + part.give(piece(B, version, version))
+        rows = part.give(rollout(A, version, version)) + part.give(rollout(B, version, version))
         assert part.serve(A, B) is None, "nobody asks"
         part.ask(version)
         assert part.serve(A, B) == sorted(rows)
@@ -106,7 +107,7 @@ def test_each_item_is_drawn_once() -> None:
 def test_nothing_goes_while_nobody_collects() -> None:
     part = Part()
     part.ask(0)
-    rows = part.give(piece(A, 1, 0))
+    rows = part.give(rollout(A, 1, 0))
     assert part.serve() is None
     assert part.serve(A) == rows
 
@@ -114,8 +115,8 @@ def test_nothing_goes_while_nobody_collects() -> None:
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_what_an_older_policy_made_is_dropped(bound: int) -> None:
     part = Part(bound)
-    stale = part.give(piece(A, 1, 9 - bound))
-    rows = part.give(piece(A, 2, 10 - bound))
+    stale = part.give(rollout(A, 1, 9 - bound))
+    rows = part.give(rollout(A, 2, 10 - bound))
     part.ask(10)
     assert part.serve(A) == rows
     assert not set(stale) & set(rows)
@@ -124,29 +125,29 @@ def test_what_an_older_policy_made_is_dropped(bound: int) -> None:
 
 def test_a_rank_whose_piece_is_too_old_is_waited_for() -> None:
     part = Part()
-    part.give(piece(A, 1, 4))
-    rows = part.give(piece(B, 1, 5))
+    part.give(rollout(A, 1, 4))
+    rows = part.give(rollout(B, 1, 5))
     part.ask(5)
     assert part.serve(A, B) is None
-    rows += part.give(piece(A, 2, 5))
+    rows += part.give(rollout(A, 2, 5))
     assert part.serve(A, B) == rows
 
 
 def test_nothing_is_drawn_of_stale_pieces_alone() -> None:
     part = Part()
-    part.give(piece(A, 1, 4))
+    part.give(rollout(A, 1, 4))
     part.ask(5)
     assert part.serve(A) is None
-    assert part.partition.blocked == "learner waits for the collectors' pieces"
+    assert part.partition.blocked == "learner waits for the collectors' rollouts"
 
 
 def test_several_pieces_of_a_rank_go_together() -> None:
     """A block that is too large for one, or a piece that was taken for lost."""
     part = Part()
     part.ask(0)
-    rows = part.give(piece(A, 1, 0)) + part.give(piece(A, 2, 0, [5]))
+    rows = part.give(rollout(A, 1, 0)) + part.give(rollout(A, 2, 0, [5]))
     assert part.serve(A, B) is None
-    rows += part.give(piece(B, 1, 0))
+    rows += part.give(rollout(B, 1, 0))
     assert part.serve(A, B) == rows
 
 
@@ -154,24 +155,24 @@ def test_with_a_bound_of_one_each_batch_still_has_a_piece_of_every_rank() -> Non
     """Each rank gives two pieces by a policy; one that has been learnt from counts no more."""
     part = Part(bound=1)
     part.ask(0)
-    first = part.give(piece(A, 1, 0)) + part.give(piece(B, 1, 0))
+    first = part.give(rollout(A, 1, 0)) + part.give(rollout(B, 1, 0))
     assert part.serve(A, B) == first
     part.ask(1)
-    second = part.give(piece(A, 2, 0))
+    second = part.give(rollout(A, 2, 0))
     assert part.serve(A, B) is None
-    second += part.give(piece(B, 2, 0))
+    second += part.give(rollout(B, 2, 0))
     assert part.serve(A, B) == second
     part.ask(2)
-    part.give(piece(A, 3, 0))  # two iterations old
+    part.give(rollout(A, 3, 0))  # two iterations old
     assert part.serve(A, B) is None
-    third = part.give(piece(A, 4, 1)) + part.give(piece(B, 3, 2))
+    third = part.give(rollout(A, 4, 1)) + part.give(rollout(B, 3, 2))
     assert part.serve(A, B) == third
 
 
 def test_a_rank_that_stops_collecting_is_not_waited_for() -> None:
     part = Part()
     part.ask(0)
-    rows = part.give(piece(A, 1, 0))
+    rows = part.give(rollout(A, 1, 0))
     assert part.serve(A, B) is None
     assert part.serve(A) == rows
 
@@ -179,7 +180,7 @@ def test_a_rank_that_stops_collecting_is_not_waited_for() -> None:
 def test_what_a_rank_gave_before_it_stopped_is_learnt_from() -> None:
     part = Part()
     part.ask(0)
-    rows = part.give(piece(B, 1, 0, [1])) + part.give(piece(A, 1, 0))
+    rows = part.give(rollout(B, 1, 0, [1])) + part.give(rollout(A, 1, 0))
     assert part.serve(A) == rows
 
 
@@ -187,10 +188,10 @@ def test_a_late_piece_of_a_rank_that_stopped_is_dropped_or_learnt_from_by_its_ag
     for bound, expected in ((0, False), (1, True)):
         part = Part(bound)
         part.ask(0)
-        part.give(piece(A, 1, 0))
+        part.give(rollout(A, 1, 0))
         assert part.serve(A) is not None
-        late = part.give(piece(B, 1, 0))
-        rows = part.give(piece(A, 2, 1))
+        late = part.give(rollout(B, 1, 0))
+        rows = part.give(rollout(A, 2, 1))
         part.ask(1)
         assert part.serve(A) == (late + rows if expected else rows)
 
@@ -198,24 +199,24 @@ def test_a_late_piece_of_a_rank_that_stopped_is_dropped_or_learnt_from_by_its_ag
 def test_a_lost_block_is_waited_for_until_another_comes() -> None:
     part = Part()
     part.ask(0)
-    rows = part.give(piece(B, 1, 0))
-    part.give(piece(A, 1, 0), error="torn")
+    rows = part.give(rollout(B, 1, 0))
+    part.give(rollout(A, 1, 0), error="torn")
     assert part.serve(A, B) is None
-    rows += part.give(piece(A, 2, 0))
+    rows += part.give(rollout(A, 2, 0))
     assert part.serve(A, B) == rows
 
 
 def test_an_empty_block_is_no_piece() -> None:
     part = Part()
     part.ask(0)
-    part.give(piece(A, 1, 0, []))
+    part.give(rollout(A, 1, 0, []))
     assert part.serve(A) is None
 
 
 def test_a_piece_that_the_learner_has_not_read_is_no_piece_yet() -> None:
     part = Part()
     part.ask(0)
-    ready = piece(A, 1, 0)
+    ready = rollout(A, 1, 0)
     part.partition.offer(ready)
     assert part.serve(A) is None
     part.partition.admit(admitted(ready.block_id))
@@ -226,7 +227,7 @@ def test_shards_that_were_learnt_from_are_freed_when_their_rows_are_needed() -> 
     part = Part()
     freed: list[str] = []
     for number in range(40):
-        part.give(piece(A, number, number, [17]))
+        part.give(rollout(A, number, number, [17]))
         part.ask(number)
         assert part.serve(A) is not None
         freed += part.partition.take_freed()
@@ -249,7 +250,7 @@ def test_the_buffer_has_room_for_all_pieces_under_way(
     given: dict[str, Any], bound: int, size: int
 ) -> None:
     cfg = AdvancedBufferConfig(**{"replay_buffer_size": 10, "min_fill": 700, **given})
-    made = on_policy_buffer(cfg, pieces=2, piece_rows=40)
+    made = on_policy_buffer(cfg, rollouts=2, rollout_rows=40)
     assert (made.max_staleness, made.replay_buffer_size, made.min_fill) == (bound, size, 1)
     assert staleness_bound(cfg) == staleness_bound(made) == bound
 
@@ -261,26 +262,26 @@ def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
         "push_sample_rate_limit": {"min": 3.0, "max": 3.0},
     }
     policy = {"other": {"replay_buffer": {"thruput_controller": control}}}
-    desk = make_desk(experiment(policy={**PPO, **policy}), workers=1)
-    assert desk.open(1) == []
+    replay = create_replay(experiment(policy={**PPO, **policy}), workers=1)
+    assert replay.open(1) == []
     for version in range(3):
-        ((_, order),) = desk.assign(piece(A, version, version))
-        desk.admit(1, admitted(order.block_id))
-        desk.partitions[1].demand(demand(1, 0, train_iter=version))
-        batches = serve(desk.partitions[1], 0, [A])
+        ((_, order),) = replay.assign(rollout(A, version, version))
+        replay.admit(1, admitted(order.block_id))
+        replay.partitions[1].demand(demand(1, 0, train_iter=version))
+        batches = serve(replay.partitions[1], 0, [A])
         assert batches is not None
         assert batches.rows.shape == (1, 5)
 
 
-def test_the_desk_of_an_experiment_is_of_its_kind() -> None:
-    on = make_desk(experiment(policy=PPO), workers=3)
-    off = make_desk(experiment(), workers=3)
+def test_the_manager_of_an_experiment_is_of_its_kind() -> None:
+    on = create_replay(experiment(policy=PPO), workers=3)
+    off = create_replay(experiment(), workers=3)
     on.open(1)
     off.open(1)
     assert isinstance(on.partitions[1], OnPolicyPartition)
     assert type(off.partitions[1]) is Partition
     small = {**PPO, "other": {"replay_buffer": {"replay_buffer_size": 1}}}
-    tight = make_desk(experiment(policy=small), workers=3)
+    tight = create_replay(experiment(policy=small), workers=3)
     tight.open(1)
     assert tight.capacity() == 3 * 3 * 5 * 2, "3 rounds of 3 ranks, of 5 steps of 2 environments"
 
@@ -291,7 +292,7 @@ def test_the_desk_of_an_experiment_is_of_its_kind() -> None:
 def on_policy_run() -> Run:
     """The learner is rank 1, collectors are 2 and 3; blocks are read when the test says so."""
     run = Run(ready=False)
-    run.scheduler.desk = ReplayDesk(
+    run.scheduler.replay = ReplayManager(
         lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
     )
     for rank in run.ranks:
@@ -299,7 +300,7 @@ def on_policy_run() -> Run:
     return run
 
 
-def hear_piece(run: Run, ready: BlockReady, now: float = 0.0) -> list[Order]:
+def hear_rollout(run: Run, ready: BlockReady, now: float = 0.0) -> list[Order]:
     """Orders when the learner has read it."""
     run.hear(ready.block_id >> BLOCK_ID_BITS, ready, now)
     return run.hear(1, admitted(ready.block_id), now)
@@ -323,14 +324,14 @@ def rows_of(orders: list[Order]) -> list[list[int]]:
 def test_the_last_piece_lets_the_batch_go_at_once() -> None:
     run = on_policy_run()
     assert ask(run, 0) == []
-    assert hear_piece(run, piece(2, 1, 0)) == []
-    assert rows_of(hear_piece(run, piece(3, 1, 0))) == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
+    assert hear_rollout(run, rollout(2, 1, 0)) == []
+    assert rows_of(hear_rollout(run, rollout(3, 1, 0))) == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
 
 
 def test_a_request_that_comes_last_is_served_at_once() -> None:
     run = on_policy_run()
-    hear_piece(run, piece(2, 1, 0))
-    hear_piece(run, piece(3, 1, 0))
+    hear_rollout(run, rollout(2, 1, 0))
+    hear_rollout(run, rollout(3, 1, 0))
     assert rows_of(ask(run, 0)) == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
 
 
@@ -338,7 +339,7 @@ def test_an_evaluation_that_takes_a_collector_away_lets_the_batch_go() -> None:
     run = on_policy_run()
     run.learn_info(1)
     ask(run, 1)
-    hear_piece(run, piece(3, 1, 1))
+    hear_rollout(run, rollout(3, 1, 1))
     assert run.tick(EVERY_S - 0.1) == []
     orders = run.tick(EVERY_S)
     assert [order for order in orders if order.rank == 2] == [
@@ -350,26 +351,26 @@ def test_an_evaluation_that_takes_a_collector_away_lets_the_batch_go() -> None:
     evaluation: Any = run.tasks[2]
     assert evaluation.eval_flag
     ask(run, 2)
-    assert rows_of(hear_piece(run, piece(3, 2, 2))) == [[7, 8, 9, 11, 12]]
+    assert rows_of(hear_rollout(run, rollout(3, 2, 2))) == [[7, 8, 9, 11, 12]]
     # when it collects again, it is waited for again
     run.result(2, EVERY_S + 1, returns=(1.0,))
     again: Any = run.tasks[2]
     assert not again.eval_flag
     ask(run, 3)
-    assert rows_of(hear_piece(run, piece(3, 3, 3))) == []
+    assert rows_of(hear_rollout(run, rollout(3, 3, 3))) == []
     assert run.tick(EVERY_S + 1) == []
-    assert len(rows_of(hear_piece(run, piece(2, 1, 3)))) == 1
+    assert len(rows_of(hear_rollout(run, rollout(2, 1, 3)))) == 1
 
 
 def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
     run = Run(collectors=1, ready=False)
-    run.scheduler.desk = on_policy_run().scheduler.desk
+    run.scheduler.replay = on_policy_run().scheduler.replay
     for rank in run.ranks:
         run.ready(rank)
     run.learn_info(1)
     ask(run, 1)
     assert run.tick(EVERY_S) == [Order(2, CloseTask(run.tasks[2].task_id))]
-    assert hear_piece(run, piece(2, 1, 1, [2])) == []  # what was open when it was told to end
+    assert hear_rollout(run, rollout(2, 1, 1, [2])) == []  # what was open when it was told to end
     run.result(2, EVERY_S)
     assert run.tick(EVERY_S + 3) == []
     assert run.result(2, EVERY_S + 4, returns=(1.0,)) == [Order(2, run.tasks[2])]

@@ -1,4 +1,4 @@
-"""What the communication thread says for a rank that works: that it is alive, that it shall end."""
+"""Heartbeats: the communication thread tells rank 0 that a rank's work moves on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hpcdi.worker.context import WorkerContext
 HEARTBEAT_S = 5.0
 
 
-class Vigil:
-    """Watches a rank's work by its meter, which every turn of its loop marks.
+class HeartbeatSender:
+    """Decides when to send a heartbeat, by the meter that every turn of a rank's loop marks.
 
     Args:
-        context: the rank's place in the run; without one there is nobody to tell.
+        context: the rank's place in the run; None: it works for no coordinator.
         meter: of its work.
     """
 
@@ -29,22 +29,21 @@ class Vigil:
             limit_s = context.config.system.survival.worker_timeout_s
             self._stop_request = context.stop_request
         self._meter, self._watchdog = meter, Watchdog(limit_s)
-        self._told = (0.0, 0.0)  # the last mark that rank 0 knows of, and when it was told
+        self._sent_mark, self._sent_at = 0.0, 0.0
 
     def ask(self) -> Message | None:
-        """What is to be told to rank 0 now; None: nothing."""
+        """Returns the message to send now: a stop request, a heartbeat, or None."""
         request = self._stop_request()
         if request is not None:
             return request
         mark, now = self._meter.last_mark, time.monotonic()
-        # whoever waits for one that hangs must outlive it, to go on with the others
+        # whoever waits for a rank that hangs must outlive it, to go on with the others
         self._watchdog.look(now if WAITING else mark)
-        told_mark, told_at = self._told
-        if mark == told_mark or now - told_at < HEARTBEAT_S:
+        if mark == self._sent_mark or now - self._sent_at < HEARTBEAT_S:
             return None
-        self._told = (mark, now)
+        self._sent_mark, self._sent_at = mark, now
         return Heartbeat(self._meter.activity)
 
     def close(self) -> None:
-        """The work is done; again: nothing."""
+        """The work is done. Idempotent."""
         self._watchdog.close()

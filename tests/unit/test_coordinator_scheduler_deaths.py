@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import CAPACITY, admitted, block, demand, make_desk
+from fakes.replay import CAPACITY, admitted, block, demand, make_replay
 from fakes.scheduler import COLLECTORS, EVERY_S, LEARNERS, Group, Run, evaluates, reason_of
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -22,20 +22,19 @@ from hpcdi.comm.messages import (
     Stop,
     TakeSnapshot,
     WorkerFailed,
-    WorkerReady,
 )
 from hpcdi.config.schema import SurvivalConfig
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome, Phase
+from hpcdi.worker.coordinator.scheduler import Outcome, Phase
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.survival import Survival
+from hpcdi.worker.coordinator.workers import Order
 
 FAILED = WorkerFailed("collector", "host", "ValueError: no", "Traceback", 1)
 
 
 def run_of(collectors: int = 3, **rules: str) -> Run:
     run = Run(collectors)
-    survival = run.scheduler.life.survival
-    survival.rules, survival.is_possible = SurvivalConfig(**rules), True
+    faults = run.scheduler.workers.faults
+    faults.rules, faults.is_possible = SurvivalConfig(**rules), True
     return run
 
 
@@ -46,10 +45,10 @@ def test_the_run_goes_on_without_a_collector() -> None:
     run = run_of()
     run.progress(3, 10)
     assert run.hear(3, RankLost()) == []
-    assert run.scheduler.life.phase is Phase.RUNNING
-    assert run.scheduler.crew.acting == {}
-    assert run.scheduler.life.silent == [1, 2, 4]
-    assert run.scheduler.life.survival.lost == {3: "collector"}
+    assert run.scheduler.phase is Phase.RUNNING
+    assert run.scheduler.workers.policy_versions == {}
+    assert run.scheduler.workers.silent == [1, 2, 4]
+    assert run.scheduler.workers.lost == {3: "collector"}
     run.result(2)
     assert run.tasks[2] is not None  # the others get tasks as before
     assert all(order.rank != 3 for order in run.tick(EVERY_S))
@@ -114,11 +113,11 @@ def test_nobody_waits_for_the_goodbye_of_the_dead() -> None:
 @pytest.mark.parametrize("is_possible", [True, False])
 def test_one_that_raises_dies_alone_where_that_is_wanted_and_possible(is_possible: bool) -> None:
     run = run_of(on_worker_error="continue")
-    run.scheduler.life.survival.is_possible = is_possible
+    run.scheduler.workers.faults.is_possible = is_possible
     orders = run.hear(3, FAILED)
     alone = Order(3, Leave(1, alone=True))
     assert (orders == [alone]) is is_possible
-    assert run.scheduler.life.is_on is is_possible
+    assert run.scheduler.is_on is is_possible
 
 
 def test_one_that_raises_ends_the_run_where_nothing_else_is_said() -> None:
@@ -132,9 +131,9 @@ def test_one_that_raises_ends_the_run_where_nothing_else_is_said() -> None:
 
 def group_of(**settings: Any) -> Group:
     group = Group()
-    group.scheduler.life.survival.is_possible = True
+    group.scheduler.workers.faults.is_possible = True
     for name, value in settings.items():
-        setattr(group.scheduler.life.survival, name, value)
+        setattr(group.scheduler.workers.faults, name, value)
     return group
 
 
@@ -150,14 +149,14 @@ def test_the_other_learners_form_their_group_anew() -> None:
     (again, *_) = group.hear(3, RankLost())
     assert again == Order(2, Regroup(2, (2,), ("host",)))
     group.hear(2, RankLost())
-    assert "it was the last learner" in str(group.scheduler.life.outcome)
+    assert "it was the last learner" in str(group.scheduler.outcome)
 
 
 def test_learners_on_gpus_are_not_regrouped() -> None:
     group = group_of(learners_on_gpu=True)
     group.task()
     group.hear(2, RankLost())
-    assert "learners on GPUs" in str(group.scheduler.life.outcome)
+    assert "learners on GPUs" in str(group.scheduler.outcome)
 
 
 def test_iterations_are_counted_without_the_dead() -> None:
@@ -179,7 +178,7 @@ def test_the_task_has_ended_when_only_the_dead_ones_word_was_missing() -> None:
     group.hear(3, LearnResult(task.task_id, 50))
     orders = group.hear(2, RankLost())
     assert {order.rank for order in orders if isinstance(order.message, Stop)} >= {1, 3}
-    assert "have done their iterations: 50" in str(group.scheduler.life.outcome)
+    assert "have done their iterations: 50" in str(group.scheduler.outcome)
 
 
 def test_a_snapshot_without_a_learners_part_is_given_up() -> None:
@@ -194,50 +193,40 @@ def test_a_snapshot_without_a_learners_part_is_given_up() -> None:
 
 
 def filled(*sizes: int) -> Any:
-    """A desk with two learners that hold blocks of these many items, in turn."""
-    desk = make_desk()
-    desk.open(1, 2)
+    """A replay manager with two learners that hold blocks of these many items, in turn."""
+    replay = make_replay()
+    replay.open(1, 2)
     for number, size in enumerate(sizes, start=1):
-        for rank, order in desk.assign(block(number, [size])):
-            desk.admit(rank, admitted(order.block_id))
-    return desk
+        for rank, order in replay.assign(block(number, [size])):
+            replay.admit(rank, admitted(order.block_id))
+    return replay
 
 
 def test_the_others_read_what_the_dead_one_held() -> None:
-    desk = filled(10, 10, 10, 10)
-    held = desk.partitions[2].buffer.count()
+    replay = filled(10, 10, 10, 10)
+    held = replay.partitions[2].buffer.count()
     assert 0 < held < 40
-    desk.partitions[2].demand(demand(2, 4))
-    desk.partitions[1].demand(demand(2, 4))
-    drawn = sum(batches.rows.size for _, batches in desk.serve(0, []))
-    orders = desk.lose(2)
+    replay.partitions[2].demand(demand(2, 4))
+    replay.partitions[1].demand(demand(2, 4))
+    drawn = sum(batches.rows.size for _, batches in replay.serve(0, []))
+    orders = replay.lose(2)
     assert {rank for rank, _ in orders} == {1}
     for rank, order in orders:
         assert isinstance(order, AdmitBlock)
-        desk.admit(rank, admitted(order.block_id))
-    assert desk.count() == 40
-    assert desk.samples_drawn() == drawn
-    assert desk.lose(2) == []
+        replay.admit(rank, admitted(order.block_id))
+    assert replay.count() == 40
+    assert replay.samples_drawn() == drawn
+    assert replay.lose(2) == []
 
 
 def test_they_read_the_newest_that_they_have_room_for() -> None:
     sizes = [17] * (2 * CAPACITY // 17)
-    desk = filled(*sizes)
-    own = desk.partitions[1].buffer.count()
+    replay = filled(*sizes)
+    own = replay.partitions[1].buffer.count()
     room = CAPACITY - own
-    orders = desk.lose(2)
+    orders = replay.lose(2)
     assert sum(17 for _ in orders) <= room
     for rank, order in orders:
-        desk.admit(rank, admitted(order.block_id))
-    assert desk.partitions[1].buffer.count() >= own  # nothing of its own has given way
-    assert len(desk.take_freed()) + len(orders) >= len(sizes) // 2
-
-
-def test_who_is_who() -> None:
-    survival = Survival()
-    survival.come(2, WorkerReady("learner", "a", 1))
-    survival.come(3, WorkerReady("collector", "b", 1))
-    assert survival.left("learner") == (2,)
-    assert survival.hosts((3, 2)) == ("b", "a")
-    assert survival.why_not_without(9) == "it had not come yet"
-    assert not survival.have_come([2, 9])
+        replay.admit(rank, admitted(order.block_id))
+    assert replay.partitions[1].buffer.count() >= own  # nothing of its own has given way
+    assert len(replay.take_freed()) + len(orders) >= len(sizes) // 2

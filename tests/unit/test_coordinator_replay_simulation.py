@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from fakes.replay import BLOCK_BYTES, block, demand, make_buffer, serve
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, Message
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.partition import item_rows
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.replay import ReplayManager, item_rows
 
 CAPACITY = 40  # so a full block has 10 rows, and a ring 70
 RANKS = (1, 2)
@@ -37,22 +36,22 @@ class SimulatedLearner:
 
 
 class Simulation:
-    """A desk, two learners, and what is under way between them."""
+    """A replay manager, two learners, and what is under way between them."""
 
     def __init__(self) -> None:
-        self.desk = ReplayDesk(
+        self.replay = ReplayManager(
             lambda name: make_buffer(name, replay_buffer_size=CAPACITY), BLOCK_BYTES
         )
         self.learners = {rank: SimulatedLearner() for rank in RANKS}
         self.blocks: dict[int, tuple[BlockReady, bool]] = {}
         for rank in RANKS:
-            assert self.desk.open(rank) == []
+            assert self.replay.open(rank) == []
 
     def publish(self, lengths: list[int], *, torn: bool) -> None:
         """A collector announces a block; rank 0 orders a learner to read it."""
         ready = block(len(self.blocks) + 1, lengths)
         self.blocks[ready.block_id] = (ready, torn)
-        for rank, order in self.desk.assign(ready):
+        for rank, order in self.replay.assign(ready):
             self.learners[rank].inbox.append(order)
 
     def ask(self, rank: int, batches: int, size: int, ids: list[int]) -> None:
@@ -89,13 +88,13 @@ class Simulation:
 
     def listen(self, rank: int) -> None:
         """Rank 0 hears a learner's next word, and serves it."""
-        learner, partition = self.learners[rank], self.desk.partitions[rank]
+        learner, partition = self.learners[rank], self.replay.partitions[rank]
         if not learner.said:
             return
         message: Any = learner.said.popleft()
         if isinstance(message, BlockAdmitted):
             first = partition.buffer.push_count
-            self.desk.admit(rank, message)
+            self.replay.admit(rank, message)
             new = range(first, partition.buffer.push_count)
             last = tokens_of(self.blocks[message.block_id][0])[-len(new) :] if new else []
             learner.tokens.update(zip(new, last, strict=True))
@@ -108,7 +107,7 @@ class Simulation:
 
     def check_rows(self, rank: int, batches: Batches) -> None:
         """Every row is of a block that its learner holds, at the moment of the order."""
-        held = [b for b in self.desk.partitions[rank]._held.values() if b.end_id > 0]
+        held = [b for b in self.replay.partitions[rank]._held.values() if b.end_id > 0]
         alive = set[int]()
         for b in held:
             alive.update(item_rows(b.ready, b.first_row)[0].tolist())
@@ -153,7 +152,7 @@ def run(events: list[tuple[Any, ...]]) -> Simulation:
 def test_every_row_of_every_batch_is_what_rank_0_thinks(events: list[tuple[Any, ...]]) -> None:
     simulation = run(events)
     for rank, learner in simulation.learners.items():
-        waiting = simulation.desk.partitions[rank]._waiting
+        waiting = simulation.replay.partitions[rank]._waiting
         left = waiting.batches if waiting is not None else 0
         assert learner.batches_got + left == learner.batches_asked  # no request is forgotten
 
@@ -168,5 +167,5 @@ def test_the_simulation_goes_round_the_ring() -> None:
         events += [("learn", 1), ("listen", 1)] * 2 + [("learn", 2), ("listen", 2)] * (k % 4)
     simulation = run(events)
     assert all(learner.batches_got > 300 for learner in simulation.learners.values())
-    assert len(simulation.desk.partitions[1].take_freed()) > 150
-    assert simulation.desk.blocks_lost == 58
+    assert len(simulation.replay.partitions[1].take_freed()) > 150
+    assert simulation.replay.blocks_lost == 58

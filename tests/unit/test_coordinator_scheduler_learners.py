@@ -14,9 +14,9 @@ from fakes.replay import (
     ask_all,
     block,
     demand,
-    make_desk,
-    on_policy_desk,
-    piece,
+    make_replay,
+    on_policy_replay,
+    rollout,
 )
 from fakes.scheduler import COLLECTORS, LEARNERS, TIMEOUTS, Group
 from hpcdi.comm.messages import (
@@ -36,34 +36,34 @@ def served(batches: list[tuple[int, Batches]]) -> dict[int, int]:
     return {rank: len(batch.rows) for rank, batch in batches}
 
 
-# ----------------------------------------------------------------------------------------- the desk
+# ------------------------------------------------------------------------------------- the manager
 
 
 def test_blocks_go_where_the_fewest_rows_went() -> None:
-    desk = make_desk()
-    desk.open(1, 2)
+    replay = make_replay()
+    replay.open(1, 2)
     lengths = [10, 2, 2, 2, 9, 1]
-    given_to = [desk.assign(block(k, [n]))[0][0] for k, n in enumerate(lengths)]
+    given_to = [replay.assign(block(k, [n]))[0][0] for k, n in enumerate(lengths)]
     assert given_to == [1, 2, 2, 2, 2, 1]
 
 
 def test_nobody_is_served_until_all_can_be() -> None:
-    desk = make_desk()
-    desk.open(1, 2)
-    desk.partitions[1].demand(demand(8, 4))
+    replay = make_replay()
+    replay.open(1, 2)
+    replay.partitions[1].demand(demand(8, 4))
     for k in range(4):
-        desk.assign(block(k, [8]))
+        replay.assign(block(k, [8]))
     for k in (0, 2):
-        desk.admit(1, admitted(k))
-    assert desk.serve(0, ()) == []  # 2 has not asked
-    desk.partitions[2].demand(demand(2, 4))
-    assert desk.serve(0, ()) == []  # 2 holds nothing
-    desk.admit(2, admitted(1))
-    assert served(desk.serve(0, ())) == {1: 2, 2: 2}
-    assert desk.serve(0, ()) == []
-    assert desk.partitions[1].waits  # for six more
-    desk.partitions[2].demand(demand(1, 4))
-    assert served(desk.serve(0, ())) == {1: 1, 2: 1}
+        replay.admit(1, admitted(k))
+    assert replay.serve(0, ()) == []  # 2 has not asked
+    replay.partitions[2].demand(demand(2, 4))
+    assert replay.serve(0, ()) == []  # 2 holds nothing
+    replay.admit(2, admitted(1))
+    assert served(replay.serve(0, ())) == {1: 2, 2: 2}
+    assert replay.serve(0, ()) == []
+    assert replay.partitions[1].waits  # for six more
+    replay.partitions[2].demand(demand(1, 4))
+    assert served(replay.serve(0, ())) == {1: 1, 2: 1}
 
 
 @given(
@@ -76,8 +76,8 @@ def test_all_have_been_given_the_same_number_of_batches_at_any_time(
     events: list[tuple[str, int]],
 ) -> None:
     """Whatever comes in whatever order: this is what lets them end together without a word."""
-    desk = make_desk(replay_buffer_size=40)
-    desk.open(*LEARNERS)
+    replay = make_replay(replay_buffer_size=40)
+    replay.open(*LEARNERS)
     unread: dict[int, deque[AdmitBlock]] = {rank: deque() for rank in LEARNERS}
     total: Counter[int] = Counter(dict.fromkeys(LEARNERS, 0))
     asked: Counter[int] = Counter()
@@ -85,15 +85,15 @@ def test_all_have_been_given_the_same_number_of_batches_at_any_time(
         rank = LEARNERS[index]
         if event == "ask":
             asked[rank] += 1 + number % 3
-            desk.partitions[rank].demand(demand(1 + number % 3, 4))
+            replay.partitions[rank].demand(demand(1 + number % 3, 4))
         elif event == "block":
-            for to, order in desk.assign(block(number, [3, 4])):
+            for to, order in replay.assign(block(number, [3, 4])):
                 unread[to].append(order)
         elif unread[rank]:
             error = "torn" if event == "fail" else ""
             read = unread[rank].popleft()
-            unread[rank] += desk.admit(rank, admitted(read.block_id, error))
-        total.update(served(desk.serve(0, ())))
+            unread[rank] += replay.admit(rank, admitted(read.block_id, error))
+        total.update(served(replay.serve(0, ())))
         assert len(set(total.values())) == 1
         assert all(total[r] <= asked[r] for r in LEARNERS)
 
@@ -102,44 +102,44 @@ def test_all_have_been_given_the_same_number_of_batches_at_any_time(
 
 
 def test_every_learner_gets_a_piece_however_unequal_they_are() -> None:
-    desk = on_policy_desk(1, 2)
+    replay = on_policy_replay(1, 2)
     for version in range(5):
-        ask_all(desk, version)
-        ((first, _),) = desk.assign(piece(4, version, version, [2]))
-        ((second, _),) = desk.assign(piece(5, version, version, [9, 9]))
+        ask_all(replay, version)
+        ((first, _),) = replay.assign(rollout(4, version, version, [2]))
+        ((second, _),) = replay.assign(rollout(5, version, version, [9, 9]))
         assert {first, second} == {1, 2}
-        desk.admit(first, admitted(piece(4, version, version).block_id))
-        assert desk.serve(0, COLLECTORS) == []  # rank 5's is not read yet
-        desk.admit(second, admitted(piece(5, version, version).block_id))
-        sizes = {rank: batch.rows.shape for rank, batch in desk.serve(0, COLLECTORS)}
+        replay.admit(first, admitted(rollout(4, version, version).block_id))
+        assert replay.serve(0, COLLECTORS) == []  # rank 5's is not read yet
+        replay.admit(second, admitted(rollout(5, version, version).block_id))
+        sizes = {rank: batch.rows.shape for rank, batch in replay.serve(0, COLLECTORS)}
         assert sizes == {first: (1, 2), second: (1, 18)}
 
 
 def test_with_fewer_pieces_than_learners_they_wait_for_the_next() -> None:
     """Rank 5 evaluates meanwhile; what it collects afterwards goes to whoever has nothing."""
-    desk = on_policy_desk(1, 2)
-    ask_all(desk, 0)
-    ((first, _),) = desk.assign(piece(4, 1, 0))
-    desk.admit(first, admitted(piece(4, 1, 0).block_id))
-    assert desk.serve(0, [4]) == []
-    assert desk.blocked == "learner waits for the collectors' pieces"
-    ((second, _),) = desk.assign(piece(5, 1, 0))
+    replay = on_policy_replay(1, 2)
+    ask_all(replay, 0)
+    ((first, _),) = replay.assign(rollout(4, 1, 0))
+    replay.admit(first, admitted(rollout(4, 1, 0).block_id))
+    assert replay.serve(0, [4]) == []
+    assert replay.blocked == "learner waits for the collectors' rollouts"
+    ((second, _),) = replay.assign(rollout(5, 1, 0))
     assert second != first
-    desk.admit(second, admitted(piece(5, 1, 0).block_id))
-    assert {rank for rank, _ in desk.serve(0, COLLECTORS)} == {1, 2}
+    replay.admit(second, admitted(rollout(5, 1, 0).block_id))
+    assert {rank for rank, _ in replay.serve(0, COLLECTORS)} == {1, 2}
 
 
 def test_a_lost_piece_is_made_up_for_where_it_was_lost() -> None:
-    desk = on_policy_desk(1, 2)
-    ask_all(desk, 0)
-    ((first, _),) = desk.assign(piece(4, 1, 0))
-    ((second, _),) = desk.assign(piece(5, 1, 0))
-    desk.admit(first, admitted(piece(4, 1, 0).block_id))
-    desk.admit(second, admitted(piece(5, 1, 0).block_id, "torn"))
-    ((again, _),) = desk.assign(piece(5, 2, 0))
+    replay = on_policy_replay(1, 2)
+    ask_all(replay, 0)
+    ((first, _),) = replay.assign(rollout(4, 1, 0))
+    ((second, _),) = replay.assign(rollout(5, 1, 0))
+    replay.admit(first, admitted(rollout(4, 1, 0).block_id))
+    replay.admit(second, admitted(rollout(5, 1, 0).block_id, "torn"))
+    ((again, _),) = replay.assign(rollout(5, 2, 0))
     assert again == second
-    desk.admit(second, admitted(piece(5, 2, 0).block_id))
-    assert len(desk.serve(0, COLLECTORS)) == 2
+    replay.admit(second, admitted(rollout(5, 2, 0).block_id))
+    assert len(replay.serve(0, COLLECTORS)) == 2
 
 
 # ------------------------------------------------------------------------------------ the scheduler
@@ -179,7 +179,7 @@ def test_the_run_ends_when_all_have_done_their_iterations() -> None:
     assert group.hear(3, LearnResult(task.task_id, 50)) == []
     orders = group.hear(2, LearnResult(task.task_id, 50))
     assert {order.rank for order in orders if isinstance(order.message, Stop)} == {*LEARNERS, 4, 5}
-    outcome = group.scheduler.life.outcome
+    outcome = group.scheduler.outcome
     assert outcome is not None
     assert outcome.reason == "the learners have done their iterations: 50"
 

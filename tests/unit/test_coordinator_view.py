@@ -1,4 +1,4 @@
-"""What rank 0 keeps and writes of what it hears: curves, numbers, lines of the log."""
+"""What people see of a run: curves, log, progress line, status file, closing summary."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.replay import admitted, block, demand
-from fakes.scheduler import EVERY_S, TIMEOUTS, Shown, experiment
-from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFailed
+from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
+from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
-from hpcdi.worker.coordinator.lifecycle import Outcome
-from hpcdi.worker.coordinator.records import Evaluation, RunRecord
-from hpcdi.worker.coordinator.view import RunView
+from hpcdi.utils.progress import StatusLine
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.view import Evaluation, RunRecord, RunView, status_of, summary
 
 COLLECTOR = {
     "reward_mean": 20.0, "reward_std": 10.0, "reward_max": 30.0, "reward_min": 10.0,
@@ -122,7 +123,7 @@ def test_the_end_is_written_however_soon_it_comes() -> None:
     run.look(1000.2)
     assert run.curves.points == []
     run.scheduler.stop(Outcome("done", "enough", 0), 1000.3)
-    for rank in run.scheduler.life.silent:
+    for rank in run.scheduler.workers.silent:
         run.hear(rank, Goodbye())
     run.look(1000.4)
     assert run.curves.of("perf/buffer_items") == [(0.0, 60)]
@@ -224,7 +225,7 @@ def test_what_goes_wrong_is_a_warning(log: Path) -> None:
     told = [line["message"] for line in lines(log) if line["level"] == "WARNING"]
     assert told == [
         "rank 1 lost a block: data/7.h5: checksum is wrong",
-        f"rank 2 was told to end task {task_id} 30 s ago and has not; another is asked",
+        f"rank 2 was ordered to end task {task_id} 30 s ago and has not; another is asked",
     ]
 
 
@@ -269,3 +270,202 @@ def test_a_path_that_leads_out_of_the_run_folder_is_refused(tmp_path: Path) -> N
     with pytest.raises(StoreError, match=r"\.\./elsewhere\.h5: leads out of the run folder"):
         view.observe(2, ready)
     view.close()
+
+
+def progress_line(
+    *, is_terminal: bool = False, limits: tuple[float, float] = (INF, INF), interval_s: float = 10.0
+) -> StatusLine:
+    return StatusLine(is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=1000.0)
+
+
+def refresh(line: StatusLine, run: Shown, now: float) -> None:
+    line.refresh(lambda: status_of(run.scheduler, run.record), run.record.evaluations, now)
+
+
+# -------------------------------------------------------------------------------------- the line
+
+
+def test_the_first_line() -> None:
+    run = Shown()
+    text = progress_line().text(status_of(run.scheduler, run.record), 1000.0)
+    assert text == "[00:00] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0"
+
+
+def test_a_line_of_a_busy_run() -> None:
+    run = busy()
+    text = progress_line().text(status_of(run.scheduler, run.record), 1065.9)
+    assert text == (
+        "[01:05] env 12.3k (2000/s) | train 600 (150/s) | buffer 0/100 | staleness 10 | return 20.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "eta"),
+    [
+        ((20_345, INF), "ETA 4s"),
+        ((INF, 1200), "ETA 4s"),
+        ((1e9, 900), "ETA 2s"),
+        ((12_000, INF), "ETA 0s"),
+        ((INF, INF), ""),
+    ],
+)
+def test_the_nearest_limit_says_how_long_it_will_take(
+    limits: tuple[float, float], eta: str
+) -> None:
+    run = busy()
+    text = progress_line(limits=limits).text(status_of(run.scheduler, run.record), 1002.0)
+    assert text.rpartition(" | ")[2] == (eta or "return 20.0")
+
+
+def test_a_line_with_data_an_evaluation_and_the_end() -> None:
+    run = Shown()
+    run.hear(2, block(1, [8]))
+    run.hear(1, admitted(1))
+    run.evaluated(100.0, 150.0)
+    run.hear(0, StopRequest("SIGINT", 130))
+    text = progress_line().text(status_of(run.scheduler, run.record), 1000.0 + 3 * 3600 + 62)
+    assert text == (
+        "[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | staleness 0 | eval 125.0 | ending"
+    )
+
+
+def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """One plain line an interval; an evaluation at once."""
+    run, line = Shown(), progress_line()
+    for now in (1000.0, 1009.9):
+        refresh(line, run, now)
+    assert capsys.readouterr().out == ""
+    refresh(line, run, 1010.0)
+    told = capsys.readouterr().out
+    assert told == "[00:10] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0\n"
+    run.evaluated(9.0, 11.0, version=123)
+    run.evaluated(500.0)
+    for now in (1011.0, 1011.1):
+        refresh(line, run, now)
+    assert capsys.readouterr().out == (
+        "[00:11] evaluation 1: mean return 10.0 ± 1.0 (9 to 11, 2 episodes), "
+        "policy of iteration 123, env step 0\n"
+        "[00:11] evaluation 2: mean return 500.0 ± 0.0 (500 to 500, 1 episodes), "
+        "policy of iteration 7, env step 0\n"
+    )
+
+
+def test_lines_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line moves twice a second; lines of their own go above it."""
+    run, line = Shown(), progress_line(is_terminal=True, interval_s=60.0)
+    refresh(line, run, 1000.4)
+    assert capsys.readouterr().out == ""
+    refresh(line, run, 1000.5)
+    told = capsys.readouterr().out
+    assert told.startswith("\r\x1b[K[00:00] env 0")
+    assert not told.endswith("\n")
+    line.say("by the way")
+    assert capsys.readouterr().out == "\r\x1b[Kby the way\n"
+
+
+# ----------------------------------------------------------------------------------- the summary
+
+
+def report(role: str, cpu: float, **shares: float) -> dict[str, Any]:
+    return {"role": role, "cpu": cpu, "shares": shares, "memory_bytes": 1}
+
+
+def test_the_summary_of_nothing() -> None:
+    run = Shown()
+    assert summary(run.scheduler, run.record, 0.4, report("coordinator", 0.0)) == [
+        "  0 env steps and 0 train iterations in 0s; 0 episodes; 0.00 samples drawn per transition",
+        "  data: 0 shards, 0 B",
+        "  nothing was learnt: the run ended before the first train iteration",
+        "  rank 0    coordinator cpu   0%  ",
+    ]
+
+
+def test_the_summary_of_a_run() -> None:
+    run = busy()
+    for k in (1, 2, 3):
+        run.hear(2, block(k, [8]))
+        error = "torn" if k == 3 else ""
+        run.hear(1, BlockAdmitted("buffer", k, 0.010 * k, error))
+    run.hear(1, demand(2, 4))
+    run.evaluated(5.0, version=3)
+    run.look(1003.5)
+    run.evaluated(150.0, 170.0, version=500)
+    run.evaluated(20.0, version=600)
+    run.hear(0, StopRequest("SIGINT", 130))
+    run.hear(2, Goodbye(report("collector", 0.984, env=0.5, policy=0.3, wait=0.004, record=0.2)))
+    run.hear(1, Goodbye(report("learner", 1.25, train=1.0)))
+    told = summary(run.scheduler, run.record, 75.0, report("coordinator", 0.05, wait=0.9))
+    assert told == [
+        "  12.3k env steps and 600 train iterations in 1m15s; 3 episodes; "
+        "0.50 samples drawn per transition",
+        "  data: 3 shards, 2.9 KiB; from a full block to learnable p50 15 ms",
+        "  best evaluation: mean return 160.0 at env step 12.3k, policy of iteration 500",
+        "  1 block could not be read; the log says why",
+        "  rank 0    coordinator cpu   5%  wait 90%",
+        "  rank 1    learner    cpu 125%  train 100%",
+        "  rank 2    collector  cpu  98%  env 50%, policy 30%, record 20%",
+    ]
+
+
+def test_a_rank_that_says_nothing_of_itself() -> None:
+    run = Shown()
+    run.hear(0, StopRequest("SIGINT", 130))
+    run.hear(3, Goodbye())
+    told = summary(run.scheduler, run.record, 1.0, report("coordinator", 0.0))
+    assert told[-1] == "  rank 3    ?          cpu   0%  "
+
+
+def status_file(path: Path) -> StatusFile:
+    return StatusFile(path, (INF, INF), 195.0)
+
+
+def refresh_file(file: StatusFile, run: Shown, now: float) -> None:
+    file.refresh(
+        lambda: status_of(run.scheduler, run.record), run.record.evaluations, now,
+        at_once=run.scheduler.finished,
+    )  # fmt: skip
+
+
+def held_by(path: Path, run: Shown, now: float = 1002.0) -> dict[str, Any]:
+    refresh(status_file(path), run, now)
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_busy_run(tmp_path: Path) -> None:
+    held = held_by(tmp_path / "status.json", busy())
+    assert held["phase"] == "running"
+    assert (held["env_steps"], held["train_iter"], held["episodes"]) == (12345, 600, 3)
+    assert (held["env_steps_per_s"], held["train_iters_per_s"]) == (2000.0, 150.0)
+    assert held["return_mean"] == 20.0
+    assert held["staleness"] == 10
+    assert held["buffer"] == {"held": 0, "capacity": 100, "blocked": held["buffer"]["blocked"]}
+    assert held["idle"]["2"] == 0.0  # its ledger has no wait
+    assert "error" not in held
+
+
+def test_a_run_that_waits_for_its_ranks(tmp_path: Path) -> None:
+    assert held_by(tmp_path / "status.json", Shown(ready=False))["phase"] == "starting"
+
+
+def test_a_failure_is_told_with_its_rank_and_traceback(tmp_path: Path) -> None:
+    run = busy()
+    run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
+    held = held_by(tmp_path / "status.json", run)
+    assert held["phase"] == "stopping"
+    assert held["error"] == {
+        "rank": 2, "role": "collector", "host": "node2", "error": "ValueError: 1",
+        "traceback": "Traceback ...", "exit_code": 1,
+    }  # fmt: skip
+
+
+def test_the_last_word_is_written_though_it_is_not_due(tmp_path: Path) -> None:
+    run, path = busy(), tmp_path / "status.json"
+    file = status_file(path)
+    refresh_file(file, run, 1002.0)
+    run.hear(2, WorkerFailed("collector", "node2", "ValueError: 1", "Traceback ...", 1))
+    refresh_file(file, run, 1002.1)
+    assert json.loads(path.read_text())["phase"] == "running"  # a second has not passed
+    for rank in (1, 3):
+        run.hear(rank, Goodbye({}))
+    refresh_file(file, run, 1002.2)
+    assert json.loads(path.read_text())["phase"] == "finished"

@@ -21,7 +21,8 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.workers import Order
 
 FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
 
@@ -45,7 +46,7 @@ def test_stop_value() -> None:
     run = evaluating()
     reason = "stop value reached: mean return 200.0 of 195"
     assert run.result(2, 6.0, returns=(190.0, 210.0)) == stops(reason)
-    assert run.scheduler.life.outcome == Outcome("done", reason, 0)
+    assert run.scheduler.outcome == Outcome("done", reason, 0)
     assert not run.scheduler.finished
     assert say_goodbye(run, 3, 1, 2) == leaves()
     assert run.scheduler.finished
@@ -57,14 +58,14 @@ def test_an_evaluation_that_does_not_reach_it(returns: tuple[float, ...]) -> Non
     run = evaluating()
     orders = run.result(2, 6.0, returns=returns)
     assert orders == [Order(2, run.tasks[2])]
-    assert run.scheduler.life.is_on
+    assert run.scheduler.is_on
 
 
 def test_a_collector_without_environments_leaves_its_work_to_others() -> None:
     run = evaluating()
     evaluation = run.tasks[2].task_id
     orders = run.hear(2, TaskReturned(evaluation, "all are retired"), 6.0)
-    assert run.scheduler.life.is_on
+    assert run.scheduler.is_on
     assert orders == [Order(3, CloseTask(run.tasks[3].task_id))], "it makes room, at once"
     orders = run.result(3, 7.0)
     (task,) = (order.message for order in orders if isinstance(order.message, CollectTask))
@@ -78,7 +79,7 @@ def test_the_last_collector_without_environments_ends_the_run() -> None:
     orders = run.hear(3, TaskReturned(run.tasks[3].task_id, "env 4: no licence"), 7.0)
     reason = "no collector has environments left; rank 3: env 4: no licence"
     assert orders == stops(reason)
-    assert run.scheduler.life.outcome == Outcome("failed", reason, EXIT_FAILED)
+    assert run.scheduler.outcome == Outcome("failed", reason, EXIT_FAILED)
     assert say_goodbye(run, 3, 1, 2) == leaves(EXIT_FAILED)
 
 
@@ -87,7 +88,7 @@ def test_a_rank_that_can_write_no_more_has_failed() -> None:
     assert run.hear(2, StopRequest("rank 2: the disk is full", 1)) == stops(
         "rank 2: the disk is full"
     )
-    assert run.scheduler.life.outcome == Outcome("failed", "rank 2: the disk is full", 1)
+    assert run.scheduler.outcome == Outcome("failed", "rank 2: the disk is full", 1)
 
 
 def test_collecting_never_reaches_it() -> None:
@@ -124,14 +125,14 @@ def test_train_iterations() -> None:
 def test_a_signal_on_any_rank(reason: str, code: int, rank: int) -> None:
     run = Run()
     assert run.hear(rank, StopRequest(reason, code)) == stops(reason)
-    assert run.scheduler.life.outcome == Outcome("stopped", reason, code)
+    assert run.scheduler.outcome == Outcome("stopped", reason, code)
     assert say_goodbye(run, 1, 2, 3) == leaves(code)
 
 
 def test_failure() -> None:
     run = Run()
     assert run.hear(3, FAILURE) == stops("EnvError: gone", 1, 2)
-    assert run.scheduler.life.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
+    assert run.scheduler.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
     assert say_goodbye(run, 2, 1) == leaves(1)
 
 
@@ -157,15 +158,15 @@ def test_a_later_result_does_not_undo_the_end() -> None:
     """The predecessor's B1: the flag of the end was assigned from every result that came."""
     run = evaluating()
     run.result(2, 6.0, returns=(300.0,))
-    outcome = run.scheduler.life.outcome
+    outcome = run.scheduler.outcome
     assert run.result(3, 6.1, returns=(1.0,)) == []
     assert run.result(2, 6.2, returns=(1.0,)) == []
     assert run.hear(1, LearnResult(run.tasks[1].task_id, 99)) == []
     assert run.hear(0, StopRequest("SIGINT", 130)) == []
     assert run.progress(3, 10**9) == []
     assert run.tick(7.0) == []
-    assert not run.scheduler.life.is_on
-    assert run.scheduler.life.outcome == outcome
+    assert not run.scheduler.is_on
+    assert run.scheduler.outcome == outcome
     assert say_goodbye(run, 1, 2, 3) == leaves()
 
 
@@ -180,7 +181,7 @@ def test_a_failure_while_it_ends() -> None:
     run.result(2, 6.0, returns=(300.0,))
     say_goodbye(run, 1)
     assert run.hear(3, FAILURE, 7.0) == []
-    assert run.scheduler.life.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
+    assert run.scheduler.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
     assert say_goodbye(run, 2) == leaves(1)
 
 
@@ -219,7 +220,7 @@ def test_silent_workers_at_the_deadline() -> None:
     assert run.tick(100.0 + TIMEOUTS.stop_s) == []
     assert run.tick(100.1 + TIMEOUTS.stop_s) == leaves(130)
     assert run.scheduler.finished
-    assert run.scheduler.life.silent == [2, 3]
+    assert run.scheduler.workers.silent == [2, 3]
     assert run.tick(1e9) == []
 
 

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from fakes.replay import admitted, block, demand, give, make_desk, make_partition, serve
-from hpcdi.comm.messages import ItemReady
+from fakes.replay import (
+    admitted,
+    block,
+    demand,
+    give,
+    make_buffer,
+    make_partition,
+    make_replay,
+    serve,
+)
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
-from hpcdi.worker.coordinator.assembly import as_experiment
-from hpcdi.worker.coordinator.assembly import make_desk as desk_of
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment, create_replay
 
 
 def limited(**rate: float) -> dict[str, Any]:
@@ -47,23 +53,23 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
 
 
 def test_a_learner_waits_while_data_come_too_slowly_and_it_is_said() -> None:
-    desk = make_desk(**limited(min=0.5))
-    desk.open(1)
-    desk.assign(block(1, [8]))
-    desk.admit(1, admitted(1))
-    partition = desk.partitions[1]
+    replay = make_replay(**limited(min=0.5))
+    replay.open(1)
+    replay.assign(block(1, [8]))
+    replay.admit(1, admitted(1))
+    partition = replay.partitions[1]
     partition.demand(demand(4, 8))  # 32 of 8 is too much at once, one batch of 8 is not
     batches = serve(partition)
     assert batches is not None
     assert batches.rows.shape == (1, 8)
     assert serve(partition) is not None
     assert serve(partition) is None
-    assert "learner waits: 8 items pushed for 24 drawn" in desk.blocked
-    assert "data come too slowly" in desk.blocked
-    desk.assign(block(2, [8]))
-    desk.admit(1, admitted(2))
+    assert "learner waits: 8 items pushed for 24 drawn" in replay.blocked
+    assert "data come too slowly" in replay.blocked
+    replay.assign(block(2, [8]))
+    replay.admit(1, admitted(2))
     assert serve(partition) is not None
-    assert desk.blocked == ""
+    assert replay.blocked == ""
 
 
 def test_a_learner_that_waits_for_the_first_items_says_so() -> None:
@@ -77,69 +83,73 @@ def test_a_learner_that_waits_for_the_first_items_says_so() -> None:
 # -------------------------------------------------------------------------------- files and rules
 
 
-def tracking() -> ReplayDesk:
-    return make_desk(replay_buffer_size=2, enable_track_used_data=True)
+def item_buffers(**settings: Any) -> ItemBuffers:
+    return ItemBuffers(lambda name: make_buffer(name, **settings))
 
 
-def push(desk: ReplayDesk, name: str, data_id: str) -> None:
-    desk.named.push(ItemReady("task", name, data_id, {"policy_iter": 0}))
+def tracking() -> ItemBuffers:
+    return item_buffers(replay_buffer_size=2, enable_track_used_data=True)
+
+
+def push(items: ItemBuffers, name: str, data_id: str) -> None:
+    items.push(name, data_id, {"policy_iter": 0})
 
 
 def test_a_file_goes_when_no_item_of_any_buffer_needs_it(tmp_path: Path) -> None:
-    desk, retention = tracking(), Retention(RunLayout(tmp_path), keep_data=False)
+    items, retention = tracking(), Retention(RunLayout(tmp_path), keep_data=False)
 
     def look() -> set[str]:
-        for path in desk.named.take_needed():
+        for path in items.take_needed():
             retention.need(path)
-        retention.release(desk.take_freed())
+        retention.release(items.take_freed())
         return {path.name for path in tmp_path.iterdir()}
 
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(name)
     for name in ("one", "two"):
-        push(desk, name, "a")
-    push(desk, "one", "a")
+        push(items, name, "a")
+    push(items, "one", "a")
     assert look() == {"a", "b", "c"}
-    push(desk, "one", "b")
-    push(desk, "one", "c")
+    push(items, "one", "b")
+    push(items, "one", "c")
     assert look() == {"a", "b", "c"}  # the second buffer has an item of a still
-    push(desk, "two", "c")
-    push(desk, "two", "c")
+    push(items, "two", "c")
+    push(items, "two", "c")
     assert look() == {"b", "c"}
 
 
 def test_a_file_outside_of_the_run_folder_is_not_touched(tmp_path: Path) -> None:
-    desk, retention = tracking(), Retention(RunLayout(tmp_path / "run"), keep_data=False)
-    push(desk, "one", "../victim")
+    items, retention = tracking(), Retention(RunLayout(tmp_path / "run"), keep_data=False)
+    push(items, "one", "../victim")
     with pytest.raises(StoreError, match="leads out of the run folder"):
-        retention.need(desk.named.take_needed()[0])
+        retention.need(items.take_needed()[0])
 
 
 def test_without_tracking_files_are_nobodys_business() -> None:
     """Wherever they lie: they are neither counted nor kept in mind."""
-    desk = make_desk(replay_buffer_size=2)
+    items = item_buffers(replay_buffer_size=2)
     for k in range(9):
-        push(desk, "one", f"/elsewhere/{k}")
-    assert desk.named.take_needed() == desk.take_freed() == []
+        push(items, "one", f"/elsewhere/{k}")
+    assert items.take_needed() == items.take_freed() == []
 
 
 def test_a_file_that_comes_back_is_counted_once() -> None:
-    desk = tracking()
+    items = tracking()
     for data_id in ("a", "b", "c", "a"):
-        push(desk, "one", data_id)
-    assert desk.named.take_needed() == ["a", "b", "c"]
-    assert desk.take_freed() == ["b"]
+        push(items, "one", data_id)
+    assert items.take_needed() == ["a", "b", "c"]
+    assert items.take_freed() == ["b"]
     for data_id in ("d", "a", "d", "a"):  # a goes and comes between two looks
-        push(desk, "one", data_id)
-    assert desk.named.take_needed() == ["d"]
-    assert desk.take_freed() == ["c"]
+        push(items, "one", data_id)
+    assert items.take_needed() == ["d"]
+    assert items.take_freed() == ["c"]
 
 
 def test_files_are_needed_again_after_a_load() -> None:
-    desk, again = tracking(), tracking()
-    push(desk, "one", "a")
-    again.load_state_dict(desk.state_dict())
-    assert again.named.take_needed() == ["a"]
+    items, again = tracking(), tracking()
+    push(items, "one", "a")
+    again.load_state_dict(items.state_dict())
+    assert again.take_needed() == ["a"]
     push(again, "one", "b")
     push(again, "one", "c")
     assert again.take_freed() == ["a"]
@@ -161,12 +171,12 @@ def test_settings_that_a_run_over_ranks_cannot_follow(setting: Any, words: str) 
 def test_frames_that_are_stored_once_do_not_concern_the_index() -> None:
     """It holds row numbers; shards and learners' rings hold the frames."""
     mapping = experiment(replay_buffer_size=400, frames=["observation"])
-    desk = desk_of(compile_config(mapping, "test").config)
-    desk.open(1)
-    desk.assign(block(1, [8]))
-    desk.admit(1, admitted(1))
-    desk.partitions[1].demand(demand(1, 4, train_iter=0))
-    assert serve(desk.partitions[1]) is not None
+    replay = create_replay(compile_config(mapping, "test").config)
+    replay.open(1)
+    replay.assign(block(1, [8]))
+    replay.admit(1, admitted(1))
+    replay.partitions[1].demand(demand(1, 4, train_iter=0))
+    assert serve(replay.partitions[1]) is not None
 
 
 # ----------------------------------------------------------------------------------------- reports
@@ -181,14 +191,35 @@ def test_buffers_report_into_the_curves_of_the_run() -> None:
 
     watched = {"monitor": {"sampled_data_attr": {"print_freq": 2, "average_range": 1}}}
     mapping = experiment(replay_buffer_size=400, **watched)
-    desk = desk_of(compile_config(mapping, "test").config, Curves())
-    desk.open(1)
-    desk.assign(block(1, [8]))
-    desk.admit(1, admitted(1))
+    replay = create_replay(compile_config(mapping, "test").config, Curves())
+    replay.open(1)
+    replay.assign(block(1, [8]))
+    replay.admit(1, admitted(1))
     for train_iter in (5, 6):
-        desk.partitions[1].demand(demand(1, 4, train_iter=train_iter))
-        assert serve(desk.partitions[1]) is not None
+        replay.partitions[1].demand(demand(1, 4, train_iter=train_iter))
+        assert serve(replay.partitions[1]) is not None
     tags = {tag: (value, step) for tag, value, step in points}
     version = int(block(1, [8]).items["policy_version"][0])
     assert tags["buffer_rank1_iter/staleness_max"] == (6.0 - version, 6)
     assert {"buffer_rank1_iter/use_avg", "buffer_rank1_iter/priority_min"} <= tags.keys()
+
+
+# ----------------------------------------------------------------------------------- item buffers
+
+
+def test_items_are_drawn_by_priority_from_the_buffer_of_their_name() -> None:
+    items = item_buffers()
+    assert items.sample("task", "mine", 1, 0) is None
+    items.update("mine", {"replay_unique_id": ["mine_0"], "priority": [1.0]})
+    for n in range(3):
+        items.push("mine", f"d{n}", {"policy_iter": n, "priority": None})
+    drawn = items.sample("task", "mine", 3, 10) or []
+    assert {d["staleness"] for d in drawn} <= {10, 9, 8}
+    assert {d["data_id"] for d in drawn} <= {"d0", "d1", "d2"}
+    items.update("mine", {**{k: [drawn[0][k]] for k in drawn[0]}, "priority": [9.0]})
+    name = drawn[0]["replay_unique_id"]
+    again = [d for _ in range(9) for d in items.sample("task", "mine", 3, 10) or []]
+    assert {round(d["priority"], 5) for d in again if d["replay_unique_id"] == name} == {9.0}
+    items.close("task")
+    items.close("never there")
+    assert items.sample("task", "mine", 1, 0) is None

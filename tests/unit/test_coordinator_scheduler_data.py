@@ -16,14 +16,14 @@ from hpcdi.comm.messages import (
     CollectSetting,
     CollectTask,
     Goodbye,
-    ItemReady,
     LearnTask,
     Leave,
     Message,
     Stop,
     WorkerReady,
 )
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.workers import Order
 
 END = Outcome("stopped", "over", 0)
 
@@ -38,7 +38,7 @@ def test_progress_is_counted_and_answered_with_the_new_setting() -> None:
     assert orders == [Order(3, CollectSetting(run.tasks[3].task_id, {"eps": 0.25}))]
     counters = run.scheduler.counters
     assert (counters.env_steps, counters.episodes) == (750, 2)
-    assert run.scheduler.crew.acting == {2: 3, 3: 2}
+    assert run.scheduler.workers.policy_versions == {2: 3, 3: 2}
 
 
 def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:
@@ -95,12 +95,6 @@ def test_stale_priorities_are_counted() -> None:
     run = Run()
     run.hear(1, demand(1, 4, ids=[3, 4]))
     assert run.scheduler.counters.priorities_stale == 2
-
-
-def test_items_by_name() -> None:
-    run = Run()
-    assert run.hear(0, ItemReady("task", "mine", "d0", {"n": 1})) == []
-    assert len(run.scheduler.desk.named.sample("mine", 1, 0) or []) == 1
 
 
 def test_a_message_that_rank_0_does_not_know_is_an_error() -> None:

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, reason_of
-from hpcdi.comm.messages import CloseTask, CollectTask, RankLost, ScaleCollectors, TaskReturned
-from hpcdi.worker.coordinator.lifecycle import Order
-from hpcdi.worker.coordinator.task import ComesBack
+from hpcdi.comm.messages import (
+    CloseTask,
+    CollectTask,
+    RankLost,
+    ScaleCollectors,
+    TaskReturned,
+    WorkerReady,
+)
+from hpcdi.worker.coordinator.workers import ComesBack, Order
 
 
 def spare() -> Run:
@@ -38,18 +44,18 @@ def give_back(run: Run, rank: int, now: float) -> list[Order]:
 
 def test_a_spare_collector_takes_the_place_of_one_that_dies() -> None:
     run = spare()
-    run.scheduler.life.survival.is_possible = True
+    run.scheduler.workers.faults.is_possible = True
     assert given(run.hear(2, RankLost())) == [4]
-    assert (run.scheduler.crew.working, run.scheduler.crew.there) == (2, 3)
+    assert run.scheduler.collectors == {"working": 2, "there": 3, "wanted": 2}
     assert given(run.hear(3, RankLost())) == [5]
     assert given(run.hear(4, RankLost())) == []
-    assert (run.scheduler.crew.working, run.scheduler.crew.there) == (1, 1)
+    assert run.scheduler.collectors == {"working": 1, "there": 1, "wanted": 2}
 
 
 def test_it_takes_the_place_of_one_without_environments_too() -> None:
     run = spare()
     assert given(give_back(run, 3, 0.0)) == [4]
-    assert run.scheduler.life.is_on
+    assert run.scheduler.is_on
 
 
 def test_who_has_worked_goes_before_who_waits() -> None:
@@ -64,8 +70,7 @@ def test_more_are_wanted() -> None:
     run = spare()
     assert given(scale(run, 3)) == [4]
     assert given(scale(run, 9)) == [5]
-    crew = run.scheduler.crew
-    assert (crew.wanted, crew.working, crew.there) == (9, 4, 4)
+    assert run.scheduler.collectors == {"working": 4, "there": 4, "wanted": 9}
 
 
 def test_fewer_are_wanted_the_newest_tasks_end() -> None:
@@ -82,7 +87,7 @@ def test_fewer_are_wanted_the_newest_tasks_end() -> None:
 def test_one_works_whatever_is_wanted() -> None:
     run = Run(2)
     assert len(closed(scale(run, 0))) == 1
-    assert run.scheduler.crew.wanted == 1
+    assert run.scheduler.collectors_wanted == 1
 
 
 def test_an_evaluation_has_its_place_among_the_tasks_and_is_not_closed() -> None:
@@ -101,24 +106,24 @@ def test_a_collector_pauses_longer_each_time_and_comes_back() -> None:
     run.ask(1)
     for pause_s in (TIMEOUTS.rest_s, 2 * TIMEOUTS.rest_s, 4 * TIMEOUTS.rest_s):
         give_back(run, 2, now)
-        assert run.scheduler.crew.there == 1
+        assert run.scheduler.collectors["there"] == 1
         run.tasks.pop(2)
         run.progress(3, 1, now + pause_s - 1)
         assert given(run.tick(now + pause_s - 1)) == []
         now += pause_s
         assert given(run.tick(now)) == [2]
         assert run.seen[-1] == (2, ComesBack())
-    assert run.scheduler.crew.there == 2
+    assert run.scheduler.collectors["there"] == 2
 
 
 def test_the_dead_do_not_come_back() -> None:
     run = Run(2)
-    run.scheduler.life.survival.is_possible = True
+    run.scheduler.workers.faults.is_possible = True
     run.ask(1)
     give_back(run, 2, 0.0)
     run.hear(2, RankLost())
     assert given(run.tick(10 * TIMEOUTS.rest_s)) == []
-    assert run.scheduler.life.is_on
+    assert run.scheduler.is_on
 
 
 def test_without_any_that_could_work_the_run_ends() -> None:
@@ -131,14 +136,14 @@ def test_without_any_that_could_work_the_run_ends() -> None:
 @pytest.mark.parametrize("dies", [True, False])
 def test_on_policy_there_is_a_collector_to_each_learner(dies: bool) -> None:
     run = Run(3)
-    survival = run.scheduler.life.survival
-    survival.is_possible = survival.each_learner_needs_one = True
-    survival._alive[9] = survival._alive[1]  # a second learner
+    workers = run.scheduler.workers
+    workers.faults.is_possible = workers.faults.each_learner_needs_one = True
+    workers.report(9, WorkerReady("learner", "host", 9))  # a second learner
     scale(run, 1)
-    assert run.scheduler.crew.wanted == 2
+    assert run.scheduler.collectors_wanted == 2
     lose = RankLost() if dies else TaskReturned(run.tasks[2].task_id, "why")
     run.hear(2, lose)
-    assert run.scheduler.life.is_on
+    assert run.scheduler.is_on
     run.hear(3, RankLost() if dies else TaskReturned(run.tasks[3].task_id, "why"))
     assert (
         "must be a collector to each learner" if dies else "only 1 collector has environments"
