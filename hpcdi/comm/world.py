@@ -17,7 +17,7 @@ from hpcdi.comm.codec import pack, unpack
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.errors import LaunchError
 from hpcdi.utils.backoff import Backoff
-from hpcdi.utils.watch import Watch
+from hpcdi.utils.watchdog import Watch
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from hpcdi.store.block import Block
-from hpcdi.store.room import DiskPatience
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.types import Columns, ShardRef
 
 Announce: TypeAlias = Callable[[ShardRef, Block], None]

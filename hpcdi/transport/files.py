@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.room import DiskPatience
 from hpcdi.store.shards import ShardWriter, read_shard
 from hpcdi.transport.base import Announce
 from hpcdi.types import Columns, ShardRef

@@ -22,7 +22,7 @@ from hpcdi.commands.doctor.facts import Facts
 from hpcdi.commands.doctor.report import FAIL, OK, Finding, ranks_text
 from hpcdi.errors import StoreError
 from hpcdi.launch.environment import detect
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 pytestmark = pytest.mark.mpi(RANKS)
 LIMIT_S = 30.0

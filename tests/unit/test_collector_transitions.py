@@ -16,7 +16,7 @@ from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dict_adapter import DictAgent, object_column
-from hpcdi.policy.dqn_samples import columns_of
+from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
@@ -195,7 +195,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_loops(
         {name: column[row] for name, column in segment.columns.items()}
         for row in range(len(segment.columns["obs"]))
     ]
-    by_transition = rows_by_transition(columns_of(samples, 0.0))
+    by_transition = rows_by_transition(columns_of_samples(samples, 0.0))
     assert by_transition == rows_by_transition(ring.gather(rows))
     assert len(by_transition) == len(rows) == len(samples)
 

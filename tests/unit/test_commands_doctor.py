@@ -35,7 +35,7 @@ from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]

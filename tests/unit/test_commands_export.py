@@ -17,6 +17,7 @@ from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy import programs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.networks import Greedy
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -87,7 +88,7 @@ def test_what_is_written_acts_as_the_policy_does(
         "checked      64 observations, largest difference of an action ",
     ):  # fmt: skip
         assert words in said, words
-    assert ("it knows no masks" in said) == (name == "battle")
+    assert ("it knows no action masks" in said) == (name == "battle")
     module, mode = torch.export.load(file).module(), mode_of(run_dir)
     rng = np.random.default_rng(7)
     for batch in (1, 2, 37):
@@ -175,7 +176,7 @@ class _Unlike(DQNPolicy):
                 self.network = network
 
             def forward(self, observation: torch.Tensor) -> torch.Tensor:
-                worst: torch.Tensor = self.network(observation).argmin(dim=1)
+                worst: torch.Tensor = self.network(observation, {})[0].argmin(dim=1)
                 return worst
 
         return Worst(self._model)
@@ -185,7 +186,7 @@ class _Misshapen(DQNPolicy):
     """It exports actions of another shape."""
 
     def _get_export_module(self) -> torch.nn.Module:
-        return self._model
+        return Greedy(self._model, lambda values: (values,), ("action",))
 
 
 class _Untraceable(DQNPolicy):

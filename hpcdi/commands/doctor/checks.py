@@ -27,8 +27,7 @@ from hpcdi.commands.doctor.report import (
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
-from hpcdi.launch.placement import Place, learner_ranks
-from hpcdi.launch.topology import learner_count
+from hpcdi.launch.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_bytes, human_count
 

@@ -18,9 +18,8 @@ from hpcdi.commands.doctor.report import FAIL, Finding, Report
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.environment import LaunchEnvironment, detect, is_first
-from hpcdi.launch.local import is_one_host, mpirun_command, rank_environment
-from hpcdi.launch.mpi_folders import mpi_folders
-from hpcdi.launch.topology import thread_variables
+from hpcdi.launch.local import is_one_host, mpi_folders, mpirun_command, rank_environment
+from hpcdi.launch.placement import thread_variables
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"

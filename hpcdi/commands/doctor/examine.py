@@ -26,7 +26,7 @@ from hpcdi.errors import EXIT_FAILED, StoreError
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.store import probe as store_probe
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 MAX_PAIRS = 8
 _PROBE_LIMIT_S = 60.0

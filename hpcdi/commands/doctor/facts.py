@@ -17,8 +17,8 @@ from typing import Any
 import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
+from hpcdi.launch.placement import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions
-from hpcdi.launch.topology import thread_variables
 from hpcdi.store import probe
 
 OPTIONAL_PACKAGES = (
