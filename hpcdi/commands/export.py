@@ -126,7 +126,7 @@ def _module_of(ready: ReadyPolicy) -> Any:
     except NotImplementedError as error:
         raise PolicyError(
             f"a policy of type {ready.config.policy.type!r} does not say what is to be exported: "
-            "its class needs a method _get_export_module(), see hpcdi.policy.acting"
+            "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
         ) from error
 
 

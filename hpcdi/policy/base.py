@@ -215,7 +215,7 @@ class Policy(Configurable):
         return bool(self._cfg.on_policy)
 
     def _get_export_module(self) -> Any:
-        """An `nn.Module` that acts as the eval mode does; see `hpcdi.policy.acting`."""
+        """An `nn.Module` that acts as the eval mode does; see `hpcdi.policy.networks.Greedy`."""
         raise NotImplementedError
 
     # What an algorithm defines. `_init_<mode>` is called once for each enabled mode.

@@ -1,47 +1,47 @@
 """DQN: off-policy learning of action values (Mnih et al. 2015).
 
-Double, dueling, n-step and prioritized, as configured.
+Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step (Sutton and Barto 2018, 7.1)
+and prioritized (Schaul et al. 2016), as configured. Read `torch_policy` for what is not here.
 
-This file knows no torch until a mode that computes is enabled; `q_learning` and `networks` do.
+Network: observation -> value of each action, float32 [batch, actions].
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpcdi.config.fields import section, setting
-from hpcdi.errors import PolicyError, Problem
-from hpcdi.policy.base import Policy, TrainColumns
-from hpcdi.policy.dqn_samples import columns_of, n_step_samples, split_masks
+from hpcdi.errors import Problem
+from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
 from hpcdi.policy.returns import n_step
-from hpcdi.policy.settings import LearnConfig, PolicyConfig
-from hpcdi.policy.spaces import as_shape, network_shape, observation_problems
-from hpcdi.types import Array, Columns, RowView, Settings, Spaces, Transition
+from hpcdi.policy.settings import LearnConfig, ModelConfig, PolicyConfig
+from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.types import Array, Columns, RowView, Settings
+from hpcdi.utils.imports import lazy_module
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
-    from hpcdi.policy.networks import QNetwork
+    from hpcdi.policy import gradient_step, networks
+else:
+    torch = lazy_module("torch")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    networks = lazy_module("hpcdi.policy.networks")
 
 NEXT_OBSERVATION = RowView("next_observation", "observation", "bootstrap_offset")
 
 
 @dataclass(frozen=True)
-class DQNModelConfig:
+class DQNModelConfig(ModelConfig):
     """The network; shapes left empty are taken from the environment."""
 
-    obs_shape: int | tuple[int, ...] | None = setting(None, "shape of an observation")
     action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
-    encoder_hidden_size_list: tuple[int, ...] = setting(
-        (128, 128), "sizes of the hidden layers", minimum=1
-    )
     dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
 
 
@@ -57,8 +57,12 @@ class DQNLearnConfig(LearnConfig):
 
 
 @POLICY_REGISTRY.register("dqn", "dqn_command")
-class DQNPolicy(Policy):
-    """DQN in four modes; data in columns, or transition by transition."""
+class DQNPolicy(TorchPolicy):
+    """DQN, for discrete actions, with or without masks of legal ones.
+
+    Where there are several learners they learn as one would from the batches of all, which must be
+    of one size; scalars and priorities are of each learner's own batch.
+    """
 
     @dataclass(frozen=True)
     class Config(PolicyConfig):
@@ -70,8 +74,6 @@ class DQNPolicy(Policy):
 
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
-            if not self.model.encoder_hidden_size_list:
-                yield Problem("model.encoder_hidden_size_list", "needs at least one size")
             yield from PolicyConfig.problems(self)
             if self.on_policy:
                 yield Problem("on_policy", "DQN learns from a replay buffer; leave this false")
@@ -82,88 +84,38 @@ class DQNPolicy(Policy):
             if self.priority_IS_weight and not self.priority:
                 yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 
-    _cfg: Any
-    _model: nn.Module
+    ACTIONS = ("discrete",)
+    TAKES_MASKS = True
+    OUTPUTS = ("action", "values")
 
-    @classmethod
-    def with_spaces(cls, cfg: Any, spaces: Spaces) -> tuple[Any, list[Problem]]:
-        """Fill empty shapes from the environment's spaces; say where given ones contradict them.
+    def make_network(self) -> nn.Module:
+        """See the module's docstring."""
+        model = self._cfg.model
+        return networks.make_network(model, "dueling_q" if model.dueling else "q")
 
-        Args:
-            cfg: a `Config`.
-            spaces: of the environment.
-        """
-        model = cfg.model
-        problems = list(observation_problems(model.obs_shape, spaces))
-        if spaces.action_count is None:
-            problems.append(Problem("type", "DQN needs an environment with discrete actions"))
-        elif model.action_shape not in (None, spaces.action_count):
-            problems.append(
-                Problem(
-                    "model.action_shape",
-                    f"is {model.action_shape}, the environment has {spaces.action_count} actions",
-                )
-            )
-        filled = dataclasses.replace(
-            model, obs_shape=network_shape(spaces), action_shape=spaces.action_count
-        )
-        return dataclasses.replace(cfg, model=filled), problems
-
-    # -------------------------------------------------------------------------------------- learn
-
-    _columnar: Any = True
-
-    def _init_learn(self) -> None:
-        from hpcdi.policy.networks import learner_device
-        from hpcdi.policy.q_learning import QLearner, QUpdate
-
-        device, cfg = learner_device(cuda=self._cfg.cuda), self._cfg
-        update = QUpdate.of(
-            cfg.learn, use_weights=cfg.priority_IS_weight, give_priority=cfg.priority
-        )
-        self._learner = QLearner(self._build_network(), update, device)
-        self._model = self._learner.network
-
-    def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any]:
-        import torch
-
-        if isinstance(data, Mapping):
-            return self._learner.update(data)
-        columns = columns_of(data, self._cfg.discount_factor**self._cfg.nstep)
-        return self._learner.update({k: torch.from_numpy(v) for k, v in columns.items()})
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["total_loss", "q_value", "cur_lr"]
-
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return {
-            "model": self._learner.network.state_dict(),
-            "target_model": self._learner.target.state_dict(),
-            "updates": self._learner.updates,
-            **self._learner.step.state_dict(),
-        }
-
-    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        self._learner.network.load_state_dict(state_dict["model"])
-        self._learner.target.load_state_dict(state_dict.get("target_model", state_dict["model"]))
-        self._learner.step.load_state_dict(state_dict)
-        self._learner.updates = state_dict.get("updates", 0)
-
-    # -------------------------------------------------------------------------- collect, evaluate
+    # ----------------------------------------------------------------------------------- acting
 
     def _init_collect(self) -> None:
-        self._rng = np.random.default_rng(self._seed.spawn(1)[0])
-        if "learn" not in self._enabled:
-            self._model = self._build_network().requires_grad_(False).eval()
-        self._columnar = self  # a ColumnarActor
+        super()._init_collect()
+        self._rng = self.random(0)
 
-    def _init_eval(self) -> None:
-        if "collect" not in self._enabled:
-            self._init_collect()
+    def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
+        """On rank 0: the exploration rate, by the steps of the whole run."""
+        eps = self._cfg.other.eps
+        rate = get_epsilon_greedy_fn(eps.start, eps.end, eps.decay, eps.type)
+        return {"eps": rate(info.get("envstep", 0))}
 
     def act(self, observation: Array, setting: Settings) -> Columns:
-        """See `ColumnarActor.act`; `setting` may hold ``eps``."""
-        return {"action": self._choose(observation, None, setting.get("eps", 0.0))}
+        """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
+        best = self._act_greedily(observation, setting)["action"]
+        eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
+        return {"action": epsilon_greedy(best, eps, self._cfg.model.action_shape, self._rng, legal)}
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Actions int64 [batch], and the values that they follow from."""
+        if legal is not None:
+            output = output.masked_fill(~legal, -torch.inf)
+        return output.argmax(dim=1), output
 
     def train_columns(
         self,
@@ -171,7 +123,7 @@ class DQNPolicy(Policy):
         item_len: Array,
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
-        """See `ColumnarActor.train_columns`."""
+        """The n-step return, and where and by which factor its bootstrap is valued."""
         steps = n_step(
             transitions["reward"], transitions["terminated"], item_len,
             self._cfg.discount_factor, self._cfg.nstep,
@@ -183,68 +135,85 @@ class DQNPolicy(Policy):
         }
         return TrainColumns(columns, (NEXT_OBSERVATION,))
 
-    def _choose(self, observation: Array, legal: Array | None, eps: float) -> Array:
-        """Actions int64 [envs]; `legal`: bool [envs, actions], or None where all are."""
-        greedy = self._greedy(observation, legal)
-        return epsilon_greedy(greedy, eps, self._cfg.model.action_shape, self._rng, legal)
+    # ---------------------------------------------------------------------------------- learning
 
-    def _greedy(self, observation: Array, legal: Array | None) -> Array:
-        import torch
+    def prepare(self) -> None:
+        """The target network: a copy that is renewed every `target_update_freq` updates."""
+        learn = self._cfg.learn
+        self._target = copy.deepcopy(self._model).requires_grad_(False)
+        self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
 
-        with torch.inference_mode():
-            device = next(self._model.parameters()).device
-            values = self._model(torch.from_numpy(observation).to(device))
-            if legal is not None:
-                values = values.masked_fill(~torch.from_numpy(legal).to(device), -torch.inf)
-            actions: Array = values.argmax(dim=1).cpu().numpy()
-        return actions
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """One gradient step.
 
-    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        observation, legal = split_masks(data)
-        actions = self._choose(observation, legal, kwargs.get("eps", 0.0))
-        return {env: {"action": action} for env, action in zip(data, actions, strict=True)}
+        Args:
+            batch: ``observation, action, n_step_return, bootstrap_discount, next_observation`` and,
+                where weights are used, ``weight``; each [batch, ...]. Where not all actions are
+                legal, ``next_action_mask``: bool [batch, actions], any where nothing is
+                bootstrapped.
 
-    def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        return self._forward_collect(data)
+        Returns:
+            ``total_loss``, ``q_value``, ``cur_lr``, with fp16 ``skipped_steps`` and, where asked
+            for, ``priority``: float32 array [batch], the absolute TD error.
+        """
+        cfg, learn, count = self._cfg, self._cfg.learn, len(batch["action"])
+        seen: list[tuple[Tensor, ...]] = []
 
-    def _get_export_module(self) -> nn.Module:
-        from hpcdi.policy.acting import BestAction
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
+            target = self._td_target(part)
+            values, _ = self._forward(part["observation"], {})
+            value = values.gather(1, part["action"].long().unsqueeze(1)).squeeze(1)
+            if learn.loss == "huber":  # the error's gradient clipped to [-1, 1] (Mnih et al. 2015)
+                errors = torch.nn.functional.smooth_l1_loss(value, target, reduction="none")
+            else:
+                errors = torch.nn.functional.mse_loss(value, target, reduction="none")
+            if cfg.priority_IS_weight:
+                errors = errors * part["weight"]  # Schaul et al. 2016, 3.4
+            mean = gradient_step.mean_share(errors, count)
+            seen.append((mean.detach(), value.detach(), target))
+            return mean
 
-        return BestAction(self._model)
+        self._step.gradients(batch, loss_of)
+        self._step.apply()
+        self._updates += 1
+        if self._updates % learn.target_update_freq == 0:
+            self._target.load_state_dict(self._model.state_dict())
 
-    def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
-        return super()._process_transition(obs, {"action": policy_output["action"]}, timestep)
+        losses, values, targets = zip(*seen, strict=True)
+        value, target = torch.cat(values), torch.cat(targets)
+        info: dict[str, Any] = {
+            "total_loss": torch.stack(losses).sum().item(),
+            "q_value": value.mean().item(),
+            "cur_lr": learn.learning_rate,
+            **self._step.scalars(),
+        }
+        if cfg.priority:
+            info["priority"] = (target - value).abs().cpu().numpy()  # Schaul et al. 2016, 3.3
+        return info
 
-    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
-        """Samples of consecutive transitions of an episode; ``reward`` is the n-step return."""
-        return n_step_samples(transitions, self._cfg.discount_factor, self._cfg.nstep)
+    def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """``y = R + d Q'(o', argmax_a Q(o', a))`` (van Hasselt et al. 2016, eq. 4), [batch].
 
-    def _state_dict_collect(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict()}
+        R is the n-step return, d the bootstrap discount and Q' the target network; not double,
+        Q' chooses too (eq. 3).
+        """
+        following = batch["next_observation"]
+        with torch.no_grad():
+            values, _ = self._target_forward(following, {})
+            choosing = self._forward(following, {})[0] if self._cfg.learn.double else values
+            legal = batch.get("next_action_mask")
+            # of an end, where nothing is legal, it is some finite value that counts 0 times
+            action, _ = self.greedy(choosing, None if legal is None else legal.bool())
+            bootstrap = values.gather(1, action.unsqueeze(1)).squeeze(1)
+            target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
+        return target
 
-    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
-        self._model.load_state_dict(state_dict["model"])
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["total_loss", "q_value", "cur_lr"]
 
-    # ------------------------------------------------------------------------------------ command
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {**super()._state_dict_learn(), "target_model": self._target.state_dict()}
 
-    def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
-        eps = self._cfg.other.eps
-        rate = get_epsilon_greedy_fn(eps.start, eps.end, eps.decay, eps.type)
-        return {"eps": rate(info.get("envstep", 0))}
-
-    def _build_network(self) -> QNetwork:
-        import torch
-
-        from hpcdi.policy.networks import QNetwork
-
-        model = self._cfg.model
-        if model.obs_shape is None or model.action_shape is None:
-            raise PolicyError(
-                "policy.model.obs_shape and action_shape are not known; set them, or have "
-                "DQNPolicy.with_spaces take them from an environment"
-            )
-        torch.manual_seed(int(self._seed.generate_state(1)[0]))
-        return QNetwork(
-            as_shape(model.obs_shape), model.action_shape, model.encoder_hidden_size_list,
-            dueling=model.dueling,
-        )  # fmt: skip
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state_dict)
+        self._target.load_state_dict(state_dict.get("target_model", state_dict["model"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +14,6 @@ from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.errors import PolicyError
 from hpcdi.policy.settings import StepConfig
 
-Part = TypeVar("Part")
 Network = TypeVar("Network", bound=nn.Module)
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +44,7 @@ def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]
 
 
 def mean_share(values: Tensor, count: float) -> Tensor:
-    """What `values` [n] add to the mean of the `count` values that they are a part of.
+    """Share that `values` [n] have in the mean of the `count` values that they are a part of.
 
     Shares of all parts add up to the mean; that of no values is 0.
     """
@@ -54,11 +53,12 @@ def mean_share(values: Tensor, count: float) -> Tensor:
 
 def forward_of(
     network: nn.Module, settings: StepConfig, device: torch.device
-) -> Callable[[Tensor], Any]:
+) -> Callable[[Tensor, Any], Any]:
     """The network's forward pass, compiled and in the precision of the settings.
 
-    Its outputs are float32 in any case, so that losses are computed in that. The network itself
-    stays what it is: a module of the same class and names, which computes in float32.
+    It takes and returns what the network does (see `networks`). Its output is float32 in any case,
+    so that losses are computed in that. The network itself stays what it is: a module of the same
+    class and names, which computes in float32.
     """
     if settings.precision == "float32" and not settings.compile:
         return network
@@ -68,7 +68,7 @@ def forward_of(
 class _Forward:
     def __init__(self, network: nn.Module, settings: StepConfig, device: torch.device) -> None:
         self._network = network
-        self._compute: Callable[[Tensor], Any] = network
+        self._compute: Callable[[Tensor, Any], Any] = network
         self._failures: tuple[type[Exception], ...] = ()
         if settings.compile:
             from torch._dynamo.exc import BackendCompilerFailed  # takes a second to import
@@ -79,19 +79,21 @@ class _Forward:
         if settings.precision != "float32":
             self._autocast = torch.autocast(device.type, _DTYPES[settings.precision])
 
-    def __call__(self, observation: Tensor) -> Any:
+    def __call__(self, observation: Tensor, state: Any) -> tuple[Any, Any]:
         # nothing is compiled for an empty minibatch, which only lets others not wait
         compute = self._compute if len(observation) else self._network
         try:
             with self._autocast:
-                outputs = compute(observation)
+                output, state = compute(observation, state)
         except self._failures as error:
             raise PolicyError(
                 "policy.learn.compile is true, but torch.compile cannot build the network here: "
                 f"{str(error).strip().splitlines()[0]}. Install a C++ compiler (g++) where "
                 "learners run, name one by the variable CXX, or set policy.learn.compile=false"
             ) from error
-        return outputs.float() if isinstance(outputs, Tensor) else tuple(o.float() for o in outputs)
+        if isinstance(output, Tensor):
+            return output.float(), state
+        return tuple(part.float() for part in output), state
 
 
 class GradientStep:
@@ -124,6 +126,7 @@ class GradientStep:
         self.optimizer = optimizer
         self.skipped_steps = 0
         self._parameters = list(network.parameters())
+        self._accumulate = settings.accumulate
         self._limit = settings.grad_clip_norm or math.inf
         self._sync = GradientSync(self._parameters)
         self._scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
@@ -132,16 +135,20 @@ class GradientStep:
             torch.backends.cuda.matmul.allow_tf32 = True  # of the process: all that it computes
             torch.backends.cudnn.allow_tf32 = True
 
-    def gradients(self, parts: Sequence[Part], loss: Callable[[Part], Tensor]) -> None:
-        """Put the gradient of the sum of all parts' losses, the learners' mean, into ``.grad``.
+    def gradients(
+        self, batch: Mapping[str, Tensor], loss: Callable[[Mapping[str, Tensor]], Tensor]
+    ) -> None:
+        """Put the gradient of the batch's loss, the mean over the learners, into ``.grad``.
 
-        Collective over the learners' process group; how many parts each has is its own affair.
+        The batch is computed in ``settings.accumulate`` parts, one after the other.
+
+        Collective over the learners' process group.
 
         Args:
-            parts: of the batch, at least one; they are computed one after the other.
-            loss: of a part, a scalar; see `mean_share`.
+            batch: name -> [samples, ...].
+            loss: of a part of the batch: a scalar, its share of the batch's loss; see `mean_share`.
         """
-        *others, last = parts
+        *others, last = cut(batch, self._accumulate)
         self._sync.zero()
         for part in others:
             with self._sync.paused():

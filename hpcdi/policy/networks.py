@@ -1,18 +1,312 @@
-"""Networks, in torch, and where they learn."""
+"""Networks: built from three slots, or by a user's factory; and the device where they learn.
+
+::
+
+    observation ──► encoder ──► features ──► memory ──► features ──► head ──► output
+                                  state in ──┘    └──► state out
+
+Every network, whoever makes it, is an `nn.Module` with
+
+``forward(observation, state) -> (output, state)``
+    of one step. `observation` is [batch, ...] as the environment gave it (bytes stay bytes): the
+    rows are environments when acting, and transitions when learning. `state` is a dict name ->
+    [batch, ...]: what the memory knows before the step; the state that is returned is that after
+    it, under the same names, shapes and dtypes. Without a memory it is ``{}`` and passed through.
+    `output` is a tensor [batch, ...] or a tuple of tensors; which, the algorithm's file says.
+
+Where ``policy.model.type`` is ``my_module:make``, ``make(model, **model.kwargs)`` returns the
+network; `model` are the settings, filled with the environment's spaces. Else a head composes it,
+of the other slots:
+
+``encoder``: ``make(model)`` returns an `nn.Module`, observations -> features [batch, n], with n as
+    its attribute ``out_features``.
+``memory``: ``make(features, model)`` returns an `nn.Module` with ``out_features``, with
+    ``initial_state(batch)``, the state at the start of an episode (a dict name -> tensor [batch,
+    ...]), and with ``forward(features, state) -> (features, state)`` of one step. An algorithm that
+    supports memories stores the state before each step beside its transition, as columns
+    ``state/<name>`` [transitions, ...], so that a learner can unroll from any stored row, step by
+    step (Kapturowski et al. 2019, "stored state"); episodes begin with `initial_state`.
+    So far there is one memory, "none", and no algorithm supports others.
+``head``: ``make(model)`` returns the network: it calls `encoder_of` and `memory_of`, and says what
+    comes out. Its layers stand at the top, so that parameters are named ``encoder.*`` and
+    ``advantage.*``, say, in files.
+
+A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:make`` of one's own.
+"""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.settings import ModelConfig
+from hpcdi.policy.spaces import as_shape
 
+State = dict[str, Tensor]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
+
+
+def make_network(model: ModelConfig, head: str) -> nn.Module:
+    """The network that the settings ask for.
+
+    Args:
+        model: settings, filled with the environment's spaces.
+        head: the head where the settings name none.
+
+    Raises:
+        PolicyError: a slot, or a factory, is not there.
+    """
+    if model.type:
+        network: nn.Module = _imported(model.type)(model, **model.kwargs)
+        return network
+    made: nn.Module = _find(HEADS, "head", model.head or head)(model)
+    return made
+
+
+def encoder_of(model: ModelConfig) -> Any:
+    """The encoder that ``model.encoder`` names."""
+    name = model.encoder
+    if name == "auto":
+        name = "nature_cnn" if len(as_shape(model.obs_shape or ())) == 3 else "mlp"
+    return _find(ENCODERS, "encoder", name)(model)
+
+
+def memory_of(features: int, model: ModelConfig) -> Any:
+    """The memory that ``model.memory`` names, for so many features."""
+    return _find(MEMORIES, "memory", model.memory)(features, model)
+
+
+def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
+    if ":" in name:
+        return _imported(name)
+    if name not in slot:
+        raise PolicyError(
+            f"policy.model.{kind}: there is no {kind} {name!r}; there are {', '.join(slot)}, and "
+            "'my_module:make' for one of your own"
+        )
+    return slot[name]
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    try:
+        made: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise PolicyError(
+            f"policy.model: {path!r} cannot be imported: {error}. It is 'module:function'; put the "
+            "module's folder on PYTHONPATH of all ranks"
+        ) from error
+    return made
+
+
+# --------------------------------------------------------------------------------------- encoders
+
+
+def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers of the given sizes with an activation after each."""
+    layers: list[nn.Module] = []
+    for size_in, size_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(size_in, size_out), activation()]
+    return nn.Sequential(*layers)
+
+
+class MLP(nn.Sequential):
+    """Observations of any shape, flattened, through the hidden layers."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        sizes = [math.prod(as_shape(model.obs_shape or ())), *model.encoder_hidden_size_list]
+        super().__init__(nn.Flatten(), *mlp(sizes, _ACTIVATIONS[model.activation]))
+        self.out_features = sizes[-1]
+
+
+class NatureCNN(nn.Sequential):
+    """Images [channels, height, width] of 0..255 through the convolutions of Mnih et al. 2015.
+
+    They are scaled to 0..1 first; hidden layers follow the convolutions.
+
+    Raises:
+        PolicyError: the convolutions leave nothing of such an image.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        shape = as_shape(model.obs_shape or ())
+        layers: list[nn.Module] = [_Scale()]
+        channels = shape[0]
+        for out, kernel, stride in _CONV_LAYERS:
+            layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+            channels = out
+        layers.append(nn.Flatten())
+        try:
+            with torch.no_grad():
+                flat = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1]
+        except RuntimeError as error:
+            raise PolicyError(
+                f"observations of shape {shape} are taken for images [channels, height, width], "
+                "and the convolutions need at least 36 x 36 pixels; resize, transpose or flatten "
+                "them"
+            ) from error
+        sizes = [flat, *model.encoder_hidden_size_list]
+        super().__init__(*layers, *mlp(sizes, _ACTIVATIONS[model.activation]))
+        self.out_features = sizes[-1]
+
+
+class _Scale(nn.Module):
+    """Pixels 0..255 as 0..1."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation / 255.0
+
+
+# ---------------------------------------------------------------------------------------- memories
+
+
+class NoMemory(nn.Module):
+    """Features are of the present observation alone; the state is empty."""
+
+    def __init__(self, features: int, _model: ModelConfig) -> None:
+        super().__init__()
+        self.out_features = features
+
+    def initial_state(self, _batch: int) -> State:
+        """No columns."""
+        return {}
+
+    def forward(self, features: Tensor, state: State) -> tuple[Tensor, State]:
+        """Both as they are."""
+        return features, state
+
+
+# ------------------------------------------------------------------------------------------- heads
+
+
+class QHead(nn.Module):
+    """Values of all actions, float32 [batch, actions].
+
+    Args:
+        model: settings.
+        dueling: value and advantage apart, ``Q = V + A - mean(A)`` (Wang et al. 2016, eq. 9).
+    """
+
+    def __init__(self, model: ModelConfig, *, dueling: bool = False) -> None:
+        super().__init__()
+        self.encoder = encoder_of(model)
+        self.memory = memory_of(self.encoder.out_features, model)
+        features = self.memory.out_features
+        self.advantage = nn.Linear(features, _action_size(model))
+        self.value = nn.Linear(features, 1) if dueling else None
+
+    def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+        """Values of actions; see the module's docstring."""
+        features, state = self.memory(self.encoder(observation.float()), state)
+        advantage: Tensor = self.advantage(features)
+        if self.value is None:
+            return advantage, state
+        value: Tensor = self.value(features)
+        return value + advantage - advantage.mean(dim=-1, keepdim=True), state
+
+
+class DuelingQHead(QHead):
+    """`QHead`, dueling."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model, dueling=True)
+
+
+class ActorCritic(nn.Module):
+    """Parameters of a distribution of actions, and the value of the observation.
+
+    The output is ``(logits, value)`` of discrete and ``(mean, log_std, value)`` of continuous
+    actions: logits and means [batch, components], values [batch], and the logarithm of the
+    deviation [components], which is the same for all observations.
+
+    Args:
+        model: settings, with ``share_encoder`` (one encoder for policy and value; a memory stands
+            behind the policy's) and ``log_std_init``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder = encoder_of(model)
+        self.value_encoder = None if model.share_encoder else encoder_of(model)
+        self.memory = memory_of(self.encoder.out_features, model)
+        size, features = _action_size(model), self.memory.out_features
+        self.policy = nn.Linear(features, size)
+        self.value = nn.Linear(features if model.share_encoder else self.encoder.out_features, 1)
+        is_discrete = model.action_space == "discrete"
+        log_std = None if is_discrete else torch.full((size,), model.log_std_init)
+        self.log_std = None if log_std is None else nn.Parameter(log_std)
+
+    def initialize(self, seed: int) -> None:
+        """Draw all weights anew: orthogonal (Andrychowicz et al. 2021, 3.2).
+
+        They are scaled by sqrt(2) in hidden layers, by 1 before the value, and by 0.01 before the
+        policy, so that it begins near uniform.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        gains = {id(self.policy): 0.01, id(self.value): 1.0}
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                gain = gains.get(id(module), math.sqrt(2))
+                nn.init.orthogonal_(module.weight, gain, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, observation: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
+        """Distribution and value; see the module's docstring."""
+        observation = observation.float()
+        features, state = self.memory(self.encoder(observation), state)
+        of_value = features if self.value_encoder is None else self.value_encoder(observation)
+        policy, value = self.policy(features), self.value(of_value).squeeze(1)
+        if self.log_std is None:
+            return (policy, value), state
+        return (policy, self.log_std, value), state
+
+
+def _action_size(model: ModelConfig) -> int:
+    """Number of discrete actions, or of a continuous action's components."""
+    shape: Any = model.action_shape
+    return math.prod(as_shape(shape))
+
+
+ENCODERS: dict[str, Callable[..., Any]] = {"mlp": MLP, "nature_cnn": NatureCNN}
+MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory}
+HEADS: dict[str, Callable[..., nn.Module]] = {
+    "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,
+}  # fmt: skip
+
+
+# -------------------------------------------------------------------------- where they are computed
+
+
+class Greedy(nn.Module):
+    """A policy as a function of observations, without random numbers: what is exported.
+
+    Args:
+        network: the network.
+        greedy: its output -> the best actions, and what else is of interest.
+        names: of what `greedy` returns; the first is "action".
+    """
+
+    def __init__(
+        self, network: nn.Module, greedy: Callable[[Any], tuple[Tensor, ...]], names: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.network, self.output_names = network, tuple(names)
+        self._greedy = greedy
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+        """Of observations float32 [batch, ...]."""
+        output, _ = self.network(observation, {})
+        return self._greedy(output)
 
 
 def learner_device(*, cuda: bool) -> torch.device:
@@ -31,82 +325,3 @@ def learner_device(*, cuda: bool) -> torch.device:
             "hpcdi doctor --cuda tells more; policy.cuda=false learns on cores"
         )
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-
-
-def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Linear layers of the given sizes with an activation after each."""
-    layers: list[nn.Module] = []
-    for size_in, size_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(size_in, size_out), activation()]
-    return nn.Sequential(*layers)
-
-
-def encoder(
-    obs_shape: Sequence[int], hidden: Sequence[int], activation: type[nn.Module] = nn.ReLU
-) -> nn.Sequential:
-    """Observation -> features [batch, hidden[-1]].
-
-    Observations of three axes [channels, height, width] pass the convolutions of Mnih et al. 2015
-    first (with ReLU) and are scaled from 0..255; others are flattened.
-
-    Args:
-        obs_shape: shape of one observation.
-        hidden: sizes of the hidden layers.
-        activation: after each hidden layer.
-
-    Raises:
-        PolicyError: the convolutions leave nothing of such an image.
-    """
-    if len(obs_shape) != 3:
-        return nn.Sequential(nn.Flatten(), *mlp([math.prod(obs_shape), *hidden], activation))
-    layers: list[nn.Module] = [_Scale()]
-    channels = obs_shape[0]
-    for out, kernel, stride in _CONV_LAYERS:
-        layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
-        channels = out
-    layers.append(nn.Flatten())
-    try:
-        with torch.no_grad():
-            flat = nn.Sequential(*layers)(torch.zeros(1, *obs_shape)).shape[1]
-    except RuntimeError as error:
-        raise PolicyError(
-            f"observations of shape {tuple(obs_shape)} are taken for images [channels, height, "
-            "width], and the convolutions need at least 36 x 36 pixels; resize, transpose or "
-            "flatten them"
-        ) from error
-    return nn.Sequential(*layers, *mlp([flat, *hidden], activation))
-
-
-class QNetwork(nn.Module):
-    """Observation -> value of each action, float32 [batch, actions].
-
-    Args:
-        obs_shape: shape of one observation.
-        action_shape: number of discrete actions.
-        hidden: sizes of the hidden layers.
-        dueling: value and advantage apart, ``Q = V + A - mean(A)`` (Wang et al. 2016, eq. 9).
-    """
-
-    def __init__(
-        self, obs_shape: Sequence[int], action_shape: int, hidden: Sequence[int], *, dueling: bool
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder(obs_shape, hidden)
-        self.advantage = nn.Linear(hidden[-1], action_shape)
-        self.value = nn.Linear(hidden[-1], 1) if dueling else None
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """Values for observations [batch, ...]."""
-        features = self.encoder(observation.float())  # stored as they came, e.g. as bytes
-        advantage: Tensor = self.advantage(features)
-        if self.value is None:
-            return advantage
-        value: Tensor = self.value(features)
-        return value + advantage - advantage.mean(dim=-1, keepdim=True)
-
-
-class _Scale(nn.Module):
-    """Pixels 0..255 as 0..1."""
-
-    def forward(self, observation: Tensor) -> Tensor:
-        return observation / 255.0

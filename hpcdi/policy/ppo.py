@@ -1,199 +1,361 @@
 """PPO: on-policy learning of a policy and its value (Schulman et al. 2017).
 
-This file knows no torch until a mode that computes is enabled; `ppo_update`, `ppo_actor` and
-`actor_critic` do.
+For discrete actions and, by normal distributions of independent components, for continuous ones.
+Read `torch_policy` for what is not here.
+
+Network: observation -> ``(logits, value)`` or, of continuous actions, ``(mean, log_std, value)``;
+logits and mean are [batch, components], value [batch], log_std [components] or [batch, components].
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hpcdi.errors import PolicyError, Problem
-from hpcdi.policy.base import CollectMode, EvalMode, Policy
-from hpcdi.policy.ppo_settings import PPOConfig, fill_spaces
+from hpcdi.config.fields import section, setting
+from hpcdi.errors import Problem
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.distributions import log_prob_entropy, sample_discrete, sample_normal
+from hpcdi.policy.returns import gae
+from hpcdi.policy.settings import CollectConfig, LearnConfig, ModelConfig, PolicyConfig
 from hpcdi.policy.spaces import as_shape
-from hpcdi.types import Array, Columns, Settings, Spaces, Transition
-from hpcdi.utils.nested import split_columns, stack_columns
+from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.imports import lazy_module
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
-    from hpcdi.policy.actor_critic import ActorCritic
-    from hpcdi.policy.ppo_actor import PPOActor
+    from hpcdi.comm import dist
+    from hpcdi.policy import gradient_step, minibatches, networks
+    from hpcdi.policy.minibatches import Joint
+else:
+    torch = lazy_module("torch")
+    dist = lazy_module("hpcdi.comm.dist")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    minibatches = lazy_module("hpcdi.policy.minibatches")
+    networks = lazy_module("hpcdi.policy.networks")
 
-_NETWORK, _ACTIONS, _SHUFFLES = range(3)  # streams of random numbers, whichever modes there are
+_NETWORK, _ACTIONS, _SHUFFLES = range(3)  # streams of random numbers
+
+
+@dataclass(frozen=True)
+class PPOModelConfig(ModelConfig):
+    """The networks; shapes and bounds left empty are taken from the environment."""
+
+    action_space: str | None = setting(
+        None, "'discrete' or 'continuous'", choices=(None, "discrete", "continuous")
+    )
+    action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
+    action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
+    encoder_hidden_size_list: tuple[int, ...] = setting(
+        (64, 64), "sizes of the hidden layers", minimum=1
+    )
+    activation: str = setting("tanh", "of the hidden layers", choices=("tanh", "relu"))
+    share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
+    log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from ModelConfig.problems(self)
+        if self.action_space == "discrete" and isinstance(self.action_shape, tuple):
+            yield Problem("action_shape", "is a number where actions are discrete")
+        if len(self.action_low) != len(self.action_high):
+            yield Problem("action_low", "has not as many numbers as model.action_high")
+
+
+@dataclass(frozen=True)
+class PPOLearnConfig(LearnConfig):
+    """The update; `batch_size` is that of a minibatch."""
+
+    learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
+    lr_decay_iterations: int | None = setting(
+        None, "train iterations until the learning rate has fallen linearly to its end; empty: "
+        "it stays", minimum=1,
+    )  # fmt: skip
+    lr_end: float = setting(0.0, "learning rate at the end of its fall", minimum=0)
+    epoch_per_collect: int = setting(10, "passes over the data of one policy", minimum=1)
+    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
+    entropy_weight: float = setting(0.0, "weight of the entropy bonus", minimum=0)
+    clip_ratio: float = setting(0.2, "limit to the change of an action's probability", above=0)
+    value_clip: bool = setting(False, "limit the change of values by clip_ratio too")
+    adv_norm: bool = setting(True, "advantages of each minibatch to mean 0, deviation 1")
+    grad_clip_norm: float = setting(0.5, "clip the gradient's norm to this; 0: do not", minimum=0)
+    target_kl: float | None = setting(
+        None, "an update ends where the policy has moved farther than this; empty: never", above=0
+    )
+
+
+@dataclass(frozen=True)
+class PPOCollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = setting(
+        128, "steps of each environment between updates of the policy", minimum=1, maximum=65_535
+    )
+    gae_lambda: float = setting(
+        0.95, "0: advantages by one step of reward, 1: by all steps", minimum=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class PPOConfig(PolicyConfig):
+    """Settings of PPO."""
+
+    type: str = "ppo"
+    on_policy: bool = setting(True, "data are used once, by the policy that made them")
+    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
+    model: PPOModelConfig = section(PPOModelConfig, "the networks")
+    learn: PPOLearnConfig = section(PPOLearnConfig, "the update")
+    collect: PPOCollectConfig = section(PPOCollectConfig, "collecting")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
+        if not self.on_policy:
+            yield Problem("on_policy", "PPO learns from its present policy's data; leave this true")
+        if self.priority or self.priority_IS_weight:
+            yield Problem("priority", "is for replay buffers; PPO uses all its data alike")
+        if self.nstep != 1:
+            yield Problem("nstep", "is not PPO's; collect.gae_lambda says how far rewards count")
+        if self.learn.lr_end > self.learn.learning_rate:
+            yield Problem("learn.lr_end", "is above learn.learning_rate, from which it falls")
 
 
 @POLICY_REGISTRY.register("ppo", "ppo_command")
-class PPOPolicy(Policy):
-    """PPO in four modes, for discrete or continuous actions; data in columns, or in dicts."""
+class PPOPolicy(TorchPolicy):
+    """PPO, for discrete or continuous actions.
+
+    Where there are several learners they learn as one would from joint minibatches, to which each
+    gives one of its own; how much data each has is its own affair. They need one exchange for how
+    they cut their data, one a pass for the advantages' moments and one for the logs, and with
+    `target_kl` one a minibatch, beside the gradients.
+    """
 
     Config: ClassVar[type] = PPOConfig
+    OUTPUTS = ("action", "value")
 
-    _cfg: Any
-    _model: ActorCritic
-    _columnar: Any = True
+    def make_network(self) -> nn.Module:
+        """See the module's docstring."""
+        network = networks.make_network(self._cfg.model, "actor_critic")
+        if isinstance(network, networks.ActorCritic):
+            network.initialize(int(self.random(_NETWORK).integers(2**63)))
+        return network
 
-    @classmethod
-    def with_spaces(cls, cfg: Any, spaces: Spaces) -> tuple[Any, list[Problem]]:
-        """Fill empty shapes and bounds from the environment; say where given ones contradict it.
+    def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Adam with the epsilon of the algorithm's first implementation."""
+        rate = self._cfg.learn.learning_rate
+        return torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True)
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def _init_collect(self) -> None:
+        super()._init_collect()
+        self._rng = self.random(_ACTIONS)
+
+    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
+        """Sampled actions.
+
+        Returns:
+            ``action`` [envs, ...], ``log_prob`` and ``value`` (float32 [envs]) and, where actions
+            are continuous, ``raw_action``: the one that was sampled and is learnt from; `action` is
+            that within the environment's bounds.
+        """
+        policy, *others, value = self.infer(observation)
+        if not others:
+            return {**sample_discrete(policy, self._rng), "value": value}
+        model, drawn = self._cfg.model, sample_normal(policy, others[0], self._rng)
+        shape = (len(value), *as_shape(model.action_shape))
+        action = raw = drawn["raw_action"]
+        if model.action_low:
+            low, high = (np.array(b, np.float32) for b in (model.action_low, model.action_high))
+            action = np.clip(raw, low, high)
+        bounded = {"action": action.reshape(shape), "raw_action": raw.reshape(shape)}
+        return {**drawn, **bounded, "value": value}
+
+    def greedy(
+        self,
+        output: tuple[Tensor, ...],
+        legal: Tensor | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, ...]:
+        """The likeliest actions [batch, ...], within bounds, and the values [batch]."""
+        policy, *_, value = output
+        if len(output) == 2:
+            return policy.argmax(dim=1), value
+        model = self._cfg.model
+        if model.action_low:
+            low, high = policy.new_tensor(model.action_low), policy.new_tensor(model.action_high)
+            policy = torch.clamp(policy, low, high)
+        return policy.reshape(-1, *as_shape(model.action_shape)), value
+
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        """``advantage`` and ``return``, float32."""
+        last_value = self.infer(last_observation)[-1]
+        advantages = gae(
+            transitions["reward"], transitions["terminated"], transitions["value"],
+            last_value, item_len, self._cfg.discount_factor, self._cfg.collect.gae_lambda,
+        )  # fmt: skip
+        return TrainColumns({"advantage": advantages.advantage, "return": advantages.returns})
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def prepare(self) -> None:
+        """Shuffles, and iterations for the schedule of the learning rate."""
+        self._shuffles = self.random(_SHUFFLES)
+        self._iterations = 0
+
+    def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Several passes over all data of one policy, in minibatches.
 
         Args:
-            cfg: a `Config`.
-            spaces: of the environment.
+            batch: ``observation, action, log_prob, value, advantage, return`` and, where actions
+                are continuous, ``raw_action``; each [transitions, ...].
+
+        Returns:
+            Python scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss,
+            entropy, approx_kl, clipfrac, adv_max, value_mean, grad_norm``, ``cur_lr`` and, with
+            fp16, ``skipped_steps``. Where `target_kl` ends the update, the last ones are of the
+            minibatch that was not learnt from.
         """
-        return fill_spaces(cfg, spaces)
+        learn = self._cfg.learn
+        rate = self._learning_rate()
+        for group in self._step.optimizer.param_groups:
+            group["lr"] = rate
+        self._iterations += 1
+        names = ("observation", "log_prob", "value", "advantage", "return")
+        columns = {name: batch[name] for name in names}
+        columns["action"] = batch["raw_action"] if "raw_action" in batch else batch["action"]
+        rows: list[Tensor] = []
+        for minibatch, joint in minibatches.minibatches(
+            columns, learn.batch_size, learn.epoch_per_collect, self._shuffles
+        ):
+            row, is_over = self._learn_from(minibatch, joint)
+            rows.append(row)
+            if is_over:
+                break
+        # one exchange and one copy from a GPU, not one a scalar
+        table = torch.stack(rows)
+        dist.allreduce_data(table, "avg")
+        others = {"cur_lr": rate, **self._step.scalars()}
+        return [{**dict(zip(_SCALARS, row, strict=True)), **others} for row in table.tolist()]
 
-    # Collecting samples actions and evaluating does not: each mode has its own actor.
+    def _learn_from(self, minibatch: Mapping[str, Tensor], joint: Joint) -> tuple[Tensor, bool]:
+        """One gradient step, if the policy may still move.
 
-    @property
-    def collect_mode(self) -> CollectMode:
-        """Methods for a collector."""
-        return super().collect_mode._replace(get_attribute=self._get_attribute_collect)
-
-    @property
-    def eval_mode(self) -> EvalMode:
-        """Methods for an evaluator."""
-        return super().eval_mode._replace(get_attribute=self._get_attribute_eval)
-
-    def _get_attribute_collect(self, name: str) -> Any:
-        return self._sampler if name == "columnar" else self.get_attribute(name)
-
-    def _get_attribute_eval(self, name: str) -> Any:
-        return self._greedy if name == "columnar" else self.get_attribute(name)
-
-    # -------------------------------------------------------------------------------------- learn
-
-    def _init_learn(self) -> None:
-        from hpcdi.policy.networks import learner_device
-        from hpcdi.policy.ppo_update import PPOLearner
-
-        device = learner_device(cuda=self._cfg.cuda)
-        self._model = self._build_network()
-        self._learner = PPOLearner(self._model, self._cfg.learn, device, self._random(_SHUFFLES))
-
-    def _forward_learn(self, data: Any, **_kwargs: Any) -> list[dict[str, Any]]:
-        """Several passes over the data of one policy; scalars of each minibatch.
-
-        Args:
-            data: see `PPOLearner.update`; or samples as `_get_train_sample` gives them.
+        Returns:
+            `_SCALARS` of the minibatch, [scalars], this learner's shares in them; and whether the
+            policy has moved too far, and so nothing was learnt.
         """
-        import torch
+        seen: list[Tensor] = []
 
-        if isinstance(data, Mapping):
-            return self._learner.update(data)
-        return self._learner.update(
-            {name: torch.from_numpy(column) for name, column in _columns_of(data).items()}
-        )
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
+            output, _ = self._forward(part["observation"], {})
+            losses = ppo_losses(output, part, self._cfg.learn, joint)
+            seen.append(torch.stack([loss.detach() for loss in losses]))
+            return losses.total
+
+        self._step.gradients(minibatch, loss_of)
+        losses = sum(seen[1:], seen[0])
+        is_over = self._is_too_far(losses)
+        norm = torch.zeros((), device=self._device)
+        if not is_over:
+            norm = self._step.apply(measured=True)
+            self._updates += 1
+        value = gradient_step.mean_share(minibatch["value"], joint.per_learner)
+        return torch.cat([losses, torch.stack((joint.largest, value, norm))]), is_over
+
+    def _is_too_far(self, losses: Tensor) -> bool:
+        """Whether the joint minibatch says so; the same on all learners."""
+        limit = self._cfg.learn.target_kl
+        if limit is None:
+            return False
+        approx_kl = losses[_SCALARS.index("approx_kl")].clone()
+        dist.allreduce_data(approx_kl, "avg")
+        return bool(approx_kl.item() > limit)
+
+    def _learning_rate(self) -> float:
+        """Of the present iteration."""
+        learn: PPOLearnConfig = self._cfg.learn
+        start = learn.learning_rate
+        if learn.lr_decay_iterations is None:
+            return start
+        return start + (learn.lr_end - start) * min(self._iterations / learn.lr_decay_iterations, 1)
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "cur_lr"]
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        learner = self._learner
-        return {
-            "model": learner.network.state_dict(),
-            "updates": learner.updates,
-            "iterations": learner.iterations,
-            "rng": learner.rng.bit_generator.state,
-            **learner.step.state_dict(),
-        }
+        state = {"iterations": self._iterations, "rng": self._shuffles.bit_generator.state}
+        return {**super()._state_dict_learn(), **state}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
-        learner = self._learner
-        learner.network.load_state_dict(state_dict["model"])
-        learner.step.load_state_dict(state_dict)
-        learner.updates = state_dict.get("updates", 0)
-        learner.iterations = state_dict.get("iterations", 0)
+        super()._load_state_dict_learn(state_dict)
+        self._iterations = state_dict.get("iterations", 0)
         if "rng" in state_dict:
-            learner.rng.bit_generator.state = state_dict["rng"]
-
-    # -------------------------------------------------------------------------- collect, evaluate
-
-    def _init_collect(self) -> None:
-        self._sampler = self._build_actor(self._random(_ACTIONS))
-
-    def _init_eval(self) -> None:
-        self._greedy = self._build_actor(None)
-
-    def _build_actor(self, rng: np.random.Generator | None) -> PPOActor:
-        from hpcdi.policy.ppo_actor import PPOActor
-
-        if not hasattr(self, "_model"):
-            self._model = self._build_network().requires_grad_(False).eval()
-        return PPOActor(self._model, self._cfg, rng)
-
-    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        return _act(self._sampler, data, kwargs)
-
-    def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        return _act(self._greedy, data, {})
-
-    def _get_export_module(self) -> nn.Module:
-        from hpcdi.policy.acting import LikeliestAction, MeanAction
-
-        if self._model.log_std is None:
-            return LikeliestAction(self._model)
-        return MeanAction(self._model, self._cfg.model)
-
-    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
-        """Samples of consecutive transitions of an episode, with ``adv`` and ``return``."""
-        columns = stack_columns(transitions)
-        renamed = {**columns, "terminated": columns["done"]}
-        length = np.array([len(transitions)], dtype=np.int32)
-        last = columns["next_obs"][-1:]
-        made = self._sampler.train_columns(renamed, length, last).columns
-        return split_columns({**columns, "adv": made["advantage"], "return": made["return"]})
-
-    def _state_dict_collect(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict()}
-
-    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
-        self._model.load_state_dict(state_dict["model"])
-
-    # -------------------------------------------------------------------------------- what is built
-
-    def _build_network(self) -> ActorCritic:
-        from hpcdi.policy.actor_critic import ActorCritic
-
-        model = self._cfg.model
-        if model.obs_shape is None or model.action_shape is None or model.action_space is None:
-            raise PolicyError(
-                "policy.model.obs_shape, action_shape and action_space are not known; set them, or "
-                "have PPOPolicy.with_spaces take them from an environment"
-            )
-        is_discrete = model.action_space == "discrete"
-        network = ActorCritic(
-            as_shape(model.obs_shape), math.prod(as_shape(model.action_shape)),
-            model.encoder_hidden_size_list, activation=model.activation,
-            share_encoder=model.share_encoder, log_std=None if is_discrete else model.log_std_init,
-        )  # fmt: skip
-        network.initialize(int(self._random(_NETWORK).integers(2**63)))
-        return network
-
-    def _random(self, stream: int) -> np.random.Generator:
-        """Random numbers of a purpose, which depend on the seed alone."""
-        key = (*self._seed.spawn_key, stream)
-        return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
+            self._shuffles.bit_generator.state = state_dict["rng"]
 
 
-def _act(actor: PPOActor, data: Mapping[int, Any], setting: Settings) -> dict[int, dict[str, Any]]:
-    """Outputs for each environment, of observations of each."""
-    outputs = actor.act(np.stack([np.asarray(obs) for obs in data.values()]), setting)
-    return dict(zip(data, split_columns(outputs), strict=True))
+# ------------------------------------------------------------------------------------------- losses
 
 
-def _columns_of(samples: Sequence[Transition]) -> Columns:
-    """Columns of samples in the per-transition form, as `_get_train_sample` gives them."""
-    columns = stack_columns(samples)
-    action = columns["raw_action"] if "raw_action" in columns else columns["action"]
-    floats = {"log_prob": "log_prob", "value": "value", "advantage": "adv", "return": "return"}
-    made: dict[str, Array] = {
-        name: columns[given].astype(np.float32, copy=False) for name, given in floats.items()
-    }
-    return {"observation": columns["obs"], "action": action, **made}
+class Losses(NamedTuple):
+    """Scalars of a minibatch; `total` is differentiable."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clipfrac: Tensor
+
+
+_SCALARS = (
+    "total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac",
+    "adv_max", "value_mean", "grad_norm",
+)  # fmt: skip
+
+
+def ppo_losses(
+    output: tuple[Tensor, ...], batch: Mapping[str, Tensor], learn: PPOLearnConfig, joint: Joint
+) -> Losses:
+    """Losses of a minibatch, or the shares in them that a part of it has.
+
+    Equations are those of Schulman et al. 2017.
+
+    Args:
+        output: of the network for the observations.
+        batch: ``action, log_prob, value, advantage, return`` of the minibatch, or of a part of it;
+            a part may be empty, its shares are 0.
+        learn: settings.
+        joint: of the whole minibatch.
+    """
+    *policy, value = output
+    count, clip = joint.per_learner, learn.clip_ratio
+    mean_share = gradient_step.mean_share
+    log_prob, entropies = log_prob_entropy(policy, batch["action"])
+    advantage = batch["advantage"]
+    if learn.adv_norm:
+        advantage = (advantage - joint.mean) / (joint.deviation + 1e-8)
+    log_ratio = log_prob - batch["log_prob"]
+    ratio = log_ratio.exp()
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    policy_loss = -mean_share(gain, count)  # eq. 7
+    error = (value - batch["return"]).square()
+    if learn.value_clip:
+        limited = batch["value"] + (value - batch["value"]).clamp(-clip, clip)
+        error = torch.maximum(error, (limited - batch["return"]).square())
+    value_loss, entropy = mean_share(error, count), mean_share(entropies, count)
+    # the negative of eq. 9
+    total = policy_loss + learn.value_weight * value_loss - learn.entropy_weight * entropy
+    with torch.no_grad():
+        # KL(old, new) without bias and never negative: Schulman 2020, "Approximating KL", k3
+        approx_kl = mean_share(ratio - 1 - log_ratio, count)
+        clipfrac = mean_share(((ratio - 1).abs() > clip).float(), count)
+    return Losses(total, policy_loss, value_loss, entropy, approx_kl, clipfrac)

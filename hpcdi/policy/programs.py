@@ -42,7 +42,7 @@ class ProgramKind(Protocol):
         """Make a program.
 
         Args:
-            module: see `hpcdi.policy.acting`.
+            module: see `hpcdi.policy.networks.Greedy`.
             obs_shape: of one observation.
             batch: observations at a time; None: any number.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,48 @@ class EpsConfig:
     start: float = setting(0.95, "rate at step 0", minimum=0, maximum=1)
     end: float = setting(0.1, "rate that is approached", minimum=0, maximum=1)
     decay: int = setting(10000, "steps: 1/e of the way (exp), or the whole way (linear)", minimum=1)
+
+
+_BUILT_IN = {
+    "type": ("",),
+    "encoder": ("", "auto", "mlp", "nature_cnn"),
+    "head": ("", "q", "dueling_q", "actor_critic"),
+}
+"""What `networks` has in its slots; said here, where no torch is imported."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network, see `hpcdi.policy.networks`; shapes left empty are the environment's."""
+
+    type: str = setting("", "your factory of the whole network, 'my_module:make'; empty: the slots")
+    kwargs: dict[str, Any] = setting({}, "keyword arguments of your factory")
+    obs_shape: int | tuple[int, ...] | None = setting(None, "shape of an observation")
+    action_shape: int | tuple[int, ...] | None = setting(
+        None, "number of discrete actions, or shape of a continuous one"
+    )
+    encoder: str = setting(
+        "auto", "observations to features: mlp, nature_cnn, auto (by shape), or 'my_module:make'"
+    )
+    encoder_hidden_size_list: tuple[int, ...] = setting(
+        (128, 128), "sizes of the hidden layers", minimum=1
+    )
+    activation: str = setting("relu", "of the hidden layers", choices=("tanh", "relu"))
+    memory: str = setting(
+        "none", "what is remembered within an episode; so far nothing", choices=("none",)
+    )
+    head: str = setting("", "features to outputs, or 'my_module:make'; empty: the algorithm's own")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if not self.encoder_hidden_size_list:
+            yield Problem("encoder_hidden_size_list", "needs at least one size")
+        for slot, known in _BUILT_IN.items():
+            name = getattr(self, slot)
+            if name not in known and not re.fullmatch(r"[\w.]+:\w+", name):
+                yield Problem(
+                    slot, f"is {name!r}: none of {', '.join(known[1:])}, nor a 'my_module:make'"
+                )
 
 
 @dataclass(frozen=True)

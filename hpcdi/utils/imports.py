@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import types
 from collections.abc import Iterable
+from typing import Any
 
 from hpcdi.errors import ConfigError, Problem
 
@@ -35,3 +37,15 @@ def missing_module(wanted: str, error: ModuleNotFoundError) -> str:
         f"there is no module {missing!r}{needed}; install it into this environment, "
         "or put its folder on PYTHONPATH"
     )
+
+
+def lazy_module(name: str) -> Any:
+    """A stand-in for a module that is imported at the first use of one of its attributes."""
+    return _LazyModule(name)
+
+
+class _LazyModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, value)  # found at once from now on
+        return value

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.policy.ppo import PPOPolicy
-from hpcdi.policy.ppo_settings import PPOConfig
+from hpcdi.policy.ppo import PPOConfig, PPOPolicy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 
@@ -27,7 +26,7 @@ class PlantedLearner(DQNPolicy):
         type: str = "planted_learner"
 
     def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
-        if self._learner.updates == 20:
+        if self._updates == 20:
             raise RuntimeError("planted in the learner")
         return super()._forward_learn(data, **kwargs)
 
@@ -84,7 +83,7 @@ class PlantedRun(DQNPolicy):
 
     def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any]:
         planted = Path(os.environ["PLANTED_WHILE"])
-        if self._learner.updates == 20 and planted.exists():
+        if self._updates == 20 and planted.exists():
             name = planted.read_text()
             if any(word.endswith(f"/{name}") for word in sys.argv):
                 raise RuntimeError(f"planted in run {name}")
@@ -98,7 +97,7 @@ class Watched:
     first step and after each, and ``files<n>``, the paths, a line each.
     """
 
-    _learner: Any
+    _step: Any
 
     def _init_learn(self) -> None:
         from hpcdi.comm.dist import get_rank
@@ -116,8 +115,8 @@ class Watched:
             if event == "os.rename":
                 write_line(files, os.fsdecode(given[1]))
 
-        on_step(self._learner.optimizer)
-        self._learner.optimizer.register_step_post_hook(on_step)
+        on_step(self._step.optimizer)
+        self._step.optimizer.register_step_post_hook(on_step)
         sys.addaudithook(on_event)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
-from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy
 
 KINDS = ("dqn", "discrete", "continuous")
@@ -18,7 +17,7 @@ KINDS = ("dqn", "discrete", "continuous")
 
 def policy_of(
     kind: str, seed: int = 0, *, obs_shape: Any = 4, cuda: bool = False, **learn: Any
-) -> Policy:
+) -> Any:
     """A policy in learn mode: DQN is double, dueling and weighted.
 
     Equal seeds give equal weights. Unless `learn` says otherwise PPO makes one pass.
@@ -90,12 +89,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def learner_of(kind: str, seed: int = 0, **settings: Any) -> Any:
-    """The `QLearner` or `PPOLearner` of `policy_of`."""
-    return policy_of(kind, seed, **settings)._learner
-
-
-def with_scale(learner: Any, scale: float) -> None:
+def with_scale(policy: Any, scale: float) -> None:
     """Set what fp16 multiplies losses by."""
-    state = learner.step.state_dict()
-    learner.step.load_state_dict({**state, "scaler": {**state["scaler"], "scale": scale}})
+    state = policy._step.state_dict()
+    policy._step.load_state_dict({**state, "scaler": {**state["scaler"], "scale": scale}})

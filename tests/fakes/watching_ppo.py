@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from hpcdi.policy.ppo import PPOPolicy
-from hpcdi.policy.ppo_settings import PPOConfig
+from hpcdi.policy.distributions import log_prob_entropy
+from hpcdi.policy.ppo import PPOConfig, PPOPolicy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 
@@ -30,8 +30,8 @@ class WatchingPPO(PPOPolicy):
 
     def _forward_learn(self, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         with torch.no_grad():
-            heads, _ = self._model(data["observation"])
-            log_prob, _ = self._model.log_prob_entropy(heads, data["action"])
+            (*policy, _value), _ = self._model(data["observation"], {})
+            log_prob, _ = log_prob_entropy(policy, data["action"])
             largest = float((log_prob - data["log_prob"]).abs().max())
         with Path(os.environ["WATCHED_AT"]).open("a") as file:
             file.write(f"{len(log_prob)} {largest}\n")

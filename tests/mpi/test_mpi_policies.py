@@ -25,11 +25,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the ranks share f
 import torch
 from torch import Tensor, nn
 
+from hpcdi.comm import dist
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
-from hpcdi.policy import ppo_joint, ppo_update
-from hpcdi.policy.base import Policy
-from hpcdi.policy.ppo_update import Minibatch, ppo_losses
+from hpcdi.policy import minibatches
+from hpcdi.policy.minibatches import Joint
+from hpcdi.policy.ppo import PPOPolicy, ppo_losses
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
 
@@ -66,7 +67,7 @@ def learners(world: World, members: tuple[int, ...], backend: str = "gloo") -> I
         group.Free()
 
 
-def small(kind: str, rank: int, **learn: Any) -> Policy:
+def small(kind: str, rank: int, **learn: Any) -> Any:
     """A learner's policy; seeds differ as in a run."""
     return policy_of(kind, rank, **{"batch_size": 16, **learn})
 
@@ -160,7 +161,7 @@ def test_ppo_is_equal_after_every_step(
 def test_the_weights_of_learner_0_are_everybodys(world: World) -> None:
     """Seeds differ, and so would the first weights; the target is copied after."""
     first, own = small("dqn", 0), small("dqn", world.rank)  # alone, before there is a group
-    weights = [policy._learner.network.advantage.weight for policy in (first, own)]
+    weights = [policy._model.advantage.weight for policy in (first, own)]
     assert torch.equal(*weights) == (world.rank == 0)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
@@ -184,11 +185,11 @@ def test_dqn_gradients_are_those_of_the_joint_batch(
         policy = small("dqn", rank, **learn)
         start = copy.deepcopy(policy.learn_mode.state_dict())
         policy.learn_mode.forward(batches[rank])
-        found = gradient(policy._learner.network)
+        found = gradient(policy._model)
     alone = small("dqn", 77, **{**learn, "accumulate": 1})
     alone.learn_mode.load_state_dict(start)
     alone.learn_mode.forward(joined(batches))
-    demand_close(found, gradient(alone._learner.network))
+    demand_close(found, gradient(alone._model))
 
 
 JOINT: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -216,33 +217,32 @@ def test_ppo_learns_from_joint_minibatches(
         if rank is None:
             return
         learner = descending(small(kind, rank, **settings))
-        start = copy.deepcopy(learner.network.state_dict())
-        orders = gather_objects(copy.deepcopy(learner.rng).bit_generator.state)
+        start = copy.deepcopy(learner._model.state_dict())
+        orders = gather_objects(copy.deepcopy(learner._shuffles).bit_generator.state)
         logs = learner.update(batches[rank])
-        demand_equal([logs, learner.network.state_dict()])
+        demand_equal([logs, learner._model.state_dict()])
     alone = descending(small(kind, 77, **{**settings, "accumulate": 1}))
-    alone.network.load_state_dict(start)
+    alone._model.load_state_dict(start)
     expected = [
         by_one(alone, minibatch)
         for minibatch in joint_minibatches(batches, orders, math.ceil(max(counts) / 16), 2)
     ]
-    demand_close(learner.network.state_dict(), alone.network.state_dict())
-    demand_close(gradient(learner.network), gradient(alone.network))
+    demand_close(learner._model.state_dict(), alone._model.state_dict())
+    demand_close(gradient(learner._model), gradient(alone._model))
     assert [sorted(log) for log in logs] == [sorted([*told, "cur_lr"]) for told in expected]
     for log, told in zip(logs, expected, strict=True):
         assert {name: log[name] for name in told} == pytest.approx(told, rel=1e-4, abs=1e-5)
 
 
-def descending(policy: Policy) -> ppo_update.PPOLearner:
-    """The learner, with plain gradient descent: Adam would make much of small differences."""
-    learner: ppo_update.PPOLearner = policy._learner
-    learner.step.optimizer = torch.optim.SGD(learner.network.parameters(), lr=0.1)
-    return learner
+def descending(policy: PPOPolicy) -> PPOPolicy:
+    """With plain gradient descent: Adam would make much of small differences."""
+    policy._step.optimizer = torch.optim.SGD(policy._model.parameters(), lr=0.1)
+    return policy
 
 
 def joint_minibatches(
     batches: list[dict[str, Tensor]], orders: list[Any], parts: int, passes: int
-) -> Iterator[Minibatch]:
+) -> Iterator[dict[str, Tensor]]:
     """What the learners' minibatches are together, drawn as each of them draws its own."""
     streams = [np.random.default_rng() for _ in batches]
     for stream, state in zip(streams, orders, strict=True):
@@ -259,22 +259,23 @@ def joint_minibatches(
                 for batch, chosen in zip(batches, rows, strict=True)
             ])  # fmt: skip
             action = picked.get("raw_action", picked["action"])
-            names = ("log_prob", "value", "advantage", "return")
-            yield Minibatch(picked["observation"], action, *(picked[name] for name in names))
+            yield {**picked, "action": action}
 
 
-def by_one(learner: ppo_update.PPOLearner, minibatch: Minibatch) -> dict[str, float]:
+def by_one(learner: PPOPolicy, minibatch: dict[str, Tensor]) -> dict[str, float]:
     """A plain step, and the scalars that it gives."""
-    losses = ppo_losses(learner.network, minibatch, learner._settings)
-    learner.network.zero_grad()
+    learn, joint = learner._cfg.learn, Joint.of(minibatch["advantage"])
+    output, _ = learner._model(minibatch["observation"], {})
+    losses = ppo_losses(output, minibatch, learn, joint)
+    learner._model.zero_grad()
     losses.total.backward()
-    norm = nn.utils.clip_grad_norm_(learner.network.parameters(), learner._settings.grad_clip_norm)
+    norm = nn.utils.clip_grad_norm_(learner._model.parameters(), learn.grad_clip_norm)
     with torch.no_grad():
-        for parameter in learner.network.parameters():
-            parameter -= learner._settings.learning_rate * parameter.grad
+        for parameter in learner._model.parameters():
+            parameter -= learn.learning_rate * parameter.grad
     told = {f"{name}_loss": getattr(losses, name).item() for name in ("total", "policy", "value")}
     told |= {name: getattr(losses, name).item() for name in ("entropy", "approx_kl", "clipfrac")}
-    told["adv_max"], told["value_mean"] = minibatch.advantage.max(), minibatch.value.mean()
+    told["adv_max"], told["value_mean"] = minibatch["advantage"].max(), minibatch["value"].mean()
     return {**{name: float(value) for name, value in told.items()}, "grad_norm": norm.item()}
 
 
@@ -305,21 +306,21 @@ def test_ppo_stops_on_all_learners_when_it_has_moved(world: World, limit: float)
         policy = small("discrete", rank, target_kl=limit, learning_rate=0.01, epoch_per_collect=10)
         logs = policy.learn_mode.forward(batch)
         assert 1 < len(logs) < 60
-        assert policy._learner.updates == len(logs) - 1
+        assert policy._updates == len(logs) - 1
         demand_equal([logs, policy.learn_mode.state_dict()])
 
 
 def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the gradients: how data are cut, once a pass the moments, and the logs."""
     calls = []
-    real = ppo_joint.allreduce_data
+    real = dist.allreduce_data
 
     def counting(x: Any, op: str) -> Any:
         calls.append(op)
         return real(x, op)
 
-    monkeypatch.setattr(ppo_joint, "allreduce_data", counting)
-    monkeypatch.setattr(ppo_update, "allreduce_data", counting)
+    monkeypatch.setattr(minibatches, "allreduce_data", counting)
+    monkeypatch.setattr("hpcdi.policy.ppo.dist.allreduce_data", counting)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
         mode = small("discrete", rank, epoch_per_collect=3).learn_mode
@@ -335,7 +336,7 @@ def test_an_overflow_of_one_learner_is_skipped_by_all(world: World, kind: str) -
         settings = {"precision": "fp16", "grad_clip_norm": 0.5}
         settings |= {"loss": "mse"} if kind == "dqn" else {}
         policy = small(kind, rank, **settings)
-        with_scale(policy._learner, 1024.0)  # so that nothing else overflows
+        with_scale(policy, 1024.0)  # so that nothing else overflows
         mode = policy.learn_mode
         before, batch = fingerprint(mode.state_dict()["model"]), data_of(kind, rank, 16)
         steep = {**batch, returns_of(kind): 1e9 * batch[returns_of(kind)]}
@@ -388,7 +389,7 @@ def test_learners_of_one_node_on_a_gpu_each(world: World, precision: str) -> Non
         if rank is None:
             return
         policy = policy_of("dqn", rank, cuda=True, precision=precision)
-        assert policy._learner._device.index == rank
+        assert policy._device.index == rank
         for step in range(STEPS):
             policy.learn_mode.forward(data_of("dqn", 100 * step + rank, 64))
             state = {k: v.cpu() for k, v in policy.learn_mode.state_dict()["model"].items()}

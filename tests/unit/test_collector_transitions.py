@@ -15,7 +15,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.dqn_samples import columns_of
+from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
@@ -189,7 +189,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_forms(
         {name: column[row] for name, column in segment.columns.items()}
         for row in range(len(segment.columns["obs"]))
     ]
-    by_transition = rows_by_transition(columns_of(samples, 0.0))
+    by_transition = rows_by_transition(columns_of_samples(samples, 0.0))
     assert by_transition == rows_by_transition(ring.gather(rows))
     assert len(by_transition) == len(rows) == len(samples)
 

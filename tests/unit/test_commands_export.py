@@ -17,6 +17,7 @@ from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy import programs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.networks import Greedy
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -175,7 +176,7 @@ class _Unlike(DQNPolicy):
                 self.network = network
 
             def forward(self, observation: torch.Tensor) -> torch.Tensor:
-                worst: torch.Tensor = self.network(observation).argmin(dim=1)
+                worst: torch.Tensor = self.network(observation, {})[0].argmin(dim=1)
                 return worst
 
         return Worst(self._model)
@@ -185,7 +186,7 @@ class _Misshapen(DQNPolicy):
     """It exports actions of another shape."""
 
     def _get_export_module(self) -> torch.nn.Module:
-        return self._model
+        return Greedy(self._model, lambda values: (values,), ("action",))
 
 
 class _Untraceable(DQNPolicy):

@@ -61,7 +61,7 @@ def test_the_source_is_named() -> None:
 
 def test_actions_that_the_policy_cannot_take() -> None:
     found = problems("env.env_id=Pendulum-v1")
-    assert found == {"policy.type": "DQN needs an environment with discrete actions"}
+    assert found == {"policy.type": "dqn needs an environment with discrete actions"}
 
 
 @pytest.mark.parametrize(

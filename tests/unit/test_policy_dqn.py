@@ -42,7 +42,7 @@ OBSERVATION = np.random.default_rng(0).standard_normal((50, 4), dtype=np.float32
 def test_greedy_is_the_best_value_of_the_network() -> None:
     built = policy("eval")
     actions = built.act(OBSERVATION, {})["action"]
-    values = built._model(torch.from_numpy(OBSERVATION))
+    values = built._model(torch.from_numpy(OBSERVATION), {})[0]
     assert actions.tolist() == values.argmax(dim=1).tolist()
     assert len(set(actions.tolist())) > 1, "the seed should give different actions"
     assert not values.requires_grad
@@ -247,3 +247,140 @@ def test_columns_that_are_stored_beside_transitions() -> None:
         "bootstrap_discount": [0.25, 0.0, 0.0, 0.5],
         "bootstrap_offset": [2, 2, 1, 1],
     }
+
+
+# ------------------------------------------------------------------------------------ one update
+
+
+def learner(table: list[list[float]], **settings: Any) -> Any:
+    """A policy whose network is a table: one-hot states -> values."""
+    weights, priority = settings.pop("use_weights", False), settings.pop("give_priority", True)
+    learn = {
+        "learning_rate": 0.1, "target_update_freq": 1000, "double": False, "loss": "mse", **settings
+    }  # fmt: skip
+    model = {
+        "obs_shape": len(table), "action_shape": max(2, len(table[0])),
+        "type": "fakes.networks:Linear", "kwargs": {"table": table},
+    }  # fmt: skip
+    return policy(
+        "learn", model=model, learn=learn, priority=priority,
+        priority_IS_weight=weights,
+    )  # fmt: skip
+
+
+def transition(
+    state: int, action: int, n_step_return: float, discount: float, after: int, states: int = 2
+) -> dict[str, torch.Tensor]:
+    return {
+        "observation": torch.eye(states)[[state]],
+        "action": torch.tensor([action]),
+        "n_step_return": torch.tensor([n_step_return]),
+        "bootstrap_discount": torch.tensor([discount]),
+        "next_observation": torch.eye(states)[[after]],
+        "weight": torch.ones(1),
+    }
+
+
+def joined(*rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def test_td_error_is_the_distance_to_return_plus_discounted_best_value() -> None:
+    table = [[1.0, 2.0], [5.0, 3.0]]
+    batch = joined(transition(0, 1, 0.5, 0.9, 1), transition(1, 0, -1.0, 0.0, 0))
+    info = learner(table).update(batch)
+    errors = [0.5 + 0.9 * 5.0 - 2.0, -1.0 - 5.0]
+    np.testing.assert_allclose(info["priority"], np.abs(errors), rtol=1e-6)
+    assert info["priority"].dtype == np.float32
+    assert info["total_loss"] == pytest.approx(np.mean(np.square(errors)), rel=1e-6)
+    assert info["q_value"] == pytest.approx((2.0 + 5.0) / 2)
+    assert info["cur_lr"] == 0.1
+
+
+def test_double_chooses_by_the_network_and_values_by_the_target() -> None:
+    batch = transition(0, 0, 0.0, 1.0, 1)
+    for double, value in ((True, 1.0), (False, 10.0)):
+        q = learner([[0.0, 0.0], [10.0, 1.0]], double=double)  # the target keeps this table
+        with torch.no_grad():
+            q._model.table.copy_(torch.tensor([[0.0, 0.0], [2.0, 3.0]]))
+        assert q.update(batch)["priority"].tolist() == [value]
+
+
+@pytest.mark.parametrize(("error", "huber"), [(0.5, 0.125), (-3.0, 2.5), (0.0, 0.0)])
+def test_losses(error: float, huber: float) -> None:
+    batch = transition(0, 0, error, 0.0, 0)
+    table = [[0.0, 0.0], [0.0, 0.0]]
+    assert learner(table, loss="huber").update(batch)["total_loss"] == pytest.approx(huber)
+    assert learner(table, loss="mse").update(batch)["total_loss"] == pytest.approx(error**2)
+
+
+@pytest.mark.parametrize(("use_weights", "loss"), [(True, 2.5), (False, 5.0)])
+def test_importance_weights_count_only_where_configured(use_weights: bool, loss: float) -> None:
+    batch = joined(transition(0, 0, 1.0, 0.0, 0), transition(1, 0, 3.0, 0.0, 0))
+    batch["weight"] = torch.tensor([0.5, 0.5])
+    q = learner([[0.0, 0.0], [0.0, 0.0]], use_weights=use_weights)
+    assert q.update(batch)["total_loss"] == pytest.approx(loss)
+
+
+def test_weights_are_not_asked_for_where_not_configured() -> None:
+    batch = transition(0, 0, 1.0, 0.0, 0)
+    del batch["weight"]
+    q = learner([[0.0, 0.0], [0.0, 0.0]], give_priority=False)
+    assert q.update(batch).keys() == {"total_loss", "q_value", "cur_lr"}
+
+
+def test_only_the_value_of_the_action_taken_moves() -> None:
+    q = learner([[1.0, 1.0], [1.0, 1.0]])
+    q.update(transition(0, 1, 5.0, 0.0, 0))
+    change = (q._model.table.detach() - 1.0).tolist()
+    assert change == [[0.0, pytest.approx(0.1, rel=1e-3)], [0.0, 0.0]]  # Adam: one learning rate
+
+
+def test_gradients_are_clipped_by_their_norm() -> None:
+    batch = transition(0, 0, 1000.0, 0.0, 0)
+    for norm, expected in ((0.5, 0.5), (0.0, 2000.0)):
+        q = learner([[0.0, 0.0], [0.0, 0.0]], grad_clip_norm=norm)
+        q.update(batch)
+        assert q._model.table.grad.norm().item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_target_is_renewed_after_so_many_updates() -> None:
+    q = learner([[0.0, 0.0], [0.0, 0.0]], target_update_freq=3)
+    batch = transition(0, 0, 1.0, 0.0, 0)
+    is_same = []
+    for _ in range(4):
+        q.update(batch)
+        is_same.append(torch.equal(q._model.table, q._target.table))
+    assert is_same == [False, False, True, False]
+    assert not q._target.table.requires_grad
+
+
+def test_the_batch_is_left_as_it_was() -> None:
+    batch = transition(0, 0, 1.0, 0.9, 1)
+    before = {name: tensor.clone() for name, tensor in batch.items()}
+    learner([[0.0, 0.0], [0.0, 0.0]]).update(batch)
+    assert all(torch.equal(batch[name], before[name]) for name in before)
+
+
+# ------------------------------------------------------------------------------------ many updates
+
+
+def test_the_loss_falls_on_a_fixed_batch() -> None:
+    learn = {"double": False, "loss": "mse", "learning_rate": 1e-2, "target_update_freq": 1000}
+    built = policy("learn", learn=learn)
+    losses = [built.update(columnar_batch(0))["total_loss"] for _ in range(300)]
+    assert losses[-1] < 0.1 * losses[0]
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("loss", ["huber", "mse"])
+def test_values_of_one_state_that_leads_to_itself(double: bool, loss: str) -> None:
+    """Reward 1 for ever: the value is 1 / (1 - discount); action 1 ends it with 0.5."""
+    q = learner(
+        [[0.0, 0.0]], double=double, loss=loss, learning_rate=0.05, target_update_freq=10
+    )  # fmt: skip
+    batch = joined(transition(0, 0, 1.0, 0.5, 0, states=1), transition(0, 1, 0.5, 0.0, 0, 1))
+    for _ in range(400):
+        info = q.update(batch)
+    np.testing.assert_allclose(q._model.table.detach().squeeze(0), [2.0, 0.5], atol=0.01)
+    assert info["priority"].max() < 0.02

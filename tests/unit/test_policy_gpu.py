@@ -19,7 +19,6 @@ from fakes.policies import (
     distance,
     first,
     gradient,
-    learner_of,
     policy_of,
     with_scale,
 )
@@ -56,48 +55,48 @@ def test_a_gpu_makes_the_step_that_the_cpu_makes(
     kind: str, learn: dict[str, Any], tolerance: float
 ) -> None:
     clipped = {"grad_clip_norm": learn.get("grad_clip_norm", 0.0)}
-    slow = learner_of(kind, **clipped)
-    fast = learner_of(kind, cuda=True, **{**clipped, **learn})
+    slow = policy_of(kind, **clipped)
+    fast = policy_of(kind, cuda=True, **{**clipped, **learn})
     if learn.get("precision") == "fp16":
         with_scale(fast, 1024.0)
-    told = [first(learner.update(data_of(kind, count=256))) for learner in (slow, fast)]
-    assert distance(gradient(fast.network), gradient(slow.network)) < tolerance
+    told = [first(learner._forward_learn(data_of(kind, count=256))) for learner in (slow, fast)]
+    assert distance(gradient(fast._model), gradient(slow._model)) < tolerance
     assert told[1]["total_loss"] == pytest.approx(told[0]["total_loss"], rel=2 * tolerance)
-    assert all(tensor.is_cuda for tensor in fast.network.state_dict().values())
-    assert all(tensor.dtype == torch.float32 for tensor in fast.network.state_dict().values())
+    assert all(tensor.is_cuda for tensor in fast._model.state_dict().values())
+    assert all(tensor.dtype == torch.float32 for tensor in fast._model.state_dict().values())
 
 
 def test_images_too() -> None:
     pixels = torch.randint(0, 256, (2, 20, 1, 36, 36), dtype=torch.uint8)
     batch = {**data_of("dqn"), "observation": pixels[0], "next_observation": pixels[1]}
-    slow = learner_of("dqn", obs_shape=[1, 36, 36])
-    slow.update(batch)
+    slow = policy_of("dqn", obs_shape=[1, 36, 36])
+    slow._forward_learn(batch)
     for learn, tolerance in SWITCHES[2:5]:
-        fast = learner_of("dqn", obs_shape=[1, 36, 36], cuda=True, **learn)
+        fast = policy_of("dqn", obs_shape=[1, 36, 36], cuda=True, **learn)
         if learn.get("precision") == "fp16":
             with_scale(fast, 1024.0)
-        fast.update(batch)
-        assert distance(gradient(fast.network), gradient(slow.network)) < 2 * tolerance
+        fast._forward_learn(batch)
+        assert distance(gradient(fast._model), gradient(slow._model)) < 2 * tolerance
 
 
 def test_tf32_is_allowed_only_where_it_is_asked_for() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    learner_of("dqn", cuda=True)
+    policy_of("dqn", cuda=True)
     assert not torch.backends.cuda.matmul.allow_tf32
-    learner_of("dqn", cuda=True, tf32=True)
+    policy_of("dqn", cuda=True, tf32=True)
     assert torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_that_overflow_are_skipped_and_counted(kind: str) -> None:
-    learner = learner_of(kind, cuda=True, precision="fp16")
+    learner = policy_of(kind, cuda=True, precision="fp16")
     with_scale(learner, 2.0**40)
-    before = copy.deepcopy(learner.network.state_dict())
-    told = first(learner.update(data_of(kind)))
+    before = copy.deepcopy(learner._model.state_dict())
+    told = first(learner._forward_learn(data_of(kind)))
     assert told["skipped_steps"] == 1
     assert math.isfinite(told["total_loss"])
-    now = learner.network.state_dict()
+    now = learner._model.state_dict()
     assert all(torch.equal(now[name], before[name]) for name in before)
 
 
@@ -125,7 +124,7 @@ def test_a_learner_uses_the_device_that_its_process_has_chosen() -> None:
     last = torch.cuda.device_count() - 1
     with torch.cuda.device(last):
         assert learner_device(cuda=True) == torch.device("cuda", last)
-        assert next(learner_of("dqn", cuda=True).network.parameters()).device.index == last
+        assert next(policy_of("dqn", cuda=True)._model.parameters()).device.index == last
     assert learner_device(cuda=False) == torch.device("cpu")
 
 
@@ -134,7 +133,7 @@ def test_an_nccl_group_of_one_is_formed_and_left() -> None:
         assert dist_init("nccl", addr="127.0.0.1", port=0, rank=0, world_size=1) == (0, 1)
         assert torch.distributed.get_backend() == "nccl"
         policy = policy_of("dqn", cuda=True)
-        share_state(policy._learner.network)
+        share_state(policy._model)
         assert math.isfinite(policy.learn_mode.forward(data_of("dqn"))["total_loss"])
         assert allreduce_data(torch.ones(2, device="cuda"), "sum").tolist() == [1.0, 1.0]
         dist_finalize()

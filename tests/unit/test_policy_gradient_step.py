@@ -23,7 +23,6 @@ from fakes.policies import (
     distance,
     first,
     gradient,
-    learner_of,
     policy_of,
     with_scale,
 )
@@ -65,10 +64,10 @@ def test_shares_add_up_to_the_mean() -> None:
 @pytest.mark.parametrize("parts", [2, 3, 7, 20])
 def test_parts_give_the_whole_batchs_gradient(kind: str, parts: int) -> None:
     """20 samples in parts that are not all of one size, weighted ones too."""
-    whole, cut_up = learner_of(kind), learner_of(kind, accumulate=parts)
+    whole, cut_up = policy_of(kind), policy_of(kind, accumulate=parts)
     batch = data_of(kind)
-    told = [first(learner.update(batch)) for learner in (whole, cut_up)]
-    torch.testing.assert_close(gradient(cut_up.network), gradient(whole.network), rtol=0, atol=1e-6)
+    told = [first(learner._forward_learn(batch)) for learner in (whole, cut_up)]
+    torch.testing.assert_close(gradient(cut_up._model), gradient(whole._model), rtol=0, atol=1e-6)
     priorities = [info.pop("priority", np.zeros(0)) for info in told]
     np.testing.assert_allclose(*priorities, atol=1e-6)
     assert told[1] == pytest.approx(told[0], abs=1e-5)
@@ -77,21 +76,21 @@ def test_parts_give_the_whole_batchs_gradient(kind: str, parts: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_needs_less_memory_than_the_batch(kind: str) -> None:
     """The network never sees more than a part at a time."""
-    learner, seen = learner_of(kind, accumulate=4), []
-    learner.network.encoder.register_forward_hook(lambda _m, given, _out: seen.append(given[0]))
-    learner.update(data_of(kind))
+    learner, seen = policy_of(kind, accumulate=4), []
+    learner._model.encoder.register_forward_hook(lambda _m, given, _out: seen.append(given[0]))
+    learner._forward_learn(data_of(kind))
     assert {len(given) for given in seen} == {5}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_clipped_is_the_whole_gradient(kind: str) -> None:
-    free, clipped = (learner_of(kind, accumulate=3, grad_clip_norm=limit) for limit in (0.0, 0.01))
+    free, clipped = (policy_of(kind, accumulate=3, grad_clip_norm=limit) for limit in (0.0, 0.01))
     for learner in (free, clipped):
-        learner.update(data_of(kind))
-    full = gradient(free.network)
+        learner._forward_learn(data_of(kind))
+    full = gradient(free._model)
     assert full.norm() > 0.02
     torch.testing.assert_close(
-        gradient(clipped.network), full * (0.01 / full.norm()), rtol=1e-3, atol=1e-7
+        gradient(clipped._model), full * (0.01 / full.norm()), rtol=1e-3, atol=1e-7
     )
 
 
@@ -100,7 +99,7 @@ def test_the_norm_is_measured_where_asked_for_or_clipped() -> None:
     for limit, measured, expected in ((0, False, 0), (0, True, 5), (1, False, 5), (9, True, 5)):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
         step = GradientStep(network, optimizer, StepConfig(grad_clip_norm=float(limit)), CPU)
-        step.gradients([torch.tensor([[3.0, 4.0]])], lambda part: network(part).sum())
+        step.gradients({"x": torch.tensor([[3.0, 4.0]])}, lambda part: network(part["x"]).sum())
         assert step.apply(measured=measured).item() == pytest.approx(expected)
         assert network.weight.grad.norm().item() == pytest.approx(1 if limit == 1 else 5, rel=1e-4)
 
@@ -116,15 +115,15 @@ TOLERANCE = {"bf16": 0.03, "fp16": 0.004}  # 8 and 11 bits of mantissa
 def test_lower_precision_gives_nearly_the_same_step(
     kind: str, precision: str, accumulate: int
 ) -> None:
-    plain = learner_of(kind)
-    low = learner_of(kind, precision=precision, accumulate=accumulate)
+    plain = policy_of(kind)
+    low = policy_of(kind, precision=precision, accumulate=accumulate)
     if precision == "fp16":
         with_scale(low, 1024.0)
-    told = [first(learner.update(data_of(kind))) for learner in (plain, low)]
-    apart = distance(gradient(low.network), gradient(plain.network))
+    told = [first(learner._forward_learn(data_of(kind))) for learner in (plain, low)]
+    apart = distance(gradient(low._model), gradient(plain._model))
     assert 0 < apart < TOLERANCE[precision], "0 would say that nothing was computed in it"
     assert told[1]["total_loss"] == pytest.approx(told[0]["total_loss"], rel=TOLERANCE[precision])
-    assert all(tensor.dtype == torch.float32 for tensor in low.network.state_dict().values())
+    assert all(tensor.dtype == torch.float32 for tensor in low._model.state_dict().values())
     assert ("skipped_steps" in told[1]) == (precision == "fp16")
 
 
@@ -134,30 +133,43 @@ def test_images_too(precision: str) -> None:
     pixels = torch.from_numpy(rng.integers(0, 256, (2, 8, 1, 36, 36), dtype=np.uint8))
     batch = {**data_of("dqn", count=8), "observation": pixels[0], "next_observation": pixels[1]}
     plain, low = (
-        learner_of("dqn", obs_shape=[1, 36, 36], precision=p) for p in ("float32", precision)
+        policy_of("dqn", obs_shape=[1, 36, 36], precision=p) for p in ("float32", precision)
     )
     if precision == "fp16":
         with_scale(low, 1024.0)
     for learner in (plain, low):
-        learner.update(batch)
-    assert distance(gradient(low.network), gradient(plain.network)) < 2 * TOLERANCE[precision]
+        learner._forward_learn(batch)
+    assert distance(gradient(low._model), gradient(plain._model)) < 2 * TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_the_loss_falls_as_it_does_in_float32(precision: str) -> None:
     ends = []
     for each in ("float32", precision):
-        learner = learner_of("dqn", precision=each, learning_rate=1e-2, target_update_freq=1000)
-        losses = [learner.update(data_of("dqn"))["total_loss"] for _ in range(150)]
+        learner = policy_of("dqn", precision=each, learning_rate=1e-2, target_update_freq=1000)
+        losses = [learner._forward_learn(data_of("dqn"))["total_loss"] for _ in range(150)]
         ends.append(losses[-1] / losses[0])
     assert max(ends) < 0.05
 
 
+class Stateful(nn.Module):
+    """Counts its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, observation: Any, state: Any) -> Any:
+        return self.layer(observation), {"count": state["count"] + 1}
+
+
 def test_outputs_are_float32_in_any_precision() -> None:
     for precision in ("float32", "bf16", "fp16"):
-        network = nn.Linear(3, 2)
-        out = forward_of(network, StepConfig(precision=precision), CPU)(torch.ones(4, 3))
+        forward = forward_of(Stateful(), StepConfig(precision=precision), CPU)
+        state = {"count": torch.zeros(4)}
+        out, after = forward(torch.ones(4, 3), state)
         assert (out.dtype, out.shape) == (torch.float32, (4, 2))
+        assert after["count"].tolist() == [1.0] * 4
 
 
 def test_nothing_stands_between_where_nothing_is_switched_on() -> None:
@@ -167,43 +179,43 @@ def test_nothing_stands_between_where_nothing_is_switched_on() -> None:
 
 def test_gradients_too_small_for_fp16_are_scaled() -> None:
     """Of a loss of 1e-8 the gradients in half precision would all be 0."""
-    plain, low = learner_of("dqn"), learner_of("dqn", precision="fp16")
+    plain, low = policy_of("dqn"), policy_of("dqn", precision="fp16")
     with_scale(low, 2.0**30)
     batch = data_of("dqn")
     batch["weight"] = batch["weight"] * 1e-8
     for learner in (plain, low):
-        learner.update(batch)
-    assert distance(gradient(low.network), gradient(plain.network)) < TOLERANCE["fp16"]
+        learner._forward_learn(batch)
+    assert distance(gradient(low._model), gradient(plain._model)) < TOLERANCE["fp16"]
     with_scale(low, 1.0)
-    low.update(batch)
-    assert (low.network.encoder[1].weight.grad == 0).float().mean() > 0.9
+    low._forward_learn(batch)
+    assert (low._model.encoder[1].weight.grad == 0).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_that_overflow_are_skipped_and_counted(kind: str) -> None:
-    learner = learner_of(kind, precision="fp16", grad_clip_norm=0.5)
+    learner = policy_of(kind, precision="fp16", grad_clip_norm=0.5)
     with_scale(learner, 2.0**40)
-    before = copy.deepcopy(learner.network.state_dict())
+    before = copy.deepcopy(learner._model.state_dict())
     for skipped in (1, 2):
-        told = first(learner.update(data_of(kind)))
-        assert told["skipped_steps"] == skipped == learner.step.skipped_steps
+        told = first(learner._forward_learn(data_of(kind)))
+        assert told["skipped_steps"] == skipped == learner._step.skipped_steps
         assert math.isfinite(told["total_loss"])
         assert told.get("grad_norm", 0) == 0
-        now = learner.network.state_dict()
+        now = learner._model.state_dict()
         assert all(torch.equal(now[name], before[name]) for name in before)
-    assert learner.step.state_dict()["scaler"]["scale"] == 2.0**38
+    assert learner._step.state_dict()["scaler"]["scale"] == 2.0**38
     with_scale(learner, 1024.0)
-    assert first(learner.update(data_of(kind)))["skipped_steps"] == 2
-    now = learner.network.state_dict()
+    assert first(learner._forward_learn(data_of(kind)))["skipped_steps"] == 2
+    now = learner._model.state_dict()
     assert not any(torch.equal(now[name], before[name]) for name in before if "weight" in name)
 
 
 def test_tf32_leaves_the_cpu_alone() -> None:
     before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
-    exact, asked = learner_of("dqn"), learner_of("dqn", tf32=True)
-    told = [learner.update(data_of("dqn"))["total_loss"] for learner in (exact, asked)]
+    exact, asked = policy_of("dqn"), policy_of("dqn", tf32=True)
+    told = [learner._forward_learn(data_of("dqn"))["total_loss"] for learner in (exact, asked)]
     assert told[0] == told[1]
-    assert torch.equal(gradient(exact.network), gradient(asked.network))
+    assert torch.equal(gradient(exact._model), gradient(asked._model))
     assert before == (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 

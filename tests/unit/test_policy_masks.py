@@ -12,8 +12,8 @@ import torch
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.dqn_samples import columns_of
 from hpcdi.policy.exploration import epsilon_greedy, uniform_legal
+from hpcdi.policy.torch_policy import columns_of_samples
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -47,7 +47,7 @@ OBSERVATIONS = RNG.standard_normal((4, 3), dtype=np.float32)
 @pytest.mark.parametrize("mode", ["collect", "eval"])
 def test_the_best_legal_action_is_taken(mode: str, dtype: Any) -> None:
     built = policy("collect", "eval", seed=2)
-    values = built._model(torch.from_numpy(OBSERVATIONS)).numpy()
+    values = built._model(torch.from_numpy(OBSERVATIONS), {})[0].numpy()
     best = np.where(MASKS == 1, values, -np.inf).argmax(axis=1)
     assert (best != values.argmax(axis=1)).any(), "the seed should prefer an illegal action"
     data = {env: masked(OBSERVATIONS[env], MASKS[env], dtype) for env in range(4)}
@@ -118,7 +118,7 @@ def test_samples_look_n_steps_ahead_with_their_masks() -> None:
     assert [obs["observation"][0] for obs in nexts] == [2, 3, 3]
     assert [obs["action_mask"].tolist() for obs in nexts] == [MASKS[2].tolist(), [0] * 4, [0] * 4]
     assert [sample["obs"]["observation"][0] for sample in samples] == [0, 1, 2]
-    columns = columns_of(samples, 0.25)
+    columns = columns_of_samples(samples, 0.25)
     assert columns["observation"].shape == columns["next_observation"].shape == (3, 3)
     assert columns["next_action_mask"].tolist() == [
         (MASKS[2] == 1).tolist(),
@@ -132,7 +132,7 @@ def test_samples_without_masks_have_no_column_of_them() -> None:
     plain = [
         {**transition(0, False), "obs": np.zeros(3), "next_obs": np.zeros(3)} for _ in range(2)
     ]
-    assert "next_action_mask" not in columns_of(plain, 0.5)
+    assert "next_action_mask" not in columns_of_samples(plain, 0.5)
 
 
 # ------------------------------------------------------------------------------------------- target
@@ -151,8 +151,8 @@ def test_the_target_is_the_best_legal_value(double: bool, legal: int) -> None:
     built = policy("learn", priority=True, learn={"double": double, "loss": "mse"})
     mask = np.eye(ACTIONS, dtype=np.int8)[legal]
     with torch.no_grad():
-        value = built._model(torch.tensor([[1.0, 0, 0]]))[0, 0].item()
-        after = built._model(torch.tensor([[0.0, 1, 0]]))[0].tolist()
+        value = built._model(torch.tensor([[1.0, 0, 0]]), {})[0][0, 0].item()
+        after = built._model(torch.tensor([[0.0, 1, 0]]), {})[0][0].tolist()
     error = built.learn_mode.forward([sample(mask)])["priority"][0]
     assert error == pytest.approx(abs(0.5 * after[legal] - value), rel=1e-5)
 
@@ -161,7 +161,7 @@ def test_the_target_is_the_best_legal_value(double: bool, legal: int) -> None:
 def test_an_end_where_nothing_is_legal_is_a_number(double: bool) -> None:
     built = policy("learn", priority=True, learn={"double": double, "loss": "mse"})
     with torch.no_grad():
-        value = built._model(torch.tensor([[1.0, 0, 0]]))[0, 0].item()
+        value = built._model(torch.tensor([[1.0, 0, 0]]), {})[0][0, 0].item()
     info = built.learn_mode.forward([sample([0] * ACTIONS, done=True)])
     assert info["priority"][0] == pytest.approx(abs(value), rel=1e-5)
     assert np.isfinite(info["total_loss"])
@@ -212,7 +212,7 @@ def test_a_game_whose_illegal_action_has_the_highest_value(double: bool) -> None
     })  # fmt: skip
     with torch.no_grad():  # illegal actions are never learnt: their values stay what they are
         built._model.advantage.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 10.0]))
-        built._learner.target.load_state_dict(built._model.state_dict())
+        built._target.load_state_dict(built._model.state_dict())
     samples: list[dict[str, Any]] = []
     for _ in range(60):
         game, done = Shop(), False
@@ -226,7 +226,7 @@ def test_a_game_whose_illegal_action_has_the_highest_value(double: bool) -> None
             done = step.done
     for _ in range(300):
         built.learn_mode.forward(samples)
-    values = built._model(torch.eye(3)).detach().numpy()
+    values = built._model(torch.eye(3), {})[0].detach().numpy()
     np.testing.assert_allclose(values[0, :2], [0.7, 0.5], atol=0.05)
     np.testing.assert_allclose(values[1, :2], [0.0, 1.0], atol=0.05)
     assert values[1, 3] > 5

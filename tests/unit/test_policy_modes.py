@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,9 +103,14 @@ def test_attributes_are_set_and_got() -> None:
 
 def test_columnar_is_an_actor_for_collectors_and_true_for_learners() -> None:
     assert policy("learn").learn_mode.get_attribute("columnar") is True
-    for mode in ("collect", "eval"):
-        built = policy(mode)
-        assert getattr(built, f"{mode}_mode").get_attribute("columnar") is built
+    built = policy("collect")
+    assert built.collect_mode.get_attribute("columnar") is built
+    everything = policy("learn", "collect", "eval")
+    assert everything.learn_mode.get_attribute("columnar") is True
+    evaluating = everything.eval_mode.get_attribute("columnar")
+    observation = np.random.default_rng(0).standard_normal((9, 4), dtype=np.float32)
+    actions = [evaluating.act(observation, {"eps": 1.0})["action"].tolist() for _ in range(9)]
+    assert all(each == actions[0] for each in actions), "evaluating does not explore"
 
 
 def test_resets_and_monitored_scalars() -> None:
@@ -230,7 +236,7 @@ def test_shapes_that_contradict_the_environment() -> None:
     _, problems = spaces_of({"obs_shape": [3], "action_shape": 5}, (4, 2), 2)
     assert problems == [
         "model.obs_shape: is (3,), the environment gives (4, 2)",
-        "model.action_shape: is 5, the environment has 2 actions",
+        "model.action_shape: is 5, the environment's is 2",
     ]
 
 
@@ -246,4 +252,4 @@ def test_images_that_the_encoder_would_misread(shape: tuple[int, ...], dtype: st
 
 def test_dqn_needs_discrete_actions() -> None:
     _, problems = spaces_of({}, (4,), None)
-    assert problems == ["type: DQN needs an environment with discrete actions"]
+    assert problems == ["type: dqn needs an environment with discrete actions"]

@@ -58,7 +58,7 @@ def trained(model: Any = None) -> PPOPolicy:
 
 
 def distribution(built: PPOPolicy, observation: Array) -> Any:
-    heads, _ = built._model(torch.from_numpy(observation))
+    (heads, *_), _ = built._model(torch.from_numpy(observation), {})
     if built._model.log_std is None:
         return torch.distributions.Categorical(logits=heads.detach())
     normal = torch.distributions.Normal(heads.detach(), built._model.log_std.detach().exp())
@@ -81,9 +81,9 @@ def test_what_is_collected_with_an_action(model: dict[str, Any]) -> None:
     sampled = outputs.get("raw_action", outputs["action"])
     expected = distribution(built, OBSERVATION).log_prob(torch.from_numpy(sampled))
     np.testing.assert_allclose(outputs["log_prob"], expected, rtol=1e-4, atol=1e-5)
-    values = built._model(torch.from_numpy(OBSERVATION))[1].detach()
+    values = built._model(torch.from_numpy(OBSERVATION), {})[0][-1].detach()
     np.testing.assert_allclose(outputs["value"], values, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(actor(built).values(OBSERVATION), values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(built.infer(OBSERVATION)[-1], values, rtol=1e-5, atol=1e-6)
     assert outputs["log_prob"].dtype == outputs["value"].dtype == np.float32
     assert all(len(column) == 50 for column in outputs.values())
 
@@ -205,9 +205,9 @@ def test_images_may_share_their_encoder() -> None:
         built = policy("collect", model={**image, "share_encoder": shared})
         counts.append(len(built._state_dict_collect()["model"]))
         outputs = actor(built).act(np.zeros((2, 1, 36, 36), np.uint8), {})
-        assert outputs["value"].tolist() == actor(built).values(
+        assert outputs["value"].tolist() == built.infer(
             np.zeros((2, 1, 36, 36), np.uint8)
-        ).tolist()  # fmt: skip
+        )[-1].tolist()  # fmt: skip
     assert counts[0] < counts[1]
 
 
@@ -363,7 +363,7 @@ def test_samples_have_the_keys_that_users_know() -> None:
 def test_truncation_is_bootstrapped_and_termination_is_not() -> None:
     built = policy("collect")
     last = OBSERVATION[:1]
-    value = actor(built).values(last)[0]
+    value = built.infer(last)[-1][0]
     for terminated, expected in ((True, 1.0), (False, 1.0 + 0.5 * value)):
         transitions = {
             "reward": np.ones(1, np.float32), "terminated": np.array([terminated]),

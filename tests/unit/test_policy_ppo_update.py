@@ -9,42 +9,49 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hpcdi.policy.actor_critic import ActorCritic
-from hpcdi.policy.ppo_settings import PPOLearnConfig
-from hpcdi.policy.ppo_update import Minibatch, PPOLearner, ppo_losses
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.networks import Table as TableOf
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.distributions import log_prob_entropy
+from hpcdi.policy.minibatches import Joint, minibatches
+from hpcdi.policy.ppo import Losses, PPOLearnConfig, ppo_losses
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-PLAIN = PPOLearnConfig(
-    batch_size=8, learning_rate=0.01, epoch_per_collect=2, value_weight=0.5, entropy_weight=0.01,
-    clip_ratio=0.2, value_clip=False, adv_norm=False, grad_clip_norm=0.0,
-)  # fmt: skip
+UPDATES: dict[str, Any] = {
+    "batch_size": 8, "learning_rate": 0.01, "epoch_per_collect": 2, "value_weight": 0.5,
+    "entropy_weight": 0.01, "clip_ratio": 0.2, "value_clip": False, "adv_norm": False,
+    "grad_clip_norm": 0.0,
+}  # fmt: skip
+PLAIN = PPOLearnConfig(**UPDATES)
 STATES, ACTIONS = 3, 2
+Minibatch = dict[str, Tensor]
 
 
-class Table(ActorCritic):
-    """Logits (or means) and values that are looked up by one-hot states."""
+def Table(heads: Any, values: Any, log_std: Any = None) -> TableOf:
+    return TableOf(None, heads, values, log_std)
 
-    def __init__(self, heads: list[list[float]], values: list[float], log_std: Any = None) -> None:
-        nn.Module.__init__(self)
-        self.table = nn.Parameter(torch.tensor(heads))
-        self.worth = nn.Parameter(torch.tensor(values))
-        self.log_std = None if log_std is None else nn.Parameter(torch.tensor(log_std))
 
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        return observation @ self.table, observation @ self.worth
+def losses_of(table: TableOf, batch: Minibatch, cfg: PPOLearnConfig) -> Losses:
+    output, _ = table(batch["observation"], {})
+    return ppo_losses(output, batch, cfg, Joint.of(batch["advantage"]))
 
 
 def settings(**changed: Any) -> PPOLearnConfig:
     return dataclasses.replace(PLAIN, **changed)
 
 
+def columns_of(*columns: Tensor) -> Minibatch:
+    names = ("observation", "action", "log_prob", "value", "advantage", "return")
+    return dict(zip(names, columns, strict=True))
+
+
 def minibatch(count: int = 6, seed: int = 0, *, spread: float = 0.3) -> Minibatch:
     rng = np.random.default_rng(seed)
     floats = rng.standard_normal((4, count)).astype(np.float32)
-    return Minibatch(
+    return columns_of(
         torch.eye(STATES)[torch.from_numpy(rng.integers(0, STATES, count))],
         torch.from_numpy(rng.integers(0, ACTIONS, count)),
         torch.from_numpy(spread * floats[0] - math.log(ACTIONS)),
@@ -54,23 +61,23 @@ def minibatch(count: int = 6, seed: int = 0, *, spread: float = 0.3) -> Minibatc
     )
 
 
-def by_hand(table: Table, batch: Minibatch, cfg: PPOLearnConfig) -> dict[str, float]:
+def by_hand(table: TableOf, batch: Minibatch, cfg: PPOLearnConfig) -> dict[str, float]:
     """The losses by plain arithmetic, transition by transition."""
-    advantage = batch.advantage.double().numpy()
+    advantage = batch["advantage"].double().numpy()
     if cfg.adv_norm:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     gains, errors, entropies, kls, clipped = [], [], [], [], []
     for k, given in enumerate(advantage):
-        state = int(batch.observation[k].argmax())
+        state = int(batch["observation"][k].argmax())
         logits = table.table[state].tolist()
         total = sum(math.exp(x) for x in logits)
         probs = [math.exp(x) / total for x in logits]
-        ratio = probs[int(batch.action[k])] / math.exp(batch.log_prob[k].item())
+        ratio = probs[int(batch["action"][k])] / math.exp(batch["log_prob"][k].item())
         limited = min(max(ratio, 1 - cfg.clip_ratio), 1 + cfg.clip_ratio)
         gains.append(min(ratio * given, limited * given))
-        value, old = table.worth[state].item(), batch.value[k].item()
+        value, old = table.worth[state].item(), batch["value"][k].item()
         near = old + min(max(value - old, -cfg.clip_ratio), cfg.clip_ratio)
-        target = batch.returns[k].item()
+        target = batch["return"][k].item()
         error = (value - target) ** 2
         errors.append(max(error, (near - target) ** 2) if cfg.value_clip else error)
         entropies.append(-sum(p * math.log(p) for p in probs))
@@ -95,7 +102,7 @@ def test_losses_are_those_by_hand(adv_norm: bool, value_clip: bool, clip_ratio: 
     cfg = settings(adv_norm=adv_norm, value_clip=value_clip, clip_ratio=clip_ratio)
     for seed in range(5):
         batch = minibatch(12, seed)
-        losses = {k: v.item() for k, v in ppo_losses(table, batch, cfg)._asdict().items()}
+        losses = {k: v.item() for k, v in losses_of(table, batch, cfg)._asdict().items()}
         assert losses == pytest.approx(by_hand(table, batch, cfg), rel=1e-4, abs=1e-6)
 
 
@@ -106,13 +113,13 @@ def test_kl_is_near_the_true_one_and_zero_for_the_policy_itself() -> None:
     torch.manual_seed(0)
     action = draws.sample((40_000,)).squeeze(1)
     ones = torch.ones(len(action))
-    batch = Minibatch(ones.unsqueeze(1), action, draws.log_prob(action), ones, ones, ones)
+    batch = columns_of(ones.unsqueeze(1), action, draws.log_prob(action), ones, ones, ones)
     divergence = torch.distributions.kl_divergence(
         draws, torch.distributions.Categorical(logits=torch.tensor(new))
     )
-    moved = ppo_losses(Table(new, [0.0]), batch, PLAIN)
+    moved = losses_of(Table(new, [0.0]), batch, PLAIN)
     assert moved.approx_kl.item() == pytest.approx(divergence.item(), rel=0.05)
-    same = ppo_losses(Table(old.tolist(), [0.0]), batch, PLAIN)
+    same = losses_of(Table(old.tolist(), [0.0]), batch, PLAIN)
     assert same.approx_kl.item() == pytest.approx(0, abs=1e-6)
     assert same.clipfrac.item() == 0
 
@@ -121,10 +128,10 @@ def test_kl_is_near_the_true_one_and_zero_for_the_policy_itself() -> None:
 def test_the_policy_moves_towards_what_was_better(advantage: float) -> None:
     table = Table([[0.0, 0.0]], [0.0])
     one = torch.ones(1)
-    batch = Minibatch(
+    batch = columns_of(
         torch.ones(1, 1), torch.tensor([1]), one * math.log(0.5), one, one * advantage, one
     )
-    ppo_losses(table, batch, settings(entropy_weight=0.0)).total.backward()
+    losses_of(table, batch, settings(entropy_weight=0.0)).total.backward()
     downhill = -table.table.grad[0]
     assert torch.sign(downhill).tolist() == [-advantage, advantage]
 
@@ -137,9 +144,9 @@ def test_nothing_is_gained_beyond_the_limit(ratio: float, advantage: float, move
     table = Table([[0.0, 0.0]], [0.0])
     one = torch.ones(1)
     old = one * math.log(0.5 / ratio)
-    batch = Minibatch(torch.ones(1, 1), torch.tensor([0]), old, one, one * advantage, one)
+    batch = columns_of(torch.ones(1, 1), torch.tensor([0]), old, one, one * advantage, one)
     cfg = settings(entropy_weight=0.0, value_weight=0.0)
-    ppo_losses(table, batch, cfg).total.backward()
+    losses_of(table, batch, cfg).total.backward()
     assert bool(table.table.grad.abs().max() > 0) == moves
 
 
@@ -148,13 +155,13 @@ def test_values_are_held_near_the_old_ones_where_configured(value_clip: bool, mo
     """The value 0.5 is farther than 0.2 from the old one, on the way to the return of 1."""
     table = Table([[0.0, 0.0]], [0.5])
     one = torch.ones(1)
-    batch = Minibatch(torch.ones(1, 1), torch.tensor([0]), one * math.log(0.5), 0 * one, one, one)
-    ppo_losses(table, batch, settings(value_clip=value_clip)).total.backward()
+    batch = columns_of(torch.ones(1, 1), torch.tensor([0]), one * math.log(0.5), 0 * one, one, one)
+    losses_of(table, batch, settings(value_clip=value_clip)).total.backward()
     assert bool(table.worth.grad.abs().max() > 0) == moves
 
 
 def test_a_single_transition_has_no_deviation_to_divide_by() -> None:
-    losses = ppo_losses(Table([[0.0, 0.0]] * 3, [0.0] * 3), minibatch(1), settings(adv_norm=True))
+    losses = losses_of(Table([[0.0, 0.0]] * 3, [0.0] * 3), minibatch(1), settings(adv_norm=True))
     assert all(math.isfinite(value.item()) for value in losses)
 
 
@@ -162,10 +169,9 @@ def test_a_single_transition_has_no_deviation_to_divide_by() -> None:
 
 
 def test_discrete_log_prob_and_entropy_are_torchs() -> None:
-    table = Table([[0.0, 0.0]], [0.0])
     heads, action = torch.randn(20, 5), torch.randint(0, 5, (20,))
     expected = torch.distributions.Categorical(logits=heads)
-    log_prob, entropy = table.log_prob_entropy(heads, action)
+    log_prob, entropy = log_prob_entropy([heads], action)
     torch.testing.assert_close(log_prob, expected.log_prob(action))
     torch.testing.assert_close(entropy, expected.entropy())
 
@@ -173,10 +179,10 @@ def test_discrete_log_prob_and_entropy_are_torchs() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2)])
 def test_continuous_log_prob_and_entropy_are_torchs(shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
-    table = Table([[0.0] * size], [0.0], torch.linspace(-1, 1, size).tolist())
+    log_std = torch.linspace(-1, 1, size)
     heads, action = torch.randn(20, size), torch.randn(20, *shape)
-    expected = torch.distributions.Normal(heads, table.log_std.exp())
-    log_prob, entropy = table.log_prob_entropy(heads, action)
+    expected = torch.distributions.Normal(heads, log_std.exp())
+    log_prob, entropy = log_prob_entropy([heads, log_std], action)
     flat = action.reshape(20, size)
     torch.testing.assert_close(log_prob, expected.log_prob(flat).sum(dim=1))
     torch.testing.assert_close(entropy, expected.entropy().sum(dim=1))
@@ -185,25 +191,29 @@ def test_continuous_log_prob_and_entropy_are_torchs(shape: tuple[int, ...]) -> N
 # ---------------------------------------------------------------------------------------- updates
 
 
-def learner(seed: int = 0, table: Table | None = None, **changed: Any) -> PPOLearner:
-    network = table or Table([[0.0] * ACTIONS] * STATES, [0.0] * STATES)
-    rng = np.random.default_rng(seed)
-    return PPOLearner(network, settings(**changed), torch.device("cpu"), rng)
+def learner(seed: int = 0, table: dict[str, Any] | None = None, **changed: Any) -> Any:
+    """A policy whose network is a `Table`, of zeros if none is given."""
+    table = table or {"heads": [[0.0] * ACTIONS] * STATES, "values": [0.0] * STATES}
+    kind = "continuous" if "log_std" in table else "discrete"
+    model = {
+        "obs_shape": STATES, "action_shape": 1 if kind == "continuous" else ACTIONS,
+        "action_space": kind, "type": "fakes.networks:Table", "kwargs": table,
+    }  # fmt: skip
+    cfg = {"type": "ppo", "model": model, "learn": {**UPDATES, **changed}}
+    return create_policy(cfg, ["learn"], seed=np.random.SeedSequence(seed))
 
 
 def columns(count: int = 20, seed: int = 0, **kwargs: Any) -> dict[str, Tensor]:
-    batch = minibatch(count, seed, **kwargs)._asdict()
-    batch["return"] = batch.pop("returns")
-    return {**batch, "weight": torch.ones(count)}  # as a learner's feed adds them
+    return {**minibatch(count, seed, **kwargs), "weight": torch.ones(count)}  # as a feed adds them
 
 
 @pytest.mark.parametrize(
     ("count", "sizes"), [(8, [8]), (9, [5, 4]), (20, [7, 7, 6]), (16, [8, 8]), (1, [1])]
 )
 def test_each_pass_sees_every_transition_once(count: int, sizes: list[int]) -> None:
-    built = learner()
     numbered = {**columns(count), "advantage": torch.arange(count, dtype=torch.float32)}
-    seen = [part.advantage for part in built._minibatches(built._whole(numbered))]
+    parts = minibatches(numbered, 8, 2, np.random.default_rng(0))
+    seen = [part["advantage"] for part, _ in parts]
     assert [len(part) for part in seen] == sizes * 2
     passes = torch.cat(seen).reshape(2, count)
     assert (passes.sort(dim=1).values == torch.arange(count)).all()
@@ -212,19 +222,18 @@ def test_each_pass_sees_every_transition_once(count: int, sizes: list[int]) -> N
 
 
 def test_rows_stay_together_when_they_are_shuffled() -> None:
-    built = learner()
     count = 20
     marks = torch.arange(count, dtype=torch.float32)
     names = ("log_prob", "value", "advantage", "return")
-    marked = {**columns(count), **dict.fromkeys(names, marks), "action": marks}
-    for part in built._minibatches(built._whole(marked)):
-        assert all(torch.equal(column, part.action) for column in part[2:])
+    marked = {**dict.fromkeys(names, marks), "action": marks}
+    for part, _ in minibatches(marked, 8, 2, np.random.default_rng(0)):
+        assert all(torch.equal(column, part["action"]) for column in part.values())
 
 
 def test_logs_are_of_each_minibatch_in_python_numbers() -> None:
     built = learner()
     logs = built.update(columns(20))
-    assert len(logs) == 6 == built.updates
+    assert len(logs) == 6 == built._updates
     assert logs[0].keys() >= {
         "total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "cur_lr"
     }  # fmt: skip
@@ -237,8 +246,8 @@ def test_equal_seeds_are_equal_to_the_bit_and_others_are_not() -> None:
     first, again, other = learner(1), learner(1), learner(2)
     logs = [built.update(columns(20)) for built in (first, again, other)]
     assert logs[0] == logs[1] != logs[2]
-    assert torch.equal(first.network.table, again.network.table)
-    assert not torch.equal(first.network.table, other.network.table)
+    assert torch.equal(first._model.table, again._model.table)
+    assert not torch.equal(first._model.table, other._model.table)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0.5, 0.5), (0.0, None)])
@@ -246,7 +255,7 @@ def test_gradients_are_clipped_by_their_norm(limit: float, expected: float | Non
     built = learner(grad_clip_norm=limit, epoch_per_collect=1)
     steep = {**columns(8), "return": torch.full((8,), 100.0)}
     told = built.update(steep)[0]["grad_norm"]
-    squares = [parameter.grad.square().sum() for parameter in built.network.parameters()
+    squares = [parameter.grad.square().sum() for parameter in built._model.parameters()
                if parameter.grad is not None]  # fmt: skip
     applied = torch.stack(squares).sum().sqrt().item()
     assert told > 10
@@ -261,40 +270,41 @@ def test_an_update_ends_before_the_policy_goes_too_far() -> None:
     logs = held.update(batch)
     assert 0 < first < len(told) - 1
     assert len(logs) == first + 1
-    assert held.updates == first, "the minibatch that tells so is not learnt from"
+    assert held._updates == first, "the minibatch that tells so is not learnt from"
     assert logs[-1]["approx_kl"] > 0.003
     assert logs[-1]["grad_norm"] == 0
 
 
 def test_data_of_a_strange_policy_are_not_learnt_from_where_there_is_a_limit() -> None:
     built = learner(target_kl=0.01)
-    before = built.network.table.clone()
+    before = built._model.table.clone()
     logs = built.update(columns(20, spread=2.0))
-    assert (len(logs), built.updates) == (1, 0)
-    assert torch.equal(built.network.table, before)
+    assert (len(logs), built._updates) == (1, 0)
+    assert torch.equal(built._model.table, before)
 
 
 def test_the_learning_rate_falls_to_its_end_and_stays() -> None:
     built = learner(learning_rate=0.4, lr_end=0.1, lr_decay_iterations=3, epoch_per_collect=1)
     rates = [built.update(columns(8))[0]["cur_lr"] for _ in range(5)]
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
-    assert built.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+    assert built._step.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
 def test_continuous_actions_are_learnt_from_before_they_are_clipped() -> None:
     """The clipped action would have the policy believe it had done what it was better not to."""
-    table = Table([[0.0]], [0.0], [0.0])
+    table = {"heads": [[0.0]] * STATES, "values": [0.0] * STATES, "log_std": [0.0]}
     built = learner(table=table, epoch_per_collect=1, value_weight=0.0)
     one = torch.ones(1)
     batch = {
-        "observation": torch.ones(1, 1), "action": torch.zeros(1, 1), "value": one, "return": one,
+        "observation": torch.eye(STATES)[:1], "action": torch.zeros(1, 1),
+        "value": one, "return": one,
         "raw_action": torch.full((1, 1), 3.0), "advantage": one,
         "log_prob": torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor([3.0])),
     }  # fmt: skip
     log = built.update(batch)[0]
     assert log["approx_kl"] == pytest.approx(0, abs=1e-6)
-    assert table.table.item() > 0
-    assert table.log_std.item() > 0
+    assert built._model.table[0].item() > 0
+    assert built._model.log_std.item() > 0
 
 
 def test_the_batch_is_left_as_it_was() -> None:
@@ -306,18 +316,19 @@ def test_the_batch_is_left_as_it_was() -> None:
 
 def test_a_bandit_is_solved() -> None:
     """Of two actions the second gives 1 and the first 0; values find the mean."""
-    built = learner(table=Table([[0.0, 0.0]], [0.0]), learning_rate=0.05, batch_size=64)
+    table = {"heads": [[0.0, 0.0]], "values": [0.0]}
+    built = learner(table=table, learning_rate=0.05, batch_size=64)
     rng = np.random.default_rng(0)
     for _ in range(60):
         with torch.no_grad():
-            log_probs = torch.log_softmax(built.network.table, dim=1)[0]
+            log_probs = torch.log_softmax(built._model.table, dim=1)[0]
         action = torch.from_numpy((rng.random(256) < log_probs[1].exp().item()).astype(np.int64))
         reward = action.float()
-        value = torch.full((256,), built.network.worth.item())
+        value = torch.full((256,), built._model.worth.item())
         batch = {
             "observation": torch.ones(256, 1), "action": action, "log_prob": log_probs[action],
             "value": value, "advantage": reward - value, "return": reward,
         }  # fmt: skip
         built.update(batch)
-    assert torch.softmax(built.network.table, dim=1)[0, 1].item() > 0.97
-    assert built.network.worth.item() == pytest.approx(1.0, abs=0.1)
+    assert torch.softmax(built._model.table, dim=1)[0, 1].item() > 0.97
+    assert built._model.worth.item() == pytest.approx(1.0, abs=0.1)

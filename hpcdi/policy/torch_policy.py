@@ -1,0 +1,348 @@
+"""What algorithms in torch share: modes, state dicts, spaces, seeds, devices, dicts, export.
+
+An algorithm is one file with one class derived from `TorchPolicy` (`dqn.py`, `ppo.py`; README.md
+shows how to write yours)::
+
+    Config          its settings
+    make_network    observation, state -> output, state; see `networks`
+    act             observations -> a collector's actions, and what is stored with them
+    greedy          output -> the actions that are evaluated and exported
+    train_columns   columns that are added to transitions before they are stored
+    prepare         what an update needs beside the network and its optimizer
+    update          a batch -> gradient steps, what comes after them, scalars
+
+This file and the algorithms' import torch at its first use (`lazy_module`): rank 0 needs a policy's
+command mode and settings, not its networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from hpcdi.errors import PolicyError, Problem
+from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.spaces import fill_spaces
+from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
+from hpcdi.utils.imports import lazy_module
+from hpcdi.utils.nested import split_columns, stack_columns
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hpcdi.policy import gradient_step, networks
+else:
+    torch = lazy_module("torch")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    networks = lazy_module("hpcdi.policy.networks")
+
+
+class TorchPolicy(Policy):
+    """Base of algorithms in torch.
+
+    In each process there is one network, ``self._model``: on the learner's device where learning is
+    enabled, else on the CPU and without gradients. Equal seeds make equal networks.
+    """
+
+    ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
+    """Kinds of action spaces that the algorithm can act in."""
+    TAKES_MASKS: ClassVar[bool] = False
+    """Whether `act` and `greedy` heed masks of legal actions."""
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
+    """Names of what `greedy` returns."""
+
+    _cfg: Any
+    _model: nn.Module
+
+    # ------------------------------------------------------------------ what an algorithm defines
+
+    def make_network(self) -> nn.Module:
+        """The network, drawn anew: torch's random numbers have been seeded.
+
+        See `networks` for what it takes and returns.
+        """
+        raise NotImplementedError
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """Actions of a collector; see `ColumnarActor.act`.
+
+        `setting` has what the command mode asks for and, for an algorithm that takes masks and
+        where the environment has them, ``action_mask``: bool [envs, actions], true where legal.
+        """
+        raise NotImplementedError
+
+    def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The best actions [batch, ...] by the network's output, and what else is in `OUTPUTS`.
+
+        Args:
+            output: of the network.
+            legal: bool [batch, actions]; None: all actions are legal.
+        """
+        raise NotImplementedError
+
+    def train_columns(
+        self,
+        transitions: Columns,  # noqa: ARG002
+        item_len: Array,  # noqa: ARG002
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
+        """See `ColumnarActor.train_columns`."""
+        return TrainColumns({})
+
+    def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Of the network's parameters."""
+        rate: float = self._cfg.learn.learning_rate
+        return torch.optim.Adam(network.parameters(), lr=rate, fused=True)
+
+    def prepare(self) -> None:
+        """Build what updates need beside the network and its optimizer."""
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, Any] | list[dict[str, Any]]:
+        """Learn from a batch.
+
+        Args:
+            batch: name -> [samples, ...], on the learner's device: the columns that are stored,
+                the views of `train_columns`, and ``weight``, the importance weight.
+
+        Returns:
+            Python scalars for the log, or a list of them where there were several updates;
+            ``priority`` in it is a float32 array [samples].
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------- for its methods
+
+    def infer(self, observation: Array) -> tuple[Array, ...]:
+        """The network's output for observations [envs, ...], in numpy."""
+        with torch.inference_mode():
+            output, _ = self._model(torch.from_numpy(observation).to(self._device), {})
+        parts = (output,) if isinstance(output, torch.Tensor) else output
+        return tuple(part.detach().cpu().numpy() for part in parts)
+
+    def random(self, stream: int) -> np.random.Generator:
+        """Random numbers that follow from the seed and the number of the stream alone."""
+        key = (*self._seed.spawn_key, stream)
+        return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
+
+    # -------------------------------------------------------------------------------------- learn
+
+    def _init_learn(self) -> None:
+        self._device = networks.learner_device(cuda=self._cfg.cuda)
+        self._model = gradient_step.placed(self._new_network(), self._device)
+        self._step = gradient_step.GradientStep(
+            self._model, self.make_optimizer(self._model), self._cfg.learn, self._device
+        )
+        self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
+        self._updates = 0
+        self.prepare()
+
+    def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any] | list[dict[str, Any]]:
+        if not isinstance(data, Mapping):
+            discount = self._cfg.discount_factor**self._cfg.nstep
+            columns = columns_of_samples(data, discount)
+            data = {name: torch.from_numpy(column) for name, column in columns.items()}
+        return self.update(
+            {name: tensor.to(self._device, non_blocking=True) for name, tensor in data.items()}
+        )
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(),
+            "updates": self._updates,
+            **self._step.state_dict(),
+        }
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        self._model.load_state_dict(state_dict["model"])
+        self._step.load_state_dict(state_dict)
+        self._updates = state_dict.get("updates", 0)
+
+    # -------------------------------------------------------------------------- collect, evaluate
+
+    _columnar: Any = True  # learners are given columns
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """Methods for a collector."""
+        return super().collect_mode._replace(get_attribute=_with_actor(self, self))
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """Methods for an evaluator."""
+        return super().eval_mode._replace(get_attribute=_with_actor(self, _GreedyActor(self)))
+
+    def _init_collect(self) -> None:
+        if "learn" not in self._enabled:
+            self._device = torch.device("cpu")
+            self._model = self._new_network().requires_grad_(False).eval()
+
+    def _init_eval(self) -> None:
+        if "collect" not in self._enabled:
+            self._init_collect()
+
+    def _act_greedily(self, observation: Array, setting: Settings) -> Columns:
+        legal = setting.get("action_mask")
+        with torch.inference_mode():
+            output, _ = self._model(torch.from_numpy(observation).to(self._device), {})
+            mask = None if legal is None else torch.from_numpy(legal).to(self._device)
+            return {"action": self.greedy(output, mask)[0].cpu().numpy()}
+
+    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        observation, masks = self._stacked(data)
+        outputs = self.act(observation, {**kwargs, **masks})
+        return dict(zip(data, split_columns(outputs), strict=True))
+
+    def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
+        observation, masks = self._stacked(data)
+        outputs = self._act_greedily(observation, masks)
+        return dict(zip(data, split_columns(outputs), strict=True))
+
+    def _stacked(self, data: Mapping[int, Any]) -> tuple[Array, Columns]:
+        """Observations [envs, ...]; and ``action_mask``, bool [envs, actions], where there is one.
+
+        An environment's observation is an array or, where not every action is legal in every state,
+        ``{"observation": array, "action_mask": [actions]}``: those whose mask is not 0 are legal.
+        """
+        given = list(data.values())
+        observation = np.stack([np.asarray(_inner(obs)) for obs in given])
+        if not isinstance(given[0], Mapping) or "action_mask" not in given[0]:
+            return observation, {}
+        if not self.TAKES_MASKS:
+            raise PolicyError(f"{type(self).__name__} knows no action masks; DQN does")
+        masks = np.stack([np.asarray(obs["action_mask"]) for obs in given])
+        return observation, {"action_mask": masks != 0}
+
+    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
+        """Samples of consecutive transitions of an episode, with what `train_columns` adds.
+
+        With an n-step return ``reward`` is that, ``next_obs`` and ``done`` are those n steps on,
+        and ``value_gamma`` is the discount of the value there.
+        """
+        columns = stack_columns(
+            {**{k: v for k, v in t.items() if k != "next_obs"}, "obs": _inner(t["obs"])}
+            for t in transitions
+        )
+        columns["observation"] = columns.pop("obs")
+        columns["terminated"] = columns["done"].astype(bool)
+        columns["reward"] = columns["reward"].astype(np.float32, copy=False)
+        length = np.array([len(transitions)], dtype=np.int32)
+        last = np.asarray(_inner(transitions[-1]["next_obs"]))[None]
+        added = dict(self.train_columns(columns, length, last).columns)
+        offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
+        named = {_SAMPLE_KEYS.get(name, name): column for name, column in added.items()}
+        samples = [
+            {**transition, **{key: column[row] for key, column in named.items()}}
+            for row, transition in enumerate(transitions)
+        ]
+        if offset is not None:
+            discount = (self._cfg.discount_factor**offset).astype(np.float32)
+            for row, sample in enumerate(samples):
+                end = transitions[row + int(offset[row]) - 1]
+                sample |= {"next_obs": end["next_obs"], "done": end["done"]}
+                sample["value_gamma"] = discount[row]
+        return samples
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict()}
+
+    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
+        self._model.load_state_dict(state_dict["model"])
+
+    # ---------------------------------------------------------------------------- spaces, network
+
+    @classmethod
+    def with_spaces(cls, cfg: Any, spaces: Spaces) -> tuple[Any, list[Problem]]:
+        """Fill empty shapes and bounds from the environment; say where given ones contradict it.
+
+        Args:
+            cfg: a `Config`.
+            spaces: of the environment.
+        """
+        filled, problems = fill_spaces(cfg, spaces, actions=cls.ACTIONS)
+        if spaces.is_masked and not cls.TAKES_MASKS:
+            said = f"{cfg.type} knows no action masks, and this environment has them; dqn does"
+            problems.append(Problem("type", said))
+        return filled, problems
+
+    def _new_network(self) -> nn.Module:
+        model = self._cfg.model
+        needed = ("obs_shape", "action_shape", "action_space")
+        missing = [name for name in needed if getattr(model, name, "") is None]
+        if missing:
+            raise PolicyError(
+                f"policy.model.{', '.join(missing)}: not known; set them, or have "
+                f"{type(self).__name__}.with_spaces take them from an environment"
+            )
+        torch.manual_seed(int(self._seed.generate_state(1)[0]))
+        return self.make_network()
+
+    def _get_export_module(self) -> nn.Module:
+        return networks.Greedy(self._model, self.greedy, self.OUTPUTS)
+
+
+class _GreedyActor:
+    """The `ColumnarActor` of evaluation."""
+
+    def __init__(self, policy: TorchPolicy) -> None:
+        self.act = policy._act_greedily
+        self.train_columns = policy.train_columns
+
+
+def _with_actor(policy: TorchPolicy, actor: Any) -> Any:
+    """`get_attribute` of a mode: ``columnar`` is the mode's actor."""
+    return lambda name: actor if name == "columnar" else policy.get_attribute(name)
+
+
+# ---------------------------------------------------------------------- samples as lists of dicts
+
+_SAMPLE_KEYS = {"n_step_return": "reward", "advantage": "adv"}
+"""Columns whose key in a sample is another one."""
+
+
+def columns_of_samples(samples: Sequence[Transition], default_discount: float) -> Columns:
+    """Columns of samples as `CollectMode.get_train_sample` returns them; metadata may ride along.
+
+    Args:
+        samples: dicts with ``obs`` and any of ``next_obs, reward, done, value_gamma, adv``, with
+            ``IS`` or ``weight``, the importance weight, and with other numbers or arrays, which
+            keep their names.
+        default_discount: of the bootstrapped value, for samples without ``value_gamma``.
+    """
+    columns = {
+        name: column.astype(np.float32) if column.dtype == np.float64 else column
+        for name, column in stack_columns(samples).items()
+        if column.dtype.kind in NUMBERS
+    }
+    for given, name in _LEARNT_NAMES.items():
+        if given in columns:
+            columns[name] = columns.pop(given)
+    one = np.ones(len(samples))
+    columns["weight"] = columns.pop("IS", columns.get("weight", one)).astype(np.float32)
+    if "n_step_return" in columns:
+        columns["n_step_return"] = columns["n_step_return"].astype(np.float32)
+    if "done" in columns:
+        discount = columns.pop("value_gamma", default_discount * one)
+        alive = ~columns["done"].astype(bool)
+        columns["bootstrap_discount"] = (discount * alive).astype(np.float32)
+    if "next_action_mask" in columns:
+        columns["next_action_mask"] = columns["next_action_mask"] != 0
+    return columns
+
+
+_LEARNT_NAMES = {
+    "obs": "observation",
+    "obs/observation": "observation",
+    "obs/action_mask": "action_mask",
+    "next_obs": "next_observation",
+    "next_obs/observation": "next_observation",
+    "next_obs/action_mask": "next_action_mask",
+    "reward": "n_step_return",
+    "adv": "advantage",
+}
+
+
+def _inner(obs: Any) -> Any:
+    return obs["observation"] if isinstance(obs, Mapping) else obs
