@@ -14,11 +14,11 @@ from hpcdi.commands.kept_policy import ReadyPolicy, find, make_ready
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.launch.run_folder import short
+from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.store.atomic import published
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
-from hpcdi.worker.collector.contract import actions_of
 
 HELP = """\
 Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy

@@ -19,14 +19,8 @@ from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.video import encode_video
-from hpcdi.worker.collector.contract import episode_return, infos_of
 from hpcdi.worker.collector.episode_videos import Camera, RenderConfig
-from hpcdi.worker.collector.evaluation import (
-    Player,
-    Table,
-    VectorEvalMonitor,
-    ended_episodes,
-)
+from hpcdi.worker.collector.evaluation import VectorEvalMonitor, play_episodes
 
 
 @dataclass(frozen=True)
@@ -86,16 +80,13 @@ class Film(Closing):
             EnvError: the environment breaks its contract.
             LaunchError: the film cannot be written, or nothing here encodes it.
         """
-        players = [Player(mode, {}, self._transform_obs) for mode in modes]
         monitor = VectorEvalMonitor(1, 1, max_video_bytes=self._render.memory_mb << 20)
         camera = Camera(self._render.max_size)
-        table = players[0] if len(players) == 1 else Table(players)
-        for env_id, step in ended_episodes(self._env, table, monitor, camera):
-            if len(players) == 1:
-                monitor.update_reward(env_id, episode_return(step.info, env_id))
-            else:
-                first, *_ = infos_of(step.info, len(players), env_id, ended=True)
-                monitor.update_reward(env_id, first["eval_episode_return"])
+        policies = modes[0] if len(modes) == 1 else list(modes)
+        for _ in play_episodes(
+            self._env, policies, monitor, transform_obs=self._transform_obs, camera=camera
+        ):
+            pass
         if camera.is_broken:
             raise EnvError("the film broke off: the environment has drawn, and draws no more")
         pictures = monitor.get_video()[0].transpose(0, 2, 3, 1)

@@ -17,7 +17,7 @@ from hpcdi.policy.returns import n_step
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array, Columns, RowView, Settings
-from hpcdi.worker.collector.rollout import ColumnarForm, rollout_form
+from hpcdi.worker.collector.loop import ColumnAgent, collect_loop
 
 
 class CheckingActor:
@@ -140,22 +140,20 @@ def test_segments_hold_the_transitions_of_the_script(
     plan = expected(scripts, steps, has_dummies, quota or None)
     with manager(scripts, mode, quota or None) as envs:
         envs.launch()
-        form = rollout_form(envs, Duck(CheckingActor(n)), length)
-        assert isinstance(form, ColumnarForm)
+        loop = collect_loop(envs, Duck(CheckingActor(n)), length)
+        assert isinstance(loop.agent, ColumnAgent)
         begun = counted = 0
         for at in range(1, steps + 1):
-            observation = form.observe()
-            outputs = form.act(observation, {})
-            counted += form.record(observation, outputs, form.step(outputs))
-            assert form.must_cut == (at - begun == length)
-            if form.must_cut or at == steps:
-                segment = form.cut(at)
+            counted += loop.once({})
+            assert loop.must_cut == (at - begun == length)
+            if loop.must_cut or at == steps:
+                segment = loop.cut(at)
                 items = pieces(plan, begun, at)
                 assert (segment is None) == (not items)
                 if segment is not None:
                     check_segment(segment, items, len(scripts), n)
                     assert (segment.items["policy_version"] == at).all()
-                assert form.cut(at) is None, "a cut recorder is empty"
+                assert loop.cut(at) is None, "a cut recorder is empty"
                 begun = at
     assert counted == sum(map(len, plan))
 
@@ -180,12 +178,10 @@ def test_the_same_data_in_all_autoreset_modes(scripts: list[Script], quota: int)
     for mode in AutoresetMode:
         with manager(scripts, mode, quota) as envs:
             envs.launch()
-            form = ColumnarForm(envs, SilentActor(), steps)
+            loop = collect_loop(envs, Duck(SilentActor()), steps)
             while not envs.done:
-                observation = form.observe()
-                outputs = form.act(observation, {})
-                form.record(observation, outputs, form.step(outputs))
-            segment = form.cut(7)
+                loop.once({})
+            segment = loop.cut(7)
             assert segment is not None
             segments.append(segment)
     first, *others = segments
@@ -210,9 +206,7 @@ class SilentActor:
 def test_an_evaluation_keeps_nothing() -> None:
     with manager([[(2, True, False)]], AutoresetMode.SAME_STEP) as envs:
         envs.launch()
-        form = ColumnarForm(envs, SilentActor(), None)
-        observation = form.observe()
-        outputs = form.act(observation, {})
-        assert form.record(observation, outputs, form.step(outputs)) == 1
-        assert not form.must_cut
-        assert form.cut(0) is None
+        loop = collect_loop(envs, Duck(SilentActor()), None)
+        assert loop.once({}) == 1
+        assert not loop.must_cut
+        assert loop.cut(0) is None

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hpcdi.env.base import VectorStep
 from hpcdi.policy.base import TrainColumns
 from hpcdi.types import Array, Columns
-from hpcdi.worker.collector.trajectory import ColumnRecorder
+from hpcdi.worker.collector.loop import ColumnAgent
+from hpcdi.worker.collector.recorder import Recorder
 
 GO, TERMINATE, TRUNCATE, FAIL, FAIL_LIVE, IDLE = range(6)
 Item = tuple[int, int, list[float], list[float], list[bool], float]
@@ -125,12 +126,13 @@ def items_of(segment: Any) -> list[Item]:
 
 def run(env_num: int, length: int, events: list[list[int]]) -> list[Item]:
     """Record events; every cut must be what the model says."""
-    model, taken = Model(env_num), ColumnRecorder(env_num, length, Adds())  # type: ignore[arg-type]
+    model, taken = Model(env_num), Recorder(env_num, length, Adds())  # type: ignore[arg-type]
     everything: list[Item] = []
     for at, of_all in enumerate(events, 1):
         before, step, later = model.step(of_all)
         outputs = {"action": np.zeros(env_num, dtype=np.int64)}
-        taken.record(before, outputs, step, later)
+        columns = ColumnAgent(Adds()).transitions(0, before, outputs, step)  # type: ignore[arg-type]
+        taken.record(*columns, step.abnormal, step.successor)
         if taken.is_full or at == len(events):
             items = items_of(taken.cut(later, 0))
             assert items == model.cut()

@@ -15,38 +15,43 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.dict_adapter import DictAgent, object_column
 from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
-from hpcdi.worker.collector.rollout import ColumnarForm, TransitionForm
-from hpcdi.worker.collector.trajectory import TransitionRecorder
+from hpcdi.utils.nested import to_tensors
+from hpcdi.worker.collector.dict_envs import DictEnvs
+from hpcdi.worker.collector.loop import ColumnAgent, Loop
+from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def recorder(env_num: int, length: int) -> TransitionRecorder:
+def recorder(env_num: int, length: int) -> TrajectoryRecorder:
     """Samples are the transitions, which are plain numbers; each is told its piece's length."""
-    return TransitionRecorder(
+    return TrajectoryRecorder(
         env_num,
         length,
-        lambda obs, output, timestep: {"obs": obs, "action": output["action"]},
         lambda piece: [{**transition, "piece": len(piece)} for transition in piece],
     )
 
 
-def step(done: bool = False, **info: Any) -> BaseEnvTimestep:
-    return BaseEnvTimestep(0.0, 1.0, done, info)
-
-
-def record(taken: TransitionRecorder, env: int, obs: int, **kwargs: Any) -> None:
-    taken.record(env, obs, {"action": obs}, step(**kwargs))
+def record(
+    taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
+) -> None:
+    """One environment answers."""
+    env_num = len(taken._open.held)
+    at = np.arange(env_num) == env
+    column = object_column({env: {"obs": obs, "action": obs}}, env_num)
+    failed = at if abnormal else None
+    taken.record({"transition": column}, at & (not abnormal), at & done, failed)
 
 
 def items_of(
-    taken: TransitionRecorder, policy_version: int = 0
+    taken: TrajectoryRecorder, policy_version: int = 0
 ) -> list[tuple[int, int, list[int]]]:
     """Environment, episode and observations of each item."""
-    segment = taken.cut(policy_version)
+    segment = taken.cut(None, policy_version)
     assert segment is not None
     assert segment.tail_rows == 0
     assert (segment.items["policy_version"] == policy_version).all()
@@ -108,7 +113,7 @@ def test_an_abnormal_step_drops_the_open_piece() -> None:
 def test_nothing_recorded_is_nothing_cut() -> None:
     taken = recorder(env_num=1, length=2)
     assert taken.is_empty
-    assert taken.cut(0) is None
+    assert taken.cut(None, 0) is None
     record(taken, 0, 0)
     assert not taken.is_empty
     record(taken, 0, 1, abnormal=True)
@@ -118,14 +123,14 @@ def test_nothing_recorded_is_nothing_cut() -> None:
 
 def test_pieces_without_samples_are_left_out() -> None:
     """A policy may need more than a piece holds."""
-    taken = TransitionRecorder(
-        1, 2, lambda obs, *_: {"obs": obs}, lambda piece: piece if len(piece) == 2 else []
+    taken = TrajectoryRecorder(
+        1, 2, lambda piece: [{"obs": one["obs"]} for one in piece] if len(piece) == 2 else []
     )
     record(taken, 0, 0, done=True)
-    assert taken.cut(0) is None
+    assert taken.cut(None, 0) is None
     for obs in range(3):
         record(taken, 0, obs)
-    segment = taken.cut(0)
+    segment = taken.cut(None, 0)
     assert segment is not None
     assert segment.columns["obs"].tolist() == [0, 1]
 
@@ -143,12 +148,13 @@ def dqn(n: int) -> Any:
     return create_policy(cfg, ["collect"], seed=np.random.SeedSequence(0))
 
 
-def rollout_of(envs: Any, policy: Any) -> TransitionForm:
+def dict_loop(envs: Any, policy: Any, taken: TrajectoryRecorder | None) -> Loop:
     """As a parallel collector makes it for a policy that knows no columns."""
-    taken = TransitionRecorder(
-        envs.env_num, 100, policy.process_transition, policy.get_train_sample
-    )
-    return TransitionForm(envs, policy, taken)
+    return Loop(DictEnvs(envs), DictAgent(policy, envs.env_num, to_tensors), [taken])
+
+
+def pieces_of(envs: Any, policy: Any) -> TrajectoryRecorder:
+    return TrajectoryRecorder(envs.env_num, 100, policy.get_train_sample)
 
 
 def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, ...]]:
@@ -159,24 +165,23 @@ def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, .
     return dict(zip(keys, values, strict=True))
 
 
-def run(form: Any, steps: int) -> Any:
+def run(loop: Any, steps: int) -> Any:
     for _ in range(steps):
-        observation = form.observe()
-        outputs = form.act(observation, {"eps": 0.0})
-        form.record(observation, outputs, form.step(outputs))
-    return form.cut(0)
+        loop.once({"eps": 0.0})
+    return loop.cut(0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @settings(max_examples=20, deadline=None)
 @given(scripts, st.integers(1, 15), st.integers(1, 4))
-def test_dqn_learns_from_the_same_transitions_in_both_forms(
+def test_dqn_learns_from_the_same_transitions_in_both_loops(
     mode: AutoresetMode, scripts: list[Script], steps: int, n: int
 ) -> None:
     policy = dqn(n)
     with manager(scripts, mode) as envs:
         envs.launch()
-        columnar = run(ColumnarForm(envs, policy, 100), steps)
+        kept = Recorder(envs.env_num, 100, policy)
+        columnar = run(Loop(envs, ColumnAgent(policy), [kept]), steps)
     ring = RowStore(len(columnar.columns["reward"]), views=columnar.views)
     ring.write(0, columnar.columns)
     rows = np.concatenate(
@@ -184,7 +189,8 @@ def test_dqn_learns_from_the_same_transitions_in_both_forms(
     )
     with manager(scripts, mode) as envs:
         envs.launch()
-        segment = run(rollout_of(envs, policy.collect_mode), steps)
+        mode = policy.collect_mode
+        segment = run(dict_loop(envs, mode, pieces_of(envs, mode)), steps)
     samples: list[Transition] = [
         {name: column[row] for name, column in segment.columns.items()}
         for row in range(len(segment.columns["obs"]))
@@ -194,7 +200,7 @@ def test_dqn_learns_from_the_same_transitions_in_both_forms(
     assert len(by_transition) == len(rows) == len(samples)
 
 
-# ---------------------------------------------------------------------------- the form's own duties
+# ---------------------------------------------------------------------------- the loop's own duties
 
 
 class ForgetfulPolicy:
@@ -217,8 +223,8 @@ def test_the_policy_is_reset_at_each_episodes_end(mode: AutoresetMode) -> None:
     policy = ForgetfulPolicy()
     with manager([[(2, True, False)], [(3, False, True)]], mode, quota=1) as envs:
         envs.launch()
-        form = TransitionForm(envs, policy, None)
-        assert run(form, 5) is None
+        loop = dict_loop(envs, policy, None)
+        assert run(loop, 5) is None
         assert envs.done
     assert policy.forgotten == [[0], [1]]
 
@@ -245,7 +251,8 @@ class TensorPolicy:
 def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
     with manager([[(3, True, False)]], AutoresetMode.SAME_STEP) as envs:
         envs.launch()
-        segment = run(rollout_of(envs, TensorPolicy()), 3)
+        policy = TensorPolicy()
+        segment = run(dict_loop(envs, policy, pieces_of(envs, policy)), 3)
     assert segment is not None
     assert {name: column.dtype.str for name, column in segment.columns.items()} == {
         "obs": "<f4", "next_obs": "<f4", "action": "<i8", "done": "|b1",
@@ -256,10 +263,8 @@ def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
 def test_steps_are_counted_without_dummies() -> None:
     with manager([[(1, True, False)]] * 2, AutoresetMode.NEXT_STEP) as envs:
         envs.launch()
-        form = TransitionForm(envs, ForgetfulPolicy(), None)
+        loop = dict_loop(envs, ForgetfulPolicy(), None)
         counts = []
         for _ in range(4):
-            observation = form.observe()
-            outputs = form.act(observation, {})
-            counts.append(form.record(observation, outputs, form.step(outputs)))
+            counts.append(loop.once({}))
     assert counts == [2, 0, 2, 0]

@@ -11,7 +11,7 @@ import pytest
 from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 from hpcdi.errors import CommError
 from hpcdi.types import Lockstep
-from hpcdi.worker.collector import zergling_parallel_collector as zergling
+from hpcdi.worker.collector import base_parallel_collector as parallel
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 
 FORMS = pytest.mark.parametrize("policy", ["test_columnar", "test_foreign"])
@@ -26,7 +26,7 @@ def _probes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine must not make cuts of its own."""
-    monkeypatch.setattr(zergling, "PROGRESS_S", float("inf"))
+    monkeypatch.setattr(parallel, "PROGRESS_S", float("inf"))
 
 
 @FORMS
@@ -137,8 +137,8 @@ def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) 
 def test_what_is_kept_of_a_long_task_is_bounded(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zergling, "KEPT_EPISODES", 4)
-    monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(parallel, "KEPT_EPISODES", 4)
+    monkeypatch.setattr(parallel, "PROGRESS_S", 0.0)
     port = Port()
     with collector(policy, port, collector_episode_num=6) as made:
         result = do(made, port, "task")
@@ -229,7 +229,7 @@ def test_stop_ends_the_wait_for_the_first_policy() -> None:
 
 
 def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zergling, "_POLICY_PATIENCE_S", 0.0)
+    monkeypatch.setattr(parallel, "_POLICY_PATIENCE_S", 0.0)
     port = Port(versions=[])
     with (
         collector("test_columnar", port) as made,
@@ -243,8 +243,8 @@ def test_slow_environments_do_not_hold_data_back(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After PROGRESS_S whatever there is is counted, after ROLLOUT_S it goes out."""
-    monkeypatch.setattr(zergling, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(zergling, "ROLLOUT_S", 0.0)
+    monkeypatch.setattr(parallel, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(parallel, "ROLLOUT_S", 0.0)
     port = Port()
     with collector(policy, port, collector_episode_num=1) as made:
         do(made, port, "task")

@@ -17,7 +17,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
-from hpcdi.worker.collector.rollout import rollout_form
+from hpcdi.worker.collector.loop import collect_loop
 
 CONFIG = "configs/cartpole_dqn.yaml"
 COUNTING = ("env.env_id=hpcdi/Count-v0", "env.import_names=[hpcdi.env.toy]")
@@ -45,12 +45,10 @@ def collected_block(config: Any) -> Block:
     envs = create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0))
     with envs:
         envs.launch()
-        form = rollout_form(envs, policy.collect_mode, config.policy.collect.n_sample)
-        while not form.must_cut:
-            observation = form.observe()
-            outputs = form.act(observation, {"eps": 1.0})
-            form.record(observation, outputs, form.step(outputs))
-        segment = form.cut(0)
+        loop = collect_loop(envs, policy.collect_mode, config.policy.collect.n_sample)
+        while not loop.must_cut:
+            loop.once({"eps": 1.0})
+        segment = loop.cut(0)
     assert segment is not None
     return Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
 

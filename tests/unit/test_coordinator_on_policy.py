@@ -27,10 +27,10 @@ from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import BLOCK_ID_BITS
-from hpcdi.worker.collector import zergling_parallel_collector as zergling
+from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.worker.collector.zergling_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.worker.coordinator.assembly import make_desk
 from hpcdi.worker.coordinator.lifecycle import Order
 from hpcdi.worker.coordinator.on_policy import (
@@ -444,15 +444,15 @@ def test_the_wait_for_a_policy_does_not_cut_the_next_piece_short(
 ) -> None:
     """A learner may take longer over an update than a piece may wait."""
     clock = Clock()
-    monkeypatch.setattr(zergling, "time", clock)
-    monkeypatch.setattr(zergling, "wait_s", clock.wait_s)
+    monkeypatch.setattr(parallel, "time", clock)
+    monkeypatch.setattr(parallel, "wait_s", clock.wait_s)
     wait = [None] * 50  # of half a second each
     with registered_probes():
         port = Port(versions=[0, *wait, 1, *wait, 2])
         with collector("test_columnar", port, collector_episode_num=30) as made:
             made._gate = gate()
-            made._gate._pieces = 1
-            monkeypatch.setattr(zergling, "LOST_ROLLOUT_S", math.inf)
+            made._gate._rollouts = 1
+            monkeypatch.setattr(parallel, "LOST_ROLLOUT_S", math.inf)
             port.after_segment = lambda: made.stop() if len(port.segments) == 3 else None
             do(made, port, "task")
     lengths = [int(segment.items["item_len"].sum()) for segment in port.segments]
@@ -462,16 +462,16 @@ def test_the_wait_for_a_policy_does_not_cut_the_next_piece_short(
 
 def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(zergling, "time", clock)
-    monkeypatch.setattr(zergling, "wait_s", clock.wait_s)
+    monkeypatch.setattr(parallel, "time", clock)
+    monkeypatch.setattr(parallel, "wait_s", clock.wait_s)
     with registered_probes():
         port = Port(versions=[0, None, None, 1, None, 2, *[None] * 60, 3])
         with collector("test_columnar", port, collector_episode_num=100) as made:
-            made._gate._pieces = 1
+            made._gate._rollouts = 1
             port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
             do(made, port, "task")
     versions = [int(segment.items["policy_version"][0]) for segment in port.segments]
-    assert versions == [0, 1, 2, 2, 2], "after ten seconds without one, twice: a piece may be lost"
+    assert versions == [0, 1, 2, 2, 2], "ten seconds without one, twice: a rollout may be lost"
 
 
 def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:

@@ -181,7 +181,7 @@ def test_an_episode_without_its_return() -> None:
 def test_a_policy_that_does_not_say_what_to_do(outputs: Any) -> None:
     policy = DuckPolicy()
     policy.forward = lambda data, **kwargs: outputs  # type: ignore[method-assign]
-    with pytest.raises(PolicyError, match=r"asked about environments \[0, 1\] and must give"):
+    with pytest.raises(PolicyError, match=r"asked about environments \[0, 1\] and must return"):
         evaluate(Manager([[(1, 1.0)]] * 2), policy)
 
 

@@ -403,7 +403,7 @@ def test_data_that_are_used_once_never_go_to_the_buffer(tmp_path: Path) -> None:
 def test_ppo_transition_by_transition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdi.launch.serial.parts.columnar_actor", lambda _policy: None)
     monkeypatch.setattr(
-        "hpcdi.worker.collector.sample_serial_collector.columnar_actor", lambda _policy: None
+        "hpcdi.worker.collector.serial_collectors.columnar_actor", lambda _policy: None
     )
     with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=3") as run:
         assert isinstance(run.pipeline.parts.data, SamplePath)

@@ -18,7 +18,8 @@ from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.store.block import transition_rows
 from hpcdi.types import Array, Columns, Spaces
-from hpcdi.worker.collector.trajectory import ColumnRecorder
+from hpcdi.worker.collector.loop import ColumnAgent
+from hpcdi.worker.collector.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -264,7 +265,7 @@ ENVS, LENGTH = 3, 8
 def recorded(built: PPOPolicy, seed: int) -> tuple[list[dict[str, Array]], Any]:
     """Steps of three environments whose episodes end by chance, and the segment cut of them."""
     rng = np.random.default_rng(seed)
-    recorder = ColumnRecorder(ENVS, LENGTH, actor(built))
+    recorder = Recorder(ENVS, LENGTH, actor(built))
     observation = rng.standard_normal((ENVS, 4), dtype=np.float32)
     steps = []
     for _ in range(LENGTH):
@@ -275,7 +276,8 @@ def recorded(built: PPOPolicy, seed: int) -> tuple[list[dict[str, Array]], Any]:
         reward = rng.standard_normal(ENVS).astype(np.float32)
         following = np.where(ended, following, successor)
         step = VectorStep(successor, reward, terminated, truncated, np.ones(ENVS, bool))
-        recorder.record(observation, outputs, step, following)
+        columns = ColumnAgent(actor(built)).transitions(0, observation, outputs, step)
+        recorder.record(*columns, successor=successor)
         steps.append({
             "observation": observation, "successor": successor, "reward": reward,
             "terminated": terminated, "truncated": truncated, **outputs,

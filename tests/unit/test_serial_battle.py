@@ -10,9 +10,9 @@ import torch
 
 from fakes.serial_parts import Actor, Battle, check, return_of, reward_of, steps_of, story
 from hpcdi.errors import EnvError
+from hpcdi.policy.dict_adapter import infos_of
 from hpcdi.types import Transition
 from hpcdi.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector
-from hpcdi.worker.collector.contract import infos_of
 
 BOTH = [BattleSampleSerialCollector, BattleEpisodeSerialCollector]
 

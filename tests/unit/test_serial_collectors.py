@@ -338,12 +338,9 @@ class TestSerialCollector:
             kind.collect(made, 2 if kind.by_episodes else 4)
             assert not counted
             assert made._report.totals["episode"] == 2
-            form = made._the_form()
             for _ in range(2):
-                observation = form.observe()
-                outputs = form.act(observation, {})
-                form.record(observation, outputs, form.step(outputs))
-            returns, lengths = form.take_episodes()
+                made._loop.once({})
+            returns, lengths = made._loop.envs.take_episodes()
         assert returns.reshape(2, -1)[:, 0].tolist() == [return_of(1, 2)] * 2
         assert lengths.tolist() == [2, 2]
 

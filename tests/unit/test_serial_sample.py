@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from fakes.scripted_env import manager
 from fakes.serial_parts import Actor, ColumnarActor, Manager, check, return_of, steps_of, story
-from hpcdi.env.base import BaseEnvTimestep, VectorStep
+from hpcdi.env.base import VectorStep
 from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import PolicyError
@@ -57,10 +57,10 @@ def test_pieces_are_whole_episodes_where_the_settings_say_so() -> None:
 def test_a_shorter_target_ends_longer_pieces() -> None:
     with collector(Manager((50,)), Actor(unroll_len=1)) as made:
         made.collect(3)
-        made._form.recorder.length = 10  # as if a longer one had been asked for
-        made._form.recorder.record(
-            0, np.zeros(4), {"action": 0}, BaseEnvTimestep(np.zeros(4), 0.0, False, {})
-        )
+        (recorder,) = made._loop.recorders
+        recorder.length = 10  # as if a longer one had been asked for
+        step = {"transition": np.array([{"obs": np.zeros(4)}])}
+        recorder.record(step, np.array([True]), np.array([False]))
         assert pieces(made.collect(1)) == [2]
 
 
@@ -104,7 +104,7 @@ def test_on_policy_nothing_of_an_older_policy_is_in_the_next_result() -> None:
             new = made.collect(8, train_iter=version, drop_extra=False)
             assert {one["by"] for one in new} <= {version, version - 1}
             got += new
-            assert made._form.recorder.open_transitions == 0
+            assert made._loop.recorders[0].open_transitions == 0
     for number, length in enumerate(env.lengths):
         mine = steps_of(got, number)
         assert mine == story(len(mine), length), "no step is lost"
@@ -125,7 +125,7 @@ def test_off_policy_pieces_go_on() -> None:
     actor = Actor(on_policy=False)
     with collector(Manager((3, 50)), actor) as made:
         assert len(made.collect(8, drop_extra=False)) == 10
-        assert made._form.recorder.open_transitions == 2
+        assert made._loop.recorders[0].open_transitions == 2
         actor.version = 1
         got = made.collect(8, drop_extra=False)
     long = [one for one in got if one["obs"][0] == 1]
@@ -156,7 +156,7 @@ def test_on_policy_pieces_that_give_fewer_samples_than_they_have_steps() -> None
         with collector(Manager((50, 50, 50), together=together), actor) as made:
             for _ in range(3):
                 assert len(made.collect(8)) == 8
-                assert made._form.recorder.is_empty, "nothing is left for the next policy"
+                assert made._loop.recorders[0].is_empty, "nothing is left for the next policy"
 
 
 # ------------------------------------------------------------------------------------------ random
@@ -299,7 +299,7 @@ def test_columns_between_samples_leave_no_gap_in_a_piece() -> None:
     scripts = [[(3, True, False)], [(50, True, False)]]
     with SampleSerialCollector({}, manager(scripts, MODES[1]), ColumnarActor().mode) as made:
         made.collect(8)
-        assert made._form.recorder.open_transitions == 2
+        assert made._loop.recorders[0].open_transitions == 2
         columns = made.collect_columns(4)
         long = columns["observation"][:, 0] == 1
         steps = columns["observation"][long, 2].tolist()
@@ -382,12 +382,10 @@ def test_columns_are_enough_though_environments_fail(n: int) -> None:
 def test_lengths_of_episodes_after_a_failure() -> None:
     """Steps of an episode that failed are not the next one's."""
     with collector(Manager((3, 4), failing={0: [2], 1: [3]}), Actor()) as made:
-        form = made._the_form()
-        for _ in range(12):
-            observation = form.observe()
-            outputs = form.act(observation, {})
-            form.record(observation, outputs, form.step(outputs))
-        returns, lengths = form.take_episodes()
+        call = made._begin({})
+        for _ in zip(range(12), call.steps(), strict=False):
+            pass
+        returns, lengths = call.loop.envs.take_episodes()
     assert sorted(lengths.tolist()) == [3, 3, 3, 4, 4]
     assert sorted(returns.tolist()) == sorted(
         [return_of(k, 3) for k in (1, 2, 3)] + [return_of(k, 4) for k in (1, 2)]

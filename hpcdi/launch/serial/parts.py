@@ -19,7 +19,7 @@ from hpcdi.utils.log import TensorBoardWriter
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import ReturnsConfig, create_serial_evaluator
-from hpcdi.worker.collector.rollout import columnar_actor
+from hpcdi.worker.collector.loop import columnar_actor
 from hpcdi.worker.context import ROLES
 from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import create_learner

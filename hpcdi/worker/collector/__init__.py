@@ -1,10 +1,15 @@
-"""Collectors: environments stepped by a policy, transitions on their way to a learner.
+"""Collectors: environments stepped by a policy, and evaluators, which step them the same way.
 
-Owns: the forms in which one steps and records (`rollout`, `battle`, `trajectory`), the parallel
-collectors (a loop over one form) with their message side (`comm`), the serial collectors (a form
-and a rule to stop), the serial evaluators (`evaluation`, its loop, films of episodes). May import:
-`policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: nothing here knows a
-buffer or a learner; what leaves a rank is a shard and a message about it.
+Owns: the stepping loop (`loop`), the recorder of its columns (`recorder`), the collectors of a
+parallel run (`base_parallel_collector`) with their message side (`comm`), the serial collectors
+(`base_serial_collector`, `serial_collectors`), evaluation (`evaluation`, `episode_videos`). The
+other modules are the seeds' paths. May import: `policy`, `env`, `store`, `comm`, `config`, `utils`,
+`types`, `errors`. Why so: nothing here knows a buffer or a learner; what leaves a rank is a shard
+and a message about it.
+
+One step of the environments, collecting or evaluating::
+
+    observe ──► act ──► step ──► record                       (`Loop.once`)
 
 Life of a collector rank::
 
@@ -15,6 +20,7 @@ Life of a collector rank::
 
 from hpcdi.worker.collector.base_parallel_collector import (
     BaseParallelCollector,
+    ZerglingParallelCollector,
     create_parallel_collector,
     get_parallel_collector_cls,
 )
@@ -23,8 +29,6 @@ from hpcdi.worker.collector.base_serial_collector import (
     create_serial_collector,
     get_serial_collector_cls,
 )
-from hpcdi.worker.collector.battle_episode_serial_collector import BattleEpisodeSerialCollector
-from hpcdi.worker.collector.battle_sample_serial_collector import BattleSampleSerialCollector
 from hpcdi.worker.collector.caches import to_tensor_transitions
 from hpcdi.worker.collector.comm import (
     BaseCommCollector,
@@ -33,7 +37,6 @@ from hpcdi.worker.collector.comm import (
     NaiveCollector,
     create_comm_collector,
 )
-from hpcdi.worker.collector.episode_serial_collector import EpisodeSerialCollector
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,
@@ -42,8 +45,12 @@ from hpcdi.worker.collector.evaluation import (
     create_serial_evaluator,
 )
 from hpcdi.worker.collector.metric_serial_evaluator import IMetric, MetricSerialEvaluator
-from hpcdi.worker.collector.sample_serial_collector import SampleSerialCollector
-from hpcdi.worker.collector.zergling_parallel_collector import ZerglingParallelCollector
+from hpcdi.worker.collector.serial_collectors import (
+    BattleEpisodeSerialCollector,
+    BattleSampleSerialCollector,
+    EpisodeSerialCollector,
+    SampleSerialCollector,
+)
 
 __all__ = [
     "BaseCommCollector",

@@ -1,7 +1,12 @@
-"""The loop of a collector in a parallel run."""
+"""Collectors of a parallel run: environments stepped until a task ends.
+
+`BaseParallelCollector` has the template of the seeds' collectors, `ZerglingParallelCollector` fills
+it with the stepping loop: one policy, many environments.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -10,20 +15,36 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdi.comm.messages import CollectResult, Message
+from hpcdi.comm.messages import CollectProgress, CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
-from hpcdi.errors import Problem
+from hpcdi.env.create import create_env_manager
+from hpcdi.errors import CommError, Problem
+from hpcdi.policy.create import create_policy
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Lockstep, Settings
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
+from hpcdi.worker.collector.loop import Loop, collect_loop
+from hpcdi.worker.fault import FAULTS, hang_environment
+
+PROGRESS_S = 0.25
+"""Seconds between two progress reports to the coordinator."""
+ROLLOUT_S = 10.0
+"""Slow environments: a rollout is sent after so many seconds though it is not full. An n-step
+return ends with its rollout, so rollouts must not be cut short often."""
+KEPT_EPISODES = 1000
+"""Episodes that a collect task, which may last for days, keeps: rank 0 is sent each as it ends."""
+LOST_ROLLOUT_S = 10.0
+"""On-policy: after so long without a newer policy, the last rollout counts as lost."""
+_POLICY_PATIENCE_S = 300.0
 
 
 class CollectorPort(Protocol):
-    """What a collector may ask of the message side."""
+    """The part of the message side that a collector calls."""
 
     @property
     def meter(self) -> RoleMeter:
@@ -33,34 +54,33 @@ class CollectorPort(Protocol):
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
-        """``{"model": state dict, "iter": version}`` of a policy newer than `have_version`.
+        """Returns ``{"model": state dict, "iter": version}`` newer than `have_version`, else None.
 
-        None where there is none; it never waits, unless `newest` asks for the learner's present
-        policy.
+        It never waits, unless `newest` asks for the learner's current policy.
         """
         ...
 
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
-        """Take a segment on its way to a learner."""
+        """Queue a segment for the learners."""
         ...
 
     def send_metadata(self, metadata: Message) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
         ...
 
 
 @dataclass
 class CollectorTask:
-    """What a collector has been told to do, and what it has done of it.
+    """A task, and what was done of it.
 
     Attributes:
         task_id: name of the task.
         setting: keyword arguments of the policy.
         started: when the task began.
         env_steps: transitions made.
-        episodes: that ended.
-        returns: of the last ones that ended, in order; `lengths` are theirs.
-        lockstep: it ends with its first piece, which the policy of this version makes.
+        episodes: episodes that ended.
+        returns: of the last episodes that ended, in order; `lengths` are theirs.
+        lockstep: the task ends with its first rollout, made by the policy of this version.
     """
 
     task_id: str = ""
@@ -73,7 +93,7 @@ class CollectorTask:
     lockstep: Lockstep | None = None
 
     def add_episodes(self, returns: Array, lengths: Array, keep: int | None) -> None:
-        """Count episodes that have ended; keep the last `keep` of all, or all of them."""
+        """Count ended episodes; keep the last `keep` of all (None: all of them)."""
         self.episodes += len(returns)
         if len(returns):
             first = 0 if keep is None else -keep
@@ -82,12 +102,14 @@ class CollectorTask:
 
 
 class BaseParallelCollector(Configurable, Closing, ABC):
-    """Steps environments until they are done, or until it is closed.
+    """Steps environments until they are done or it is stopped.
+
+    A subclass says how, by the methods that `start` calls in turn.
 
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
-            seeds' callers give them, and a ``seed`` (`numpy.random.SeedSequence`).
+            seeds' callers pass them, and a ``seed`` (`numpy.random.SeedSequence`).
         port: to the message side.
     """
 
@@ -107,7 +129,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         )
 
         def problems(self) -> Iterator[Problem]:
-            """Whether so many can wait."""
+            """`collector_max` must not be below `collector_num`."""
             if self.collector_max is not None and self.collector_max < self.collector_num:
                 said = f"must be at least collector_num, {self.collector_num}, or empty"
                 yield Problem("collector_max", f"{said}, not {self.collector_max}")
@@ -126,7 +148,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         self._end_flag = False
 
     def start(self) -> None:
-        """Step until the environments are done or `stop` is called; takes as long as that does."""
+        """Step until the environments are done or `stop` is called."""
         self._update_policy()
         while not self._end_flag and not self._env_manager.done:
             observation = self._observe()
@@ -137,16 +159,16 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         self._finish_task()
 
     def begin(self, task: CollectorTask) -> None:
-        """Take a task; `start` does it, unless `stop` comes first."""
+        """Set the task that `start` runs, unless `stop` comes first."""
         self.task = task
         self._end_flag = False
 
     def stop(self) -> None:
-        """Let `start` return after its present step; may be called from any thread."""
+        """Let `start` return after its current step; may be called from any thread."""
         self._end_flag = True
 
     def close(self) -> None:
-        """Stop, and close the environments; again: nothing."""
+        """Stop, and close the environments. Idempotent."""
         self.stop()
         if self._env_manager is not None:
             self._env_manager.close()
@@ -177,9 +199,9 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @property
     def health(self) -> dict[str, int]:
-        """See `EnvManager.health`; empty where the environments do not tell or are closed."""
-        told: dict[str, int] = getattr(self._env_manager, "health", {})
-        return told
+        """See `EnvManager.health`; empty where the environments have none or are closed."""
+        counts: dict[str, int] = getattr(self._env_manager, "health", {})
+        return counts
 
     def result(self) -> CollectResult:
         """The task's result, as a message."""
@@ -201,7 +223,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def _observe(self) -> Any:
-        """What the policy acts on."""
+        """Observations that the policy acts on."""
 
     @abstractmethod
     def _policy_inference(self, observation: Any) -> Any:
@@ -213,17 +235,17 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def _process_timestep(self, timestep: Any) -> None:
-        """Keep what came of it."""
+        """Record the step."""
 
     @abstractmethod
     def _update_policy(self) -> None:
-        """Take a newer policy, if one has come; before the first one: wait for it."""
+        """Load a newer policy if there is one; wait for the first."""
 
     def _iter_after_hook(self) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def _finish_task(self) -> None:
-        """After the last step of a task."""
+        """Called after the last step of a task."""
 
     def info(self, s: str) -> None:
         """Log a line."""
@@ -241,10 +263,215 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         return f"{type(self).__name__}(task={self.task.task_id!r}, evaluates={self.evaluates})"
 
 
+@PARALLEL_COLLECTOR_REGISTRY.register("zergling")
+class ZerglingParallelCollector(BaseParallelCollector):
+    """Steps many environments by one policy, which it updates between rollouts.
+
+    Episodes may be of different lengths; inference is one batch for all environments. The
+    environments live as long as the collector, so that episodes continue in the next task.
+
+    Args:
+        cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings).
+        port: to the message side.
+    """
+
+    @dataclass(frozen=True)
+    class Config(BaseParallelCollector.Config):
+        """Settings of the zergling collector."""
+
+        type: str = "zergling"
+
+    def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
+        super().__init__(cfg, port)
+        seed: np.random.SeedSequence = self._given.get("seed") or np.random.SeedSequence()
+        env_seed, policy_seed = seed.spawn(2)
+        mode = "eval" if self.evaluates else "collect"
+        policy = create_policy(self._given["policy"], [mode], seed=policy_seed)
+        self._policy = getattr(policy, f"{mode}_mode")
+        length = None if self.evaluates else policy.get_attribute("cfg").collect.n_sample
+        self._env_manager = create_env_manager(
+            self._given["env"], evaluate=self.evaluates, seed=env_seed
+        )
+        self._env_manager.retires = True
+        self._env_manager.launch()
+        self._env_num = self._env_manager.env_num
+        self._loop: Loop = collect_loop(self._env_manager, self._policy, length)
+        self._version = -1
+        self._acted: tuple[Any, Any] = (None, None)  # observation and outputs of the current step
+        self._reported_at, self._reported_steps = time.monotonic(), 0
+        self._gate = StalenessGate(policy.get_attribute("cfg"), time.monotonic())
+
+    def begin(self, task: CollectorTask) -> None:
+        """Set the task that `start` runs.
+
+        An evaluation begins with new episodes; collecting continues where the last task ended.
+        """
+        super().begin(task)
+        self._reported_at, self._reported_steps = time.monotonic(), 0
+        if self.evaluates:
+            self._env_manager.reset()
+            self._policy.reset()
+        self._env_manager.restart_count()
+
+    @property
+    def policy_version(self) -> int:
+        """Train iteration of the acting policy; -1 before there is one."""
+        return self._version
+
+    def get_finish_info(self) -> dict[str, Any]:
+        """The task's result under the seeds' keys."""
+        result = self.result()
+        returns, lengths = result.episode_returns, result.episode_lengths
+        episodes, steps = self.task.episodes, result.env_steps
+        return {
+            "eval_flag": result.eval_flag,
+            "env_num": self._env_num,
+            "duration": result.duration_s,
+            "train_iter": result.policy_version,
+            "collector_done": self._env_manager is None or self._env_manager.done,
+            "real_episode_count": episodes,
+            "step_count": steps,
+            "sample_count": 0 if result.eval_flag else steps,
+            "avg_time_per_episode": result.duration_s / max(episodes, 1),
+            "avg_time_per_step": result.duration_s / max(steps, 1),
+            "avg_step_per_episode": float(np.mean(lengths)) if episodes else 0.0,
+            "reward_mean": float(np.mean(returns)) if episodes else 0.0,
+            "reward_std": float(np.std(returns)) if episodes else 0.0,
+            "reward_raw": returns.tolist(),
+            "finish_time": time.time(),
+        }
+
+    def _observe(self) -> Any:
+        return self._loop.observe()
+
+    def _policy_inference(self, observation: Any) -> Any:
+        outputs = self._loop.act(observation, self.task.setting)
+        self._acted = (observation, outputs)
+        self._mark("policy")
+        return outputs
+
+    def _env_step(self, outputs: Any) -> Any:
+        step = self._loop.step(outputs)
+        self._mark("env")
+        return step
+
+    def _process_timestep(self, timestep: Any) -> None:
+        transitions = self._loop.record(*self._acted, timestep)
+        self.task.env_steps += transitions
+        FAULTS.advance(transitions)
+        if FAULTS.takes("env_hang"):
+            hang_environment(self._env_manager.child_pids)
+        if self._loop.must_cut:
+            self._cut()
+            if self.task.lockstep is not None:
+                self.stop()
+        self._mark("record")
+
+    def _iter_after_hook(self) -> None:
+        now = time.monotonic()
+        if now - self._reported_at >= PROGRESS_S:
+            self._report(now)
+        if self.task.lockstep is None and self._gate.rollout_is_old(now):
+            self._cut()
+
+    def _finish_task(self) -> None:
+        self._cut()
+        self._report(time.monotonic())
+
+    def _cut(self) -> None:
+        """Send the rollout; the policy changes between rollouts only."""
+        self._gate.cut_at = time.monotonic()
+        segment = self._loop.cut(self._version)
+        if segment is not None and self.port is not None:
+            self.port.send_stepdata(self.task.task_id, segment)
+            self._gate.sent_rollout(self._version)
+        if not self.evaluates and self.task.lockstep is None:
+            self._update_policy()
+
+    def _report(self, now: float) -> None:
+        """Count ended episodes, and report the progress of a collect task to the coordinator."""
+        returns, lengths = self._env_manager.take_episodes()
+        self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
+        if self.port is not None and not self.evaluates:
+            steps = self.task.env_steps - self._reported_steps
+            self.port.send_metadata(self._progress(steps, returns, lengths))
+        self._reported_at, self._reported_steps = now, self.task.env_steps
+
+    def _progress(self, steps: int, returns: Array, lengths: Array) -> CollectProgress:
+        shares = self.port.meter.shares() if self.port is not None else {}
+        return CollectProgress(self.task.task_id, steps, returns, lengths, self._version, shares)
+
+    def _update_policy(self) -> None:
+        if self.port is not None:
+            self._take_policy(self.port)
+        self._gate.began_at = time.monotonic()
+
+    def _take_policy(self, port: CollectorPort) -> None:
+        deadline, lockstep = time.monotonic() + _POLICY_PATIENCE_S, self.task.lockstep
+        newest = self.evaluates or lockstep is not None
+        while True:
+            info = port.get_policy_update_info(
+                self._given.get("policy_update_path", ""), self._version, newest=newest
+            )
+            if info is not None:
+                self._version = int(info["iter"])
+                self._policy.load_state_dict({"model": info["model"]})
+            may_act = self._version >= 0 and self._gate.may_act(self._version, time.monotonic())
+            may_act &= lockstep is None or self._version == lockstep.policy_version
+            if may_act or self._end_flag:
+                return
+            if time.monotonic() > deadline:
+                raise CommError(
+                    f"no policy has come from the learner within {_POLICY_PATIENCE_S:.0f} s"
+                )
+            wait_s(0.002)
+            self._mark("wait")
+
+    def _mark(self, activity: str) -> None:
+        if self.port is not None:
+            self.port.meter.mark(activity)
+
+
+class StalenessGate:
+    """Decides how often a collector may act by the same policy; on-policy it waits for a newer one.
+
+    With a staleness bound of S each policy makes S + 1 rollouts. Where no newer policy comes for
+    long, it makes one more: a rollout may have been lost.
+
+    Args:
+        policy: the policy's settings.
+        now: time of the start, seconds.
+    """
+
+    def __init__(self, policy: Any, now: float) -> None:
+        self.cut_at = now
+        """When the last rollout was cut."""
+        self.began_at = now
+        """When the next one began: later, where it waited for a newer policy."""
+        bound = policy.other.replay_buffer.max_staleness
+        self._rollouts = math.inf
+        if policy.on_policy:
+            self._rollouts = 1 + (bound if math.isfinite(bound) else 0)
+        self._sent = (-1, 0)  # a version, and the number of its rollouts
+
+    def rollout_is_old(self, now: float) -> bool:
+        """Whether to send a rollout that is not full; on-policy, batches are whole rollouts."""
+        return math.isinf(self._rollouts) and now - self.began_at >= ROLLOUT_S
+
+    def sent_rollout(self, version: int) -> None:
+        """Count a rollout of a policy."""
+        self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
+
+    def may_act(self, version: int, now: float) -> bool:
+        """Whether a policy may act now."""
+        last, count = self._sent
+        return version != last or count < self._rollouts or now - self.cut_at >= LOST_ROLLOUT_S
+
+
 def create_parallel_collector(
     cfg: Mapping[str, Any], port: CollectorPort | None = None
 ) -> BaseParallelCollector:
-    """The collector that ``cfg.type`` names.
+    """Make the collector that ``cfg.type`` names.
 
     Raises:
         UnknownTypeError: no parallel collector has that type.

@@ -1,26 +1,32 @@
-"""Collectors in one process: their contract, and what all of them share."""
+"""Collectors in one process: their interface, and what all of them share."""
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
-from hpcdi.types import Transition
+from hpcdi.policy.dict_adapter import DictAgent
+from hpcdi.types import Array, Transition
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
-from hpcdi.worker.collector.rollout import RolloutForm, TransitionForm
-from hpcdi.worker.collector.stats import CollectReport
-from hpcdi.worker.collector.trajectory import TransitionRecorder
-
-MakeSamples = Callable[[list[Transition]], list[Transition]]
+from hpcdi.worker.collector.dict_envs import DictEnvs
+from hpcdi.worker.collector.learners_group import sum_over_ranks
+from hpcdi.worker.collector.loop import Act, Loop
+from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
 __all__ = [
     "CachePool",
@@ -32,25 +38,28 @@ __all__ = [
     "to_tensor_transitions",
 ]
 
+_RECENT_EPISODES = 100
+_REPORT_EVERY_S = 1.0
+
 
 class ISerialCollector(Configurable, ABC):
-    """Steps environments by a policy until there is as much data as was asked for."""
+    """Steps environments by a policy until it has collected a given amount of data."""
 
     @abstractmethod
     def reset_env(self, _env: Any = None) -> None:
-        """Begin new episodes, in other environments if some are given."""
+        """Begin new episodes; in other environments if given."""
 
     @abstractmethod
     def reset_policy(self, _policy: Any = None) -> None:
-        """Forget what the policy remembers of episodes; take another policy if one is given."""
+        """Reset the policy's memory of episodes; replace the policy if one is given."""
 
     @abstractmethod
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
-        """`reset_env` and `reset_policy`; unfinished trajectories and all counters go."""
+        """`reset_env` and `reset_policy`; drops unfinished trajectories and all counters."""
 
     @abstractmethod
     def collect(self, per_collect_target: Any) -> Any:
-        """Collect, and give what was collected; see the class at hand for its target."""
+        """Collect and return data; the classes say what their target counts."""
 
     @property
     @abstractmethod
@@ -72,10 +81,10 @@ class SerialCollectorConfig(ComponentConfig):
 
 
 class SerialCollector(Closing, ISerialCollector):
-    """What the serial collectors share: environments, policies, counters, and the way to step.
+    """What the serial collectors share: environments, policies, counters and the stepping loop.
 
-    A collector differs from the others by the form in which it steps (`_make_form`) and by what it
-    waits for (`collect`).
+    They differ in how much of an episode makes a trajectory (`_recorders`) and when they stop
+    (`collect`).
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
@@ -102,12 +111,12 @@ class SerialCollector(Closing, ISerialCollector):
         self._report = CollectReport(tb_logger, instance_name, self._cfg.collect_print_freq)
         self._env: Any = None
         self._policy: Any = None
-        self._form: Any = None
+        self._loop: Loop | None = None
         if env is not None or policy is not None:
             self.reset(policy, env)
 
     def reset_env(self, _env: Any = None) -> None:
-        """Begin new episodes; in `_env`, an environment manager, if it is given."""
+        """Begin new episodes; in `_env`, an environment manager, if given."""
         if _env is not None:
             self._env = _env
             if getattr(_env, "closed", True):
@@ -116,18 +125,18 @@ class SerialCollector(Closing, ISerialCollector):
                 _env.reset()
         elif self._env is not None:
             self._env.reset()
-        self._form = None
+        self._loop = None
 
     def reset_policy(self, _policy: Any = None) -> None:
-        """Forget what the policy remembers; take `_policy` if it is given."""
+        """Reset the policy's memory; replace it by `_policy` if given."""
         if _policy is not None:
             self._policy = self._checked_policy(_policy)
         for policy in self._policies():
             policy.reset()
-        self._form = None
+        self._loop = None
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
-        """`reset_env` and `reset_policy`; unfinished trajectories and all counters go."""
+        """`reset_env` and `reset_policy`; drops unfinished trajectories and all counters."""
         if _env is not None or self._env is not None:
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
@@ -135,7 +144,7 @@ class SerialCollector(Closing, ISerialCollector):
         self._report.clear()
 
     def close(self) -> None:
-        """Close the environments and the TensorBoard writer; again: nothing."""
+        """Close the environments and the TensorBoard writer. Idempotent."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -143,7 +152,7 @@ class SerialCollector(Closing, ISerialCollector):
 
     @property
     def envstep(self) -> int:
-        """Environment steps so far; can be set, e.g. when a run is resumed."""
+        """Environment steps so far; settable, e.g. when a run is resumed."""
         return self._report.totals["envstep"]
 
     @envstep.setter
@@ -152,7 +161,7 @@ class SerialCollector(Closing, ISerialCollector):
 
     @property
     def totals(self) -> dict[str, int]:
-        """All counts so far; can be set, when a run is resumed."""
+        """All counts so far; settable, when a run is resumed."""
         return dict(self._report.totals)
 
     @totals.setter
@@ -161,23 +170,23 @@ class SerialCollector(Closing, ISerialCollector):
 
     @property
     def recent_returns(self) -> list[float]:
-        """Of the last hundred episodes; in a battle, the first player's."""
+        """Returns of the last hundred episodes; in a battle the first player's."""
         return list(self._report.recent)
 
     @property
     def policy(self) -> Any:
-        """The collect mode, or a battle's list of them."""
+        """The collect mode, or a battle's list of modes."""
         return self._policy
 
     @abstractmethod
-    def _make_form(self) -> RolloutForm:
-        """How these environments are stepped by these policies."""
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        """Recorders of the players' transitions; None: a player's are not kept."""
 
     def _checked_policy(self, policy: Any) -> Any:
-        """A policy as this collector takes it.
+        """The policy in the form of this collector.
 
         Raises:
-            PolicyError: it is not of that kind.
+            PolicyError: it is of another kind.
         """
         if isinstance(policy, list | tuple) and not hasattr(policy, "forward"):
             raise PolicyError(
@@ -190,45 +199,179 @@ class SerialCollector(Closing, ISerialCollector):
             return ()
         return self._policy if isinstance(self._policy, list) else (self._policy,)
 
-    def _the_form(self) -> Any:
-        """The form, made when it is first needed."""
-        self._demand_both()
-        if self._form is None:
-            self._form = self._make_form()
-        return self._form
+    def _begin(self, setting: Any, act: Act | None = None) -> CollectCall:
+        """Begin a call of `collect`; the loop is made when first needed."""
+        if self._loop is None:
+            present = copy.deepcopy if self._cfg.deepcopy_obs else None
+            agent = DictAgent(
+                self._policy, self._env.env_num,
+                to_tensors if self._cfg.transform_obs else present,  # tensors are copies too
+            )  # fmt: skip
+            players = len(agent.policies) if agent.is_battle else 0
+            self._loop = Loop(DictEnvs(self._env, players), agent, self._recorders())
+        return CollectCall(self._env, self._loop, setting, act)
 
-    def _demand_both(self) -> None:
+    def _target(self, given: int | None, name: str) -> int:
+        """How much to collect: the argument, or the policy's attribute of that name.
+
+        Raises:
+            EnvError, PolicyError: there are no environments, or there is no policy.
+            ConfigError: the amount is unknown or below 1.
+        """
         if self._env is None:
             raise EnvError("the collector has no environments; give it some by reset_env(manager)")
         if self._policy is None:
             raise PolicyError("the collector has no policy; give it one by reset_policy(mode)")
-
-    def _target(self, given: int | None, name: str) -> int:
-        """How much to collect: what was asked for, or the policy's attribute of that name."""
-        self._demand_both()
-        policy = next(iter(self._policies()))
-        target = given if given is not None else attribute_of(policy, name, None)
+        target = given if given is not None else attribute_of(self._policies()[0], name, None)
         if target is None or target < 1:
             problem = f"must be at least 1, not {target}"
             raise ConfigError([Problem(name, problem)], f"{type(self).__name__}.collect")
         return int(target)
 
-    def _recorder(
-        self, policy: Any, length: float, make_samples: MakeSamples
-    ) -> TransitionRecorder:
-        """Keeps a policy's transitions; see `TransitionRecorder` for the length and the samples."""
-        env_num: int = self._env.env_num
-        return TransitionRecorder(env_num, length, policy.process_transition, make_samples)
+    def _episode_target(self, given: int | None) -> int:
+        """How many episodes to collect; see `_target`.
 
-    def _transition_form(self, recorder: TransitionRecorder) -> TransitionForm:
-        return TransitionForm(
-            self._env, self._policy, recorder, present=self._present(),
-            deepcopy=self._cfg.deepcopy_obs,
+        Raises:
+            ConfigError: fewer than there are environments: the shortest ones would be chosen.
+        """
+        target = self._target(given, "n_episode")
+        if target < self._env.env_num:
+            problem = f"must be at least the number of environments, {self._env.env_num}"
+            raise ConfigError([Problem("n_episode", f"{problem}, not {target}")], "collect()")
+        return target
+
+
+class CollectCall:
+    """One call of `collect`: its steps and its report.
+
+    Args:
+        env: the environment manager.
+        loop: steps the environments.
+        setting: keyword arguments of the policy; in a battle maybe a list, one a player.
+        act: acts instead of the policy.
+    """
+
+    def __init__(self, env: Any, loop: Loop, setting: Any = None, act: Act | None = None) -> None:
+        self.loop = loop
+        self._env_steps = 0
+        self._env, self._setting, self._act = env, setting or {}, act
+        self._began = time.perf_counter()
+
+    def steps(self) -> Iterator[int]:
+        """Step without end; yields the number of transitions of each step.
+
+        Raises:
+            EnvError: the environments have done all their episodes, but more is to be collected.
+        """
+        for count in self.loop.run(self._setting, self._act):
+            self._env_steps += count
+            yield count
+            if not count and getattr(self._env, "done", False):
+                raise EnvError("the environments are done: the manager's episode_num is too low")
+
+    def report(self, report: CollectReport, samples: int, train_iter: int) -> tuple[Array, Array]:
+        """Add the call to the collector's report; returns the ended episodes' returns, lengths."""
+        returns, lengths = self.loop.envs.take_episodes()
+        counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(returns)}
+        report.add(counts, time.perf_counter() - self._began, returns)
+        report.show(train_iter)
+        return returns, lengths
+
+
+class CollectReport:
+    """Counts of a serial collector, for TensorBoard and the log.
+
+    Args:
+        tb_logger: TensorBoard writer; None: no curves.
+        instance_name: prefix of their tags.
+        print_freq: train iterations between two reports; there is one a second at least.
+    """
+
+    def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
+        self._tb_logger, self._instance_name, self._print_freq = (
+            tb_logger, instance_name, print_freq,
         )  # fmt: skip
+        self.clear()
 
-    def _present(self) -> Any:
-        """What policies get for observations."""
-        return to_tensors if self._cfg.transform_obs else None
+    def clear(self) -> None:
+        """Forget all counts."""
+        self.totals = {"envstep": 0, "train_sample": 0, "episode": 0}
+        self._since: dict[str, float] = {"duration": 0.0}
+        self._returns: list[Array] = []
+        self._shown: tuple[int, float] | None = None  # train iteration and time
+        self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
+
+    def add(self, counts: Mapping[str, int], duration_s: float, returns: Array) -> None:
+        """Add one call of `collect`.
+
+        Args:
+            counts: ``envstep, train_sample, episode``; under torch.distributed those of all ranks
+                are summed.
+            duration_s: seconds it took.
+            returns: of the episodes that ended in it.
+        """
+        for name, count in sum_over_ranks(counts).items():
+            self.totals[name] += count
+            self._since[name] = self._since.get(name, 0) + count
+        self._since["duration"] += duration_s
+        if len(returns):
+            self._returns.append(np.asarray(returns))
+            self.recent += np.asarray(returns).reshape(len(returns), -1)[:, 0].tolist()
+
+    def show(self, train_iter: int) -> None:
+        """Write curves and a log line of all since the last report, if an episode ended.
+
+        Args:
+            train_iter: train iterations so far.
+        """
+        now = time.monotonic()
+        if not self._returns or not self._is_due(train_iter, now):
+            return
+        self._shown = (train_iter, now)
+        scalars = self._scalars()
+        LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
+        if self._tb_logger is not None:
+            for name, value in scalars.items():
+                tag = f"{self._instance_name}_iter/{name}"
+                self._tb_logger.add_scalar(tag, value, train_iter)
+                tag = f"{self._instance_name}_step/{name}"
+                self._tb_logger.add_scalar(tag, value, self.totals["envstep"])
+        self._since, self._returns = {"duration": 0.0}, []
+
+    def close(self) -> None:
+        """Flush and close the writer. Idempotent."""
+        tb_logger, self._tb_logger = self._tb_logger, None
+        if tb_logger is not None:
+            tb_logger.flush()
+            tb_logger.close()
+
+    def _is_due(self, train_iter: int, now: float) -> bool:
+        if self._shown is None:
+            return True
+        last_iter, last = self._shown
+        return train_iter - last_iter >= self._print_freq or now - last >= _REPORT_EVERY_S
+
+    def _scalars(self) -> dict[str, float]:
+        """Values under the predecessor's names."""
+        since, seconds = self._since, max(self._since["duration"], 1e-9)
+        episodes = max(since.get("episode", 0), 1)
+        returns = np.concatenate(self._returns)
+        if returns.ndim > 1:  # a battle's: the first player's
+            returns = returns[:, 0]
+        per = {
+            f"avg_{name}_per_sec": since.get(name, 0) / seconds
+            for name in ("envstep", "train_sample", "episode")
+        }
+        return {
+            **{f"{name}_count": float(since.get(name, 0)) for name in self.totals},
+            **{f"total_{name}_count": float(count) for name, count in self.totals.items()},
+            **per,
+            "avg_envstep_per_episode": since.get("envstep", 0) / episodes,
+            "reward_mean": float(returns.mean()),
+            "reward_std": float(returns.std()),
+            "reward_max": float(returns.max()),
+            "reward_min": float(returns.min()),
+        }
 
 
 def attribute_of(policy: Any, name: str, default: Any) -> Any:
@@ -240,12 +383,12 @@ def attribute_of(policy: Any, name: str, default: Any) -> Any:
 
 
 def marked(samples: list[Transition], train_iter: int, **more: int) -> list[Transition]:
-    """Samples that say by which policy they were made: ``collect_iter``, its train iteration."""
+    """Copies of samples with the train iteration of their policy, ``collect_iter``."""
     return [{**sample, "collect_iter": train_iter, **more} for sample in samples]
 
 
-def piece_length(policy: Any, target: int, env_num: int) -> float:
-    """Transitions that the policy makes samples of together: an environment's share of the target.
+def trajectory_length(policy: Any, target: int, env_num: int) -> float:
+    """Transitions that the policy makes samples of at once: an environment's share of the target.
 
     At least its ``unroll_len``; without end, up to whole episodes, where its settings say
     ``traj_len_inf``.
@@ -256,7 +399,7 @@ def piece_length(policy: Any, target: int, env_num: int) -> float:
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
-    """The collector that ``cfg.type`` names; other arguments go to its constructor.
+    """Make the collector that ``cfg.type`` names; other arguments go to its constructor.
 
     Raises:
         UnknownTypeError: no serial collector has that type.
@@ -270,15 +413,3 @@ def get_serial_collector_cls(cfg: Any) -> Any:
     if isinstance(cfg, Mapping) and "type" not in cfg:
         cfg = {**cfg, "type": "sample"}
     return component_class(SERIAL_COLLECTOR_REGISTRY, cfg)
-
-
-def enough_episodes(n_episode: int, env_num: int) -> int:
-    """`n_episode`, if every environment can give one.
-
-    Raises:
-        ConfigError: there are fewer episodes than environments: the shortest ones would be chosen.
-    """
-    if n_episode < env_num:
-        problem = f"must be at least the number of environments, {env_num}, not {n_episode}"
-        raise ConfigError([Problem("n_episode", problem)], "collect()")
-    return n_episode

@@ -1,4 +1,4 @@
-"""What serial collectors keep between steps: values by environment, transitions of a trajectory."""
+"""Containers of the seeds' serial collectors, and transitions as tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from hpcdi.types import Transition
 
 
 class CachePool:
-    """The last value of each environment: its observation, or its policy's output.
-
-    Environments need not step together: who acts in one step may be asked about in a later one.
+    """The last value of each environment, e.g. its observation or its policy's output.
 
     Args:
-        name: for people.
+        name: for messages.
         env_num: environments.
         deepcopy: keep copies, for environments that write each value over the one before.
     """
@@ -28,7 +26,7 @@ class CachePool:
         self._values: list[Any] = [None] * env_num
 
     def update(self, data: Mapping[int, Any] | list[Any]) -> None:
-        """Take values by environment, or one for each.
+        """Set values by environment, or one for each.
 
         Raises:
             TypeError: `data` is neither a mapping nor a list.
@@ -51,11 +49,11 @@ class CachePool:
 
 
 class TrajBuffer(list[Any]):
-    """Transitions of one trajectory: the newest `maxlen`.
+    """The newest `maxlen` transitions of a trajectory.
 
     Args:
         maxlen: how many; None or infinity: all.
-        args: the first ones, an iterable.
+        args: first items, an iterable.
         deepcopy: keep copies.
     """
 
@@ -70,12 +68,12 @@ class TrajBuffer(list[Any]):
         self._shorten()
 
     def append(self, item: Any) -> None:
-        """Add one at the end; the oldest gives way where there are too many."""
+        """Append an item; the oldest is dropped where there are too many."""
         super().append(copy.deepcopy(item) if self._deepcopy else item)
         self._shorten()
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Add several at the end; see `append`."""
+        """Append several items; see `append`."""
         super().extend(copy.deepcopy(list(items)) if self._deepcopy else items)
         self._shorten()
 

@@ -33,7 +33,7 @@ class RenderConfig:
 
 
 class EpisodeVideos:
-    """The pictures of each environment's episodes, one a step until memory is short.
+    """Pictures of each environment's episodes, one a step until memory is short.
 
     Every episode is filmed to its end, as only the end tells which are the worst, the median and
     the best. When all pictures together take more than `max_bytes`, every second one of each
@@ -53,7 +53,7 @@ class EpisodeVideos:
         self._steps = [0] * env_num
 
     def add(self, env_id: int, frame: Array) -> None:
-        """Take the picture of an environment's next step, uint8 [H, W, 3]; it is not copied."""
+        """Add the picture of an environment's next step, uint8 [H, W, 3]; it is not copied."""
         if self._steps[env_id] % self.stride == 0:
             self._open[env_id].append(frame)
             self._bytes += frame.nbytes
@@ -62,17 +62,17 @@ class EpisodeVideos:
             pass
 
     def end(self, env_id: int) -> None:
-        """The environment's episode has ended; the next picture is of another."""
+        """End the environment's episode; the next picture is of another one."""
         self._ended[env_id].append(self._open[env_id])
         self._open[env_id], self._steps[env_id] = [], 0
 
     def drop(self, env_id: int) -> None:
-        """Forget the environment's unfinished episode."""
+        """Drop the environment's unfinished episode."""
         self._bytes -= sum(frame.nbytes for frame in self._open[env_id])
         self._open[env_id], self._steps[env_id] = [], 0
 
     def stack(self, episodes: Iterable[tuple[int, int]]) -> Array:
-        """Films as one array, the shorter ones standing still on their last picture.
+        """Stack films in one array; shorter ones are padded with their last picture.
 
         Args:
             episodes: (environment, number of its episode) of each film.
@@ -96,7 +96,7 @@ class EpisodeVideos:
         return np.asarray(padded, dtype=np.uint8).transpose(0, 1, 4, 2, 3)
 
     def _thin(self) -> bool:
-        """Drop every second picture; False where no episode has two."""
+        """Drop every second picture; returns False where no episode has two."""
         films = [*self._open, *(film for ended in self._ended for film in ended)]
         if max(map(len, films)) < 2:
             return False
@@ -108,7 +108,7 @@ class EpisodeVideos:
 
 
 class Camera:
-    """Takes pictures of environments; where it cannot, it says so once and stays off.
+    """Takes pictures of environments; where that fails, it warns once and stays off.
 
     Args:
         max_size: pixels; larger pictures are scaled down.
@@ -119,7 +119,7 @@ class Camera:
         self._max_size = max_size
 
     def take(self, env: Any, env_ids: Iterable[int]) -> dict[int, Array]:
-        """Pictures of these environments as they stand, uint8 [H, W, 3]; none once it is broken.
+        """Take pictures of these environments, uint8 [H, W, 3]; none once it is broken.
 
         `env` has a method ``ready_imgs(render_mode)``, or a property ``ready_imgs``, with pictures
         by environment or one for each.

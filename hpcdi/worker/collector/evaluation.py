@@ -18,14 +18,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
-from hpcdi.env.base import is_abnormal
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
+from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
 from hpcdi.store.atomic import published
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import evaluation_scalars
@@ -33,29 +35,21 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
-from hpcdi.worker.collector.contract import (
-    actions_of,
-    as_number,
-    check_seats,
-    episode_return,
-    infos_of,
-    joint,
-    seen_by,
-)
+from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
 from hpcdi.worker.collector.learners_group import group_rank, on_first_rank
-from hpcdi.worker.collector.rollout import renew
+from hpcdi.worker.collector.loop import Loop
 
 
 class ISerialEvaluator(Configurable, ABC):
-    """Says now and then how good a policy is, and when it is good enough."""
+    """Evaluates a policy every so often, and decides when it is good enough."""
 
     @abstractmethod
     def reset_env(self, _env: Any = None) -> None:
-        """Reset the environments; or take others and launch them.
+        """Reset the environments; or replace them by others, which it launches.
 
         Args:
-            _env: takes the place of the present one, which is closed; None: that is reset.
+            _env: replaces the current manager, which is closed; None: that is reset.
 
         Raises:
             EnvError: there is none to reset.
@@ -63,10 +57,10 @@ class ISerialEvaluator(Configurable, ABC):
 
     @abstractmethod
     def reset_policy(self, _policy: Any = None) -> None:
-        """Reset the policy; or take another.
+        """Reset the policy; or replace it.
 
         Args:
-            _policy: takes the place of the present one; None: that is reset.
+            _policy: replaces the current one; None: that is reset.
 
         Raises:
             PolicyError: there is none to reset.
@@ -74,18 +68,18 @@ class ISerialEvaluator(Configurable, ABC):
 
     @abstractmethod
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
-        """Begin anew: see `reset_policy` and `reset_env`; the best result is forgotten."""
+        """`reset_policy` and `reset_env`; forgets the best result."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the environments and the TensorBoard writer; again: nothing."""
+        """Close the environments and the TensorBoard writer. Idempotent."""
 
     @abstractmethod
     def should_eval(self, train_iter: int) -> bool:
-        """Whether it is time; who asks is expected to evaluate then.
+        """Whether an evaluation is due; the caller is expected to evaluate then.
 
-        True at the first call, and where `eval_freq` train iterations have passed since the last
-        time it was true; never twice for one iteration.
+        True at the first call, and once `eval_freq` train iterations have passed since it was true;
+        never twice for one iteration.
         """
 
     @abstractmethod
@@ -103,7 +97,7 @@ class ISerialEvaluator(Configurable, ABC):
 
 
 def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
-    """The evaluator that ``cfg.type`` names, "interaction" where it names none.
+    """Make the evaluator that ``cfg.type`` names; default "interaction".
 
     Args:
         cfg: settings, a mapping or frozen.
@@ -127,8 +121,8 @@ class VectorEvalMonitor:
 
     Args:
         env_num: environments.
-        n_episode: episodes of all of them together, at least one each; where they do not come out
-            even, the first environments play one more.
+        n_episode: episodes of all of them together, at least one each; the first environments play
+            one more where the number is not a multiple.
         max_video_bytes: of all pictures together; see `EpisodeVideos`.
 
     Raises:
@@ -153,12 +147,12 @@ class VectorEvalMonitor:
         return not any(map(self.is_open, range(len(self._quota))))
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Take what is known of an ended episode; comes before its `update_reward`."""
+        """Add the info of an ended episode, before its `update_reward`."""
         if self.is_open(env_id):
             self._infos[env_id].append(info)
 
     def update_reward(self, env_id: int, reward: Any) -> None:
-        """Take the return of an ended episode: a number, or an array or tensor of one element.
+        """Add the return of an ended episode: a number, or an array or tensor of one element.
 
         Raises:
             EnvError: it is something else.
@@ -168,7 +162,7 @@ class VectorEvalMonitor:
             self._videos.end(env_id)
 
     def update_video(self, imgs: Mapping[int, Any] | Sequence[Any]) -> None:
-        """Take a picture of each environment, uint8 [H, W, 3], or of those that a mapping names.
+        """Add a picture of each environment, uint8 [H, W, 3], or of those in a mapping.
 
         Pictures of environments that have played their quota are ignored.
         """
@@ -178,13 +172,13 @@ class VectorEvalMonitor:
                 self._videos.add(env_id, as_frame(image))
 
     def drop_episode(self, env_id: int) -> None:
-        """Forget the environment's unfinished episode: it failed."""
+        """Drop the environment's unfinished episode, as it failed."""
         self._videos.drop(env_id)
 
     def get_video(self) -> Array:
         """The worst, the median and the best episode, as uint8 [3, T, C, H, W].
 
-        The shorter ones stand still on their last picture. Of an even number of episodes the median
+        Shorter ones are padded with their last picture. Of an even number of episodes the median
         is the lower of the two in the middle.
 
         Raises:
@@ -198,7 +192,7 @@ class VectorEvalMonitor:
 
     @property
     def video_stride(self) -> int:
-        """Steps from one picture of `get_video` to the next: above 1 where memory was short."""
+        """Steps between two pictures of `get_video`: above 1 where memory was short."""
         return self._videos.stride
 
     def get_episode_return(self) -> list[float]:
@@ -222,7 +216,7 @@ class VectorEvalMonitor:
     def get_episode_info(self) -> dict[str, list[Any]]:
         """Key -> value in each episode's info, in the order of `get_episode_return`.
 
-        None stands in for what an episode's info lacks.
+        None where an episode's info lacks the key.
         """
         infos = [info for of_env in self._infos for info in of_env]
         keys = dict.fromkeys(key for info in infos for key in info)
@@ -230,13 +224,15 @@ class VectorEvalMonitor:
 
 
 BEST_CHECKPOINT = "ckpt_best.pth.tar"
+_PATIENCE_S = 600.0
+_MAX_FAILURES = 100
 
 
 class Every:
-    """Is it time again? At first, and when a count has grown by `step`.
+    """Decides whether something is due: the first time, and when a count has grown by `step`.
 
     Args:
-        step: how much; 0 or less: whenever the count is another.
+        step: how much; 0 or less: whenever the count changed.
     """
 
     def __init__(self, step: int) -> None:
@@ -244,20 +240,20 @@ class Every:
         self._last: int | None = None
 
     def is_due(self, count: int) -> bool:
-        """Whether it is time; then the next time is counted from here."""
+        """Whether it is due; if so, the next time counts from here."""
         last = self._last
-        # a count below the last one has begun anew, from a checkpoint perhaps
+        # a count below the last one was reset, perhaps by a checkpoint
         due = last is None or (count != last and not 0 < count - last < self._step)
         self._last = count if due else last
         return due
 
     def restart(self) -> None:
-        """The next count is the first."""
+        """Forget the last count."""
         self._last = None
 
 
 class Report:
-    """Where results go: TensorBoard, and the log.
+    """Writes results to TensorBoard.
 
     Args:
         tb_logger: has ``add_scalar(tag, value, step)``; None: nothing is written.
@@ -270,7 +266,7 @@ class Report:
         self.exp_name, self.instance_name = exp_name, instance_name
 
     def add(self, scalars: Mapping[str, Any], train_iter: int, envstep: int) -> None:
-        """Curves on both axes, under the predecessor's tags; what is no number is passed over."""
+        """Write the numbers among `scalars` as curves on both axes."""
         for name, value in scalars.items():
             if self.tb_logger is not None and isinstance(value, int | float):
                 self.tb_logger.add_scalar(f"{self.instance_name}_iter/{name}", value, train_iter)
@@ -285,14 +281,14 @@ class Report:
 
 
 class SerialEvaluator(Closing, ISerialEvaluator):
-    """Base of serial evaluators; one that derives from it says how it plays (`eval`).
+    """Base of serial evaluators; subclasses implement `eval`.
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
-        env: manager of the environments, which it launches and closes; None: comes by `reset_env`.
+        env: manager of the environments, which it launches and closes; None: set by `reset_env`.
             Ranks of a process group other than 0 need none.
-        policy: an eval mode; None: comes by `reset_policy`.
-        tb_logger: takes curves and videos, and is closed with it; None: nothing is written.
+        policy: an eval mode; None: set by `reset_policy`.
+        tb_logger: TensorBoard writer, which is closed with it; None: nothing is written.
         exp_name: folder of the experiment.
         instance_name: name in tags, log lines and messages.
 
@@ -313,7 +309,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._policy: Any = None
         self._best: Any = None
         self.scalars: dict[str, Any] = {}
-        """What the last evaluation had to say, as TensorBoard got it."""
+        """Scalars of the last evaluation, as written to TensorBoard."""
         self._report = Report(tb_logger, exp_name, instance_name)
         self._cfg = self.parse_config(cfg)
         self._due = Every(self._cfg.eval_freq)
@@ -331,7 +327,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
 
     @property
     def best(self) -> Any:
-        """Best result since the last `reset`; None before the first. Can be set, to go on."""
+        """Best result since the last `reset`; None before the first. Settable, to resume."""
         return self._best
 
     @best.setter
@@ -360,7 +356,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._demand_policy().reset()
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
-        """See `ISerialEvaluator.reset`; what there is none of is left out."""
+        """See `ISerialEvaluator.reset`; a missing policy or manager is skipped."""
         if _env is not None or self._env is not None:
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
@@ -379,7 +375,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         """See `ISerialEvaluator.should_eval`."""
         return self._due.is_due(train_iter)
 
-    # For those who derive from it.
+    # For subclasses.
 
     def _close_env(self, env: Any) -> None:
         env.close()
@@ -389,7 +385,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         return not math.isnan(result) and (best is None or result > best)
 
     def _is_enough(self, result: Any) -> bool:
-        """Whether the run can end by a result."""
+        """Whether a result ends the run."""
         return bool(result >= self._cfg.stop_value)
 
     def _conclude(
@@ -400,7 +396,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         when: tuple[int, int],
         save_ckpt_fn: Callable[[str], Any] | None,
     ) -> bool:
-        """Report a result, keep the best; whether the run can end.
+        """Report a result and keep the best; returns whether the run can end.
 
         Args:
             result: mean return, or metric; the same on all ranks.
@@ -445,77 +441,83 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         return f"{type(self).__name__} {self._report.instance_name!r}"
 
 
-_PATIENCE_S = 600.0
-_MAX_FAILURES = 100
+def play_episodes(
+    env: Any,
+    policies: Any,
+    monitor: VectorEvalMonitor,
+    *,
+    setting: Mapping[str, Any] | None = None,
+    transform_obs: bool = False,
+    camera: Camera | None = None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Play until the monitor has its quota of episodes; yields the infos of each that counts.
 
+    An episode in which an environment failed (``info["abnormal"]``) does not count, and another
+    takes its place.
 
-class Players(Protocol):
-    """Who acts in an evaluation: one policy, or several at one table."""
+    Args:
+        env: the environment manager; it is reset.
+        policies: an eval mode, or for a battle a list of them, one a player; they are reset.
+        monitor: takes the returns, in a battle the first player's.
+        setting: keyword arguments of ``forward``.
+        transform_obs: policies get float32 tensors instead of what environments return.
+        camera: films the episodes; None: nobody does.
 
-    def act(self, ready: dict[int, Any]) -> dict[int, Any]:
-        """Action for each environment that waits, by its observation."""
-        ...
-
-    def reset(self, env_ids: list[int] | None = None) -> None:
-        """Forget the episodes of these environments; None: of all."""
-        ...
-
-
-def ended_episodes(
-    env: Any, players: Players, monitor: VectorEvalMonitor, camera: Camera | None = None
-) -> Iterator[tuple[int, Any]]:
-    """Play until the monitor has all that it counts; gives (environment, last timestep) of those.
-
-    Who iterates hands each to ``monitor.update_reward``. An episode in which an environment failed
-    (``info["abnormal"]``) does not count, and another takes its place; the manager begins it, or,
-    where it has no true attribute ``resets_abnormal``, is told to by ``reset({env_id: None})``.
+    Yields:
+        The last info of each player of an episode that counts.
 
     Raises:
-        EnvError: the manager ends, or goes silent, before the episodes are played, or fails on.
+        EnvError: the manager is done or hangs before the episodes are played, or keeps failing.
+        PolicyError: a policy's output lacks an environment or its action.
     """
+    agent = DictAgent(policies, env.env_num, to_tensors if transform_obs else None)
+    players = len(agent.policies)
+    envs = DictEnvs(env, players if agent.is_battle else 0, counts=False)
+    loop = Loop(envs, agent)
     env.reset()
-    players.reset()
+    agent.reset()
     failures, heard = 0, time.monotonic()
-    while not monitor.is_finished():
-        ready = env.ready_obs
-        if not ready and getattr(env, "done", False):
+    waiting: list[int] = []
+
+    def act(observation: Array, setting: Any) -> Columns:
+        waiting[:] = [env_id for env_id, obs in enumerate(observation.tolist()) if obs is not None]
+        if not waiting and getattr(env, "done", False):
             raise EnvError(
                 f"the environments are done after {monitor.get_current_episode()} episodes of the "
                 "evaluation: the manager's episode_num is too low for n_episode"
             )
         if camera is not None:
-            monitor.update_video(camera.take(env, filter(monitor.is_open, ready)))
-        steps = env.step(players.act(ready) if ready else {})
-        heard = time.monotonic() if ready or steps else heard
+            monitor.update_video(camera.take(env, filter(monitor.is_open, waiting)))
+        return agent.act(observation, setting)
+
+    while not monitor.is_finished():
+        loop.once(setting, act)
+        step = loop.latest
+        failed = [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist()
+        heard = time.monotonic() if waiting or step.timesteps or failed else heard
         if time.monotonic() - heard > _PATIENCE_S:
             raise EnvError(f"no environment has stepped for {_PATIENCE_S:.0f} s; do they hang?")
-        for env_id, step in steps.items():
-            if is_abnormal(step):
-                failures += 1
-                _give_up(env, env_id, players, monitor, failures)
-            elif step.done:
-                players.reset([env_id])
-                if monitor.is_open(env_id):
-                    yield env_id, step
-
-
-def _give_up(
-    env: Any, env_id: int, players: Players, monitor: VectorEvalMonitor, failures: int
-) -> None:
-    """An environment failed: its unfinished episode does not count."""
-    if failures > _MAX_FAILURES:
-        raise EnvError(
-            f"environments failed {failures} times in one evaluation, environment {env_id} last; "
-            "their own log says why"
-        )
-    players.reset([env_id])
-    monitor.drop_episode(env_id)
-    renew(env, env_id)
+        failures += len(failed)
+        for env_id in failed:
+            monitor.drop_episode(env_id)
+        if failures > _MAX_FAILURES:
+            raise EnvError(
+                f"environments failed {failures} times in one evaluation, environment {failed[-1]} "
+                "last; their own log says why"
+            )
+        ended = [env_id for env_id, timestep in step.timesteps.items() if timestep.done]
+        for env_id in filter(monitor.is_open, ended):
+            infos = [info := step.timesteps[env_id].info]
+            if agent.is_battle:
+                infos = infos_of(info, players, env_id, ended=True)
+            monitor.update_info(env_id, infos[0].get("episode_info") or {})
+            monitor.update_reward(env_id, episode_return(infos[0], env_id))
+            yield infos
 
 
 @dataclass(frozen=True)
 class ReturnsConfig(ComponentConfig):
-    """Settings of evaluators that judge by returns."""
+    """Settings of evaluators by returns."""
 
     eval_freq: int = setting(50, "train iterations from one evaluation to the next", minimum=1)
     n_episode: int | None = setting(
@@ -527,9 +529,9 @@ class ReturnsConfig(ComponentConfig):
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
 class InteractionSerialEvaluator(SerialEvaluator):
-    """Lets a policy play; see `SerialEvaluator` for the arguments.
+    """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
-    Films go to TensorBoard, and as files to ``<figure_path>/videos``, or to
+    Videos go to TensorBoard, and as files to ``<figure_path>/videos``, or to
     ``<exp_name>/videos`` where there is a `tb_logger` and no `figure_path`.
     """
 
@@ -569,11 +571,11 @@ class InteractionSerialEvaluator(SerialEvaluator):
             envstep: environment steps so far.
             n_episode: at least one for each environment; None: `Config.n_episode`.
             force_render: film this evaluation, whether it is due or not.
-            policy_kwargs: go to ``policy.forward``.
+            policy_kwargs: for ``policy.forward``.
 
         Returns:
-            Whether the run can end, and lists: ``eval_episode_return`` and what environments say
-            in ``info["episode_info"]`` have one element an episode; ``reward_mean``,
+            Whether the run can end, and lists: ``eval_episode_return`` and the entries
+            of ``info["episode_info"]`` have one element an episode; ``reward_mean``,
             ``reward_std``, ``reward_max``, ``reward_min``, ``episode_count`` and ``evaluate_time``
             (seconds) have one.
 
@@ -600,16 +602,18 @@ class InteractionSerialEvaluator(SerialEvaluator):
         when: tuple[int, int],
     ) -> dict[str, list[Any]]:
         env = self._demand_env()
-        player = Player(self._demand_policy(), policy_kwargs, self._cfg.transform_obs)
+        policy = self._demand_policy()
         monitor = VectorEvalMonitor(
             env.env_num,
             episodes_to_play(n_episode, self._cfg.n_episode, env.env_num),
             max_video_bytes=self._cfg.render.memory_mb << 20,
         )
         with EasyTimer() as timer:
-            for env_id, step in ended_episodes(env, player, monitor, camera):
-                monitor.update_info(env_id, step.info.get("episode_info") or {})
-                monitor.update_reward(env_id, episode_return(step.info, env_id))
+            for _ in play_episodes(
+                env, policy, monitor, setting=policy_kwargs,
+                transform_obs=self._cfg.transform_obs, camera=camera,
+            ):  # fmt: skip
+                pass
         if camera is not None and not camera.is_broken:
             self._show(monitor, *when)
         returns = monitor.get_episode_return()
@@ -621,7 +625,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
         }
 
     def _camera(self, force: bool, train_iter: int, envstep: int) -> Camera | None:
-        """A camera, where this evaluation is to be filmed."""
+        """A camera if this evaluation is to be filmed, else None."""
         render = self._cfg.render
         count = envstep if render.mode == "envstep" else train_iter
         is_due = render.render_freq > 0 and self._render_due.is_due(count)
@@ -636,7 +640,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
         return Camera(render.max_size)
 
     def _show(self, monitor: VectorEvalMonitor, train_iter: int, envstep: int) -> None:
-        """Send the films to TensorBoard and to files."""
+        """Write the videos to TensorBoard and to files."""
         videos = monitor.get_video()
         fps = max(1.0, self._cfg.render.fps / monitor.video_stride)
         add_video = getattr(self._report.tb_logger, "add_video", None)
@@ -651,43 +655,13 @@ class InteractionSerialEvaluator(SerialEvaluator):
                 file.write(encoded)
 
 
-class Player:
-    """One policy in all environments.
-
-    Args:
-        policy: an eval mode.
-        policy_kwargs: go to its ``forward``.
-        transform_obs: it gets float32 tensors, instead of what environments give.
-    """
-
-    def __init__(self, policy: Any, policy_kwargs: Mapping[str, Any], transform_obs: bool) -> None:
-        self._policy, self._kwargs = policy, policy_kwargs
-        self._transform_obs = transform_obs
-
-    def act(self, ready: dict[int, Any]) -> dict[int, Any]:
-        """Action for each environment that waits; tensors become arrays.
-
-        Raises:
-            PolicyError: the policy's output lacks an environment, or an action.
-        """
-        seen = to_tensors(ready) if self._transform_obs else ready
-        return actions_of(self._policy.forward(seen, **self._kwargs), ready)
-
-    def reset(self, env_ids: list[int] | None = None) -> None:
-        """Forget episodes."""
-        if env_ids is None:
-            self._policy.reset()
-        else:
-            self._policy.reset(env_ids)
-
-
 def episodes_to_play(asked: int | None, setting: int | None, env_num: int) -> int:
-    """Episodes of an evaluation: what was asked for, else the setting, else one an environment."""
+    """Episodes of an evaluation: the argument, else the setting, else one an environment."""
     return next(number for number in (asked, setting, env_num) if number is not None)
 
 
 def describe(scalars: Mapping[str, float]) -> str:
-    """An evaluation in one line."""
+    """Describe an evaluation in one line."""
     return (
         f"mean return {scalars['reward_mean']:.1f} ± {scalars['reward_std']:.1f} "
         f"({scalars['reward_min']:g} to {scalars['reward_max']:g}, "
@@ -697,11 +671,10 @@ def describe(scalars: Mapping[str, float]) -> str:
 
 @SERIAL_EVALUATOR_REGISTRY.register("battle_interaction")
 class BattleInteractionSerialEvaluator(SerialEvaluator):
-    """Lets two or more policies play together; see `SerialEvaluator` for the arguments.
+    """Evaluates the first of several policies that play together; see `SerialEvaluator`.
 
-    `policy` is a list of eval modes, one a player. Environments give and take lists, one element a
-    player: an observation is None where that player does not act in this step, and so is its
-    action.
+    `policy` is a list of eval modes, one a player. Observations and actions of environments are
+    lists, one element a player: both are None where that player does not act in this step.
     """
 
     @dataclass(frozen=True)
@@ -711,7 +684,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
         type: str = "battle_interaction"
 
     def reset_policy(self, _policy: Any = None) -> None:
-        """See `ISerialEvaluator.reset_policy`; takes all policies, as a list.
+        """See `ISerialEvaluator.reset_policy`; `_policy` is a list of all policies.
 
         Raises:
             PolicyError: there are fewer than two, or none to reset.
@@ -764,40 +737,14 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
 
     def _play(self, n_episode: int | None) -> tuple[list[list[dict[str, Any]]], float]:
         env, policies = self._demand_env(), self._demand_policy()
-        table = Table([Player(policy, {}, self._cfg.transform_obs) for policy in policies])
         monitor = VectorEvalMonitor(
             env.env_num, episodes_to_play(n_episode, self._cfg.n_episode, env.env_num)
         )
         return_info: list[list[dict[str, Any]]] = [[] for _ in policies]
         with EasyTimer() as timer:
-            for env_id, step in ended_episodes(env, table, monitor):
-                infos = infos_of(step.info, len(policies), env_id, ended=True)
+            for infos in play_episodes(
+                env, policies, monitor, transform_obs=self._cfg.transform_obs
+            ):
                 for of_policy, info in zip(return_info, infos, strict=True):
                     of_policy.append(info)
-                monitor.update_reward(env_id, infos[0]["eval_episode_return"])
         return return_info, timer.value
-
-
-class Table:
-    """Several players in all environments, each asked about those where it is to act."""
-
-    def __init__(self, players: Sequence[Player]) -> None:
-        self._players = players
-
-    def act(self, ready: dict[int, Any]) -> dict[int, list[Any]]:
-        """List of actions for each environment that waits; None for those who do not act.
-
-        Raises:
-            EnvError: an environment's observation is not one a player.
-        """
-        check_seats(ready, len(self._players))
-        actions = []
-        for seat, player in enumerate(self._players):
-            seen = seen_by(seat, ready)
-            actions.append(player.act(seen) if seen else {})
-        return joint(actions, ready)
-
-    def reset(self, env_ids: list[int] | None = None) -> None:
-        """Forget episodes."""
-        for player in self._players:
-            player.reset(env_ids)

@@ -1,4 +1,4 @@
-"""What serial workers do as one process group of learners; a process alone needs no torch."""
+"""Collective operations of serial workers among several learners; alone, nothing imports torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def group_rank() -> int:
-    """This process's rank among the learners; 0 where there are no others. Imports no torch."""
-    if "torch" not in sys.modules:  # then nobody has formed a group
+    """This process's rank among the learners; 0 where there are no others."""
+    if "torch" not in sys.modules:  # then there is no group
         return 0
     from hpcdi.comm import dist
 
@@ -21,7 +21,7 @@ def group_rank() -> int:
 
 
 def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts summed over the members of the process group; as they are where there is none."""
+    """Counts summed over the process group; unchanged where there is none."""
     if "torch" not in sys.modules:
         return dict(counts)
     from hpcdi.comm import dist
@@ -30,7 +30,7 @@ def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def on_first_rank(make: Callable[[], T]) -> T:
-    """What `make` gives on rank 0, on all ranks; collective where there is a process group.
+    """Call `make` on rank 0; returns its result on all ranks. Collective in a process group.
 
     Raises:
         CommError: `make` failed on rank 0, which raises its own error.
@@ -55,7 +55,7 @@ def on_first_rank(make: Callable[[], T]) -> T:
 
 
 def from_all_ranks(make: Callable[[], T]) -> list[T]:
-    """What `make` gives on each rank, on all ranks; collective where there is a process group.
+    """Call `make` on each rank; returns all results. Collective in a process group.
 
     Raises:
         CommError: `make` failed on another rank.

@@ -1,0 +1,309 @@
+"""Recording transitions in columns, and cutting them into items: pieces of one episode.
+
+Columns are [rows, environments, ...]: one row a step, with a mask of the environments that made a
+transition in it. What a policy of dicts makes is one column of Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcdi.policy.base import ColumnarActor
+from hpcdi.store.builder import Segment
+from hpcdi.types import ITEM_DTYPE, Array, Columns, Transition
+from hpcdi.utils.nested import stack_columns
+
+
+class Items(NamedTuple):
+    """Transitions cut from a recorder, environment by environment.
+
+    Attributes:
+        columns: name -> [transitions, ...], item after item.
+        table: [items] of `ITEM_DTYPE`, without ids and versions.
+        last_observation: after the last transition of each item, [items, ...].
+    """
+
+    columns: Columns
+    table: Array
+    last_observation: Array
+
+
+class Recorder:
+    """Records steps of all environments; an item ends with its episode or where it is cut.
+
+    Args:
+        env_num: environments.
+        length: steps until it is full.
+        actor: adds the policy's columns to a segment.
+    """
+
+    def __init__(self, env_num: int, length: int = 32, actor: ColumnarActor | None = None) -> None:
+        self.held = np.zeros(env_num, dtype=np.int64)
+        """Transitions held of each environment."""
+        self._actor = actor
+        self._columns: Columns = {}
+        self._live = np.zeros((length, env_num), dtype=bool)  # where a transition is held
+        self._ended = np.zeros((length, env_num), dtype=bool)
+        self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of its episode
+        self._running = np.zeros(env_num, dtype=np.int64)  # number of the running episode
+        self._begun = np.zeros(env_num, dtype=np.int64)  # its first row
+        self._finals: list[tuple[int, Array, Array]] = []  # row, envs, observations after ends
+        self._rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it must be cut before the next step."""
+        return self._rows == len(self._live)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to cut."""
+        return not self.held.any()
+
+    def record(
+        self,
+        columns: Columns,
+        live: Array,
+        ended: Array,
+        failed: Array | None = None,
+        successor: Array | None = None,
+    ) -> None:
+        """Add a step.
+
+        Args:
+            columns: name -> [envs, ...].
+            live: bool [envs]; where a transition was made.
+            ended: bool [envs]; which transitions ended their episode; anything where not live.
+            failed: bool [envs]; environments whose running episode is to be dropped.
+            successor: observations after the step, [envs, ...]; None: items need none.
+        """
+        if not self._columns:
+            self._columns = {
+                name: np.empty((len(self._live), *column.shape), dtype=column.dtype)
+                for name, column in columns.items()
+            }
+        if self.is_full:
+            self._make_room()
+        row, self._rows = self._rows, self._rows + 1
+        if failed is not None:
+            live = live & ~failed
+        for name, column in columns.items():
+            self._columns[name][row] = column
+        self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
+        self.held += live
+        over = (ended & live).nonzero()[0]
+        if over.size:
+            if successor is not None:
+                self._finals.append((row, over, successor[over]))
+            self._begin_episodes(over)
+        if failed is not None:
+            for env in failed.nonzero()[0].tolist():
+                self.drop(env)
+
+    def drop(self, env: int) -> None:
+        """Drop an environment's running episode; what comes next belongs to another one."""
+        rows = slice(int(self._begun[env]), self._rows)
+        self.held[env] -= np.count_nonzero(self._live[rows, env])
+        self._live[rows, env] = False
+        self._begin_episodes(env)
+
+    def _begin_episodes(self, envs: int | Array) -> None:
+        self._begun[envs] = self._rows
+        self._running[envs] += 1
+
+    def take(self, next_observation: Array) -> Items | None:
+        """Take everything, environment by environment.
+
+        Args:
+            next_observation: after the last recorded step, [envs, ...].
+
+        Returns:
+            The items; None where no transition is recorded.
+        """
+        env, row = np.nonzero(self._live[: self._rows].T)  # environment-major
+        items = self._items(env, row, next_observation) if env.size else None
+        self._clear()
+        return items
+
+    def take_one(self, env: int) -> tuple[Columns, int]:
+        """Take the transitions of an environment that are of one episode, and its id."""
+        live = self._live[: self._rows, env]
+        row = live.nonzero()[0]
+        columns = {name: column[row, env] for name, column in self._columns.items()}
+        episode = int(self._episode[row[-1], env]) * len(self.held) + env
+        live[:], self.held[env] = False, 0
+        if not self.held.any():
+            self._clear()
+        return columns, episode
+
+    def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
+        """Take everything as a segment with the policy's columns.
+
+        Each item is followed by one row that holds only the observation after its last transition
+        (the bootstrap row), so that every observation is stored once.
+
+        Args:
+            next_observation: after the last recorded step, [envs, ...].
+            policy_version: of the policy that acted.
+
+        Returns:
+            The segment; None where no transition is recorded.
+        """
+        items = self.take(next_observation)
+        if items is None or self._actor is None:
+            return None
+        table = items.table
+        item_len = table["item_len"].copy()
+        extra = self._actor.train_columns(items.columns, item_len, items.last_observation)
+        number = np.arange(len(table))
+        total = int(item_len.sum()) + len(table)
+        row = np.arange(total - len(table)) + np.repeat(number, item_len)
+        placed = {}
+        for name, column in {**items.columns, **extra.columns}.items():
+            placed[name] = np.zeros((total, *column.shape[1:]), dtype=column.dtype)
+            placed[name][row] = column
+        table["item_start"] += number.astype(np.int32)
+        placed["observation"][table["item_start"] + item_len] = items.last_observation
+        table["policy_version"] = policy_version
+        return Segment(placed, table, extra.views, tail_rows=1)
+
+    def _items(self, env: Array, row: Array, next_observation: Array) -> Items:
+        ended = self._ended[row, env]
+        last = np.flatnonzero(ended | np.append(env[1:] != env[:-1], True))
+        at, of = row[last], env[last]
+        table = np.zeros(len(last), dtype=ITEM_DTYPE)
+        table["item_len"] = np.diff(last, prepend=-1)
+        table["item_start"] = last + 1 - table["item_len"]
+        table["env_id"] = of
+        table["episode_id"] = self._episode[at, of] * len(self.held) + of
+        last_observation = next_observation[of]
+        if self._finals:
+            rows = np.concatenate([np.full(len(envs), row) for row, envs, _ in self._finals])
+            envs = np.concatenate([envs for _, envs, _ in self._finals])
+            finals = np.concatenate([observation for _, _, observation in self._finals])
+            last_observation[ended[last]] = finals[np.lexsort((rows, envs))]
+            self._finals.clear()
+        columns = {name: column[row, env] for name, column in self._columns.items()}
+        return Items(columns, table, last_observation)
+
+    def _clear(self) -> None:
+        self.held[:], self._begun[:], self._rows = 0, 0, 0
+
+    def _make_room(self) -> None:
+        """Move each environment's transitions together; double the rows if that is not enough."""
+        envs = np.arange(len(self.held))
+        before = np.cumsum(np.pad(self._live, ((1, 0), (0, 0))), axis=0)
+        self._begun = before[self._begun, envs]
+        order = np.argsort(~self._live, axis=0, kind="stable")
+        self._rows = int(self.held.max())
+        more = (len(order) if 2 * self._rows > len(order) else 0, len(envs))
+
+        def moved(column: Array) -> Array:
+            room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
+            return np.concatenate([column[order, envs], room])
+
+        self._columns = {name: moved(column) for name, column in self._columns.items()}
+        self._live, self._ended = moved(self._live), moved(self._ended)
+        self._episode = moved(self._episode)
+
+
+class Trajectory(NamedTuple):
+    """Consecutive transitions of one episode, as the samples that a policy made of them."""
+
+    env: int
+    episode: int
+    samples: list[Transition]
+    transitions: int
+
+
+class TrajectoryRecorder:
+    """Records transitions of a policy of dicts, which makes samples of each finished trajectory.
+
+    A trajectory is finished when its episode ends, or when it has `length` transitions.
+
+    Args:
+        env_num: environments.
+        length: transitions of one environment; infinite: whole episodes.
+        make_samples: the policy's ``get_train_sample``.
+    """
+
+    def __init__(
+        self,
+        env_num: int,
+        length: float,
+        make_samples: Callable[[list[Transition]], list[Transition]],
+    ) -> None:
+        self.length = length
+        self._make_samples = make_samples
+        self._open = Recorder(env_num)
+        self._finished: list[Trajectory] = []
+
+    @property
+    def open_transitions(self) -> int:
+        """Transitions of unfinished trajectories."""
+        return int(self._open.held.sum())
+
+    @property
+    def finished(self) -> int:
+        """Pieces that `take` would return."""
+        return len(self._finished)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it must be cut before the next step: it holds `length` steps of all envs."""
+        held = self.open_transitions + sum(trajectory.transitions for trajectory in self._finished)
+        return held >= self.length * len(self._open.held)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to cut."""
+        return not self._finished and self._open.is_empty
+
+    def record(
+        self,
+        columns: Columns,
+        live: Array,
+        ended: Array,
+        failed: Array | None = None,
+        _successor: Any = None,
+    ) -> None:
+        """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
+        self._open.record(columns, live, ended, failed)
+        due = live & (ended | (self._open.held >= self.length))
+        self._finish(due)
+
+    def take(self, most: int | None = None) -> list[Trajectory]:
+        """Take the finished trajectories, oldest first, at most so many."""
+        taken = self._finished[:most]
+        self._finished = self._finished[len(taken) :]
+        return taken
+
+    def finish_all(self) -> None:
+        """Finish all trajectories, however short they are."""
+        self._finish(self._open.held > 0)
+
+    def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
+        """Take everything as a segment of samples; None where there are none."""
+        self.finish_all()
+        cut = [trajectory for trajectory in self.take() if trajectory.samples]
+        if not cut:
+            return None
+        table = np.zeros(len(cut), dtype=ITEM_DTYPE)
+        table["item_len"] = [len(trajectory.samples) for trajectory in cut]
+        table["item_start"] = np.cumsum(table["item_len"]) - table["item_len"]
+        table["policy_version"] = policy_version
+        table["env_id"] = [trajectory.env for trajectory in cut]
+        table["episode_id"] = [trajectory.episode for trajectory in cut]
+        return Segment(
+            stack_columns([one for trajectory in cut for one in trajectory.samples]), table
+        )
+
+    def _finish(self, envs: Array) -> None:
+        for env in envs.nonzero()[0].tolist():
+            columns, episode = self._open.take_one(env)
+            transitions = columns["transition"].tolist()
+            samples = self._make_samples(transitions)
+            self._finished.append(Trajectory(env, episode, samples, len(transitions)))

@@ -1,0 +1,379 @@
+"""The serial collectors: samples or whole episodes, of one policy or of a battle's policies."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdi.config.fields import setting
+from hpcdi.errors import PolicyError
+from hpcdi.store.block import Block
+from hpcdi.store.builder import Segment
+from hpcdi.store.rows import transitions
+from hpcdi.types import Array, Columns, Settings, Transition
+from hpcdi.utils.nested import column_rows, concatenate_columns
+from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
+from hpcdi.worker.collector.base_serial_collector import (
+    CollectCall,
+    SerialCollector,
+    SerialCollectorConfig,
+    attribute_of,
+    marked,
+    trajectory_length,
+)
+from hpcdi.worker.collector.loop import Act, ColumnAgent, Loop, columnar_actor
+from hpcdi.worker.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("sample")
+class SampleSerialCollector(SerialCollector):
+    """Collects a number of training samples; see `SerialCollector` for the arguments.
+
+    Trajectories continue in the next call, so that no step is lost; those of an on-policy policy
+    are cut at the end of each call.
+    """
+
+    @dataclass(frozen=True)
+    class Config(SerialCollectorConfig):
+        """Settings of the collector of samples."""
+
+        type: str = "sample"
+
+    def collect(
+        self,
+        n_sample: int | None = None,
+        train_iter: int = 0,
+        drop_extra: bool = True,
+        random_collect: bool = False,
+        record_random_collect: bool = True,
+        policy_kwargs: Settings | None = None,
+        level_seeds: Mapping[int, int] | None = None,
+    ) -> list[Transition]:
+        """Collect training samples as the policy's ``get_train_sample`` makes them.
+
+        Args:
+            n_sample: how many; default: the policy's attribute ``n_sample``.
+            train_iter: train iterations of the policy; marked on each sample as ``collect_iter``.
+            drop_extra: return exactly `n_sample`: further samples are lost.
+            random_collect: act at random, to fill a buffer before learning begins.
+            record_random_collect: count and report such steps like others.
+            policy_kwargs: for the policy's ``forward``, e.g. ``{"eps": 0.1}``.
+            level_seeds: environment -> seed of its level, marked on its samples as ``seed``.
+
+        Raises:
+            ConfigError: the number of samples is unknown.
+        """
+        target = self._target(n_sample, "n_sample")
+        call = self._begin(policy_kwargs, self._act_at_random if random_collect else None)
+        (recorder,) = call.loop.recorders
+        recorder.length = trajectory_length(self._policy, target, self._env.env_num)
+        on_policy = bool(attribute_of(self._policy, "on_policy", False))
+        unroll, may_cut = int(attribute_of(self._policy, "unroll_len", 1)), on_policy
+        samples: list[Transition] = []
+        for _ in call.steps():
+            samples += _samples_of(recorder, train_iter, level_seeds)
+            if may_cut and len(samples) + recorder.open_transitions // unroll >= target:
+                may_cut = False  # once: trajectories that are too short may make no sample
+                recorder.finish_all()
+                samples += _samples_of(recorder, train_iter, level_seeds)
+            if len(samples) >= target:
+                break
+        if on_policy:  # another policy acts from here on
+            recorder.finish_all()
+            samples += _samples_of(recorder, train_iter, level_seeds)
+        if record_random_collect or not random_collect:
+            call.report(self._report, len(samples), train_iter)
+        else:
+            call.loop.envs.take_episodes()
+        return samples[:target] if drop_extra else samples
+
+    def collect_columns(
+        self,
+        n_sample: int | None = None,
+        train_iter: int = 0,
+        policy_kwargs: Settings | None = None,
+        *,
+        act: Act | None = None,
+    ) -> Columns:
+        """Collect transitions as columns, name -> [transitions, ...]: the fast path.
+
+        All environments step together until there are `n_sample` transitions or a few more; every
+        trajectory is cut at the end of the call.
+
+        Args:
+            n_sample: see `collect`.
+            train_iter: train iterations of the policy, for reports.
+            policy_kwargs: for the policy's ``act``.
+            act: acts instead of the policy, e.g. at random.
+
+        Raises:
+            PolicyError: the policy wants dicts.
+        """
+        target = self._target(n_sample, "n_sample")
+        actor = columnar_actor(self._policy)
+        if actor is None:
+            raise PolicyError(
+                f"the policy {self._policy!r} knows no columns (its attribute 'columnar' has no "
+                "act); call collect() for lists of samples"
+            )
+        # twice the room: steps in which an environment is being reset make no transition
+        length, env_num = 2 * math.ceil(target / self._env.env_num), self._env.env_num
+        loop = Loop(self._env, ColumnAgent(actor), [Recorder(env_num, length, actor)])
+        self._loop = None  # trajectories of collect() end here: these steps would be missing
+        call = CollectCall(self._env, loop, policy_kwargs, act)
+        parts: list[Columns] = []
+        recorded = made = 0
+        for count in call.steps():
+            recorded += count
+            if made + recorded >= target or loop.must_cut:
+                parts.append(_columns_of(loop.cut(train_iter)))
+                recorded = 0
+                made += column_rows(parts[-1])  # without those of failed environments
+            if made >= target:
+                break
+        call.report(self._report, made, train_iter)
+        return concatenate_columns(parts)
+
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        return [TrajectoryRecorder(self._env.env_num, 1, self._policy.get_train_sample)]
+
+    def _act_at_random(self, observation: Array, _setting: Settings) -> Columns:
+        actions = self._env.random_action()
+        agent: Any = self._loop.agent if self._loop is not None else None
+        outputs: Columns = agent.act(
+            observation, forward=lambda seen: {env: {"action": actions[env]} for env in seen}
+        )
+        return outputs
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("episode")
+class EpisodeSerialCollector(SerialCollector):
+    """Collects a number of whole episodes; see `SerialCollector` for the arguments.
+
+    Episodes that are running at the end of a call continue in the next one, so that short episodes
+    are not preferred; those of an on-policy policy begin anew in each call, and each environment
+    contributes its share.
+    """
+
+    @dataclass(frozen=True)
+    class Config(SerialCollectorConfig):
+        """Settings of the collector of episodes."""
+
+        type: str = "episode"
+        get_train_sample: bool = setting(
+            False, "return training samples of all episodes; else each episode as a list"
+        )
+        reward_shaping: bool = setting(
+            False, "apply the environment manager's reward_shaping to each episode"
+        )
+
+    def collect(
+        self,
+        n_episode: int | None = None,
+        train_iter: int = 0,
+        policy_kwargs: Settings | None = None,
+    ) -> list[Any]:
+        """Collect whole episodes, each a list of transitions; or the training samples of all.
+
+        Args:
+            n_episode: how many, at least one of each environment; default: the policy's attribute
+                ``n_episode``.
+            train_iter: train iterations of the policy; marked on each sample as ``collect_iter``.
+            policy_kwargs: for the policy's ``forward``.
+
+        Raises:
+            ConfigError: the number of episodes is unknown or too small.
+        """
+        target = self._episode_target(n_episode)
+        each = target  # at most so many of one environment
+        if attribute_of(self._policy, "on_policy", False):
+            self.reset_env()
+            self.reset_policy()
+            each = math.ceil(target / self._env.env_num)
+        call = self._begin(policy_kwargs)
+        (recorder,) = call.loop.recorders
+        episodes: list[list[Transition]] = []
+        taken: Counter[int] = Counter()
+        for _ in call.steps():
+            for trajectory in recorder.take(target - len(episodes) if each == target else None):
+                if taken[trajectory.env] < each and len(episodes) < target:
+                    taken[trajectory.env] += 1
+                    episodes.append(self._finished(trajectory, train_iter))
+            if len(episodes) >= target:
+                break
+        call.report(self._report, sum(map(len, episodes)), train_iter)
+        if self._cfg.get_train_sample:
+            return [sample for episode in episodes for sample in episode]
+        return episodes
+
+    def _finished(self, trajectory: Trajectory, train_iter: int) -> list[Transition]:
+        """An episode as it is returned."""
+        episode = trajectory.samples
+        if self._cfg.reward_shaping:
+            episode = self._env.reward_shaping(trajectory.env, episode)
+        if self._cfg.get_train_sample:
+            episode = self._policy.get_train_sample(episode)
+        return marked(episode, train_iter)
+
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        return [TrajectoryRecorder(self._env.env_num, math.inf, list)]
+
+
+class BattleSerialCollector(SerialCollector):
+    """Base of the serial collectors of battles; the policy is a list, one a player."""
+
+    def _checked_policy(self, policy: Any) -> list[Any]:
+        if not isinstance(policy, list | tuple) or len(policy) < 2 or hasattr(policy, "forward"):
+            raise PolicyError(
+                f"{type(self).__name__} takes a list of policies, one for each player, at least two"
+            )
+        return list(policy)
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("sample_1v1")
+class BattleSampleSerialCollector(BattleSerialCollector):
+    """Collects training samples of a battle of n policies; see `SerialCollector`.
+
+    A policy whose attribute ``collect_data`` is false plays, but its samples are not collected.
+    """
+
+    @dataclass(frozen=True)
+    class Config(SerialCollectorConfig):
+        """Settings of the collector of a battle's samples."""
+
+        type: str = "sample_1v1"
+
+    def collect(
+        self,
+        n_sample: int | None = None,
+        train_iter: int = 0,
+        drop_extra: bool = True,
+        policy_kwargs: Settings | list[Settings] | None = None,
+    ) -> tuple[list[list[Transition]], list[list[dict[str, Any]]]]:
+        """Collect training samples of each player.
+
+        Args:
+            n_sample: samples of each collected player; default: the first policy's attribute.
+            train_iter: train iterations of the policies; marked on samples as ``collect_iter``.
+            drop_extra: return exactly `n_sample` of each; further samples are lost.
+            policy_kwargs: for the policies' ``forward``; a list has one mapping a player.
+
+        Returns:
+            Samples of each player (empty where they are not collected), and for each player a list
+            of ``{"eval_episode_return", "length"}``, one for each episode that ended.
+        """
+        target = self._target(n_sample, "n_sample")
+        call = self._begin(policy_kwargs)
+        recorders = call.loop.recorders
+        kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
+        for player, recorder in kept:
+            recorder.length = trajectory_length(self._policy[player], target, self._env.env_num)
+        samples: list[list[Transition]] = [[] for _ in recorders]
+        for _ in call.steps():
+            for player, recorder in kept:
+                samples[player] += _samples_of(recorder, train_iter)
+            if all(len(samples[player]) >= target for player, _ in kept):
+                break
+        for player, recorder in kept:
+            if attribute_of(self._policy[player], "on_policy", False):
+                recorder.finish_all()  # another policy acts from here on
+                samples[player] += _samples_of(recorder, train_iter)
+        returns, lengths = call.report(self._report, max(map(len, samples)), train_iter)
+        last = target if drop_extra else None
+        return [own[:last] for own in samples], _by_player(returns, lengths, len(samples))
+
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        return [
+            TrajectoryRecorder(self._env.env_num, 1, policy.get_train_sample)
+            if attribute_of(policy, "collect_data", True)
+            else None
+            for policy in self._policy
+        ]
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("episode_1v1")
+class BattleEpisodeSerialCollector(BattleSerialCollector):
+    """Collects whole episodes of a battle of n policies; see `SerialCollector`."""
+
+    @dataclass(frozen=True)
+    class Config(SerialCollectorConfig):
+        """Settings of the collector of a battle's episodes."""
+
+        type: str = "episode_1v1"
+        get_train_sample: bool = setting(
+            False, "return training samples of all episodes; else each episode as a list"
+        )
+
+    def collect(
+        self,
+        n_episode: int | None = None,
+        train_iter: int = 0,
+        policy_kwargs: Settings | list[Settings] | None = None,
+    ) -> tuple[list[list[Any]], list[list[dict[str, Any]]]]:
+        """Collect whole episodes of each player.
+
+        Args:
+            n_episode: how many, at least one of each environment; default: the first policy's
+                attribute ``n_episode``.
+            train_iter: train iterations of the policies; marked on samples as ``collect_iter``.
+            policy_kwargs: for the policies' ``forward``; a list has one mapping a player.
+
+        Returns:
+            For each player its episodes, each a list of transitions, or training samples of all;
+            and for each player a list of ``{"eval_episode_return", "length"}``, one an episode.
+        """
+        target = self._episode_target(n_episode)
+        call = self._begin(policy_kwargs)
+        for _ in call.steps():
+            if min(recorder.finished for recorder in call.loop.recorders) >= target:
+                break
+        data: list[list[Any]] = [
+            [marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
+            for recorder in call.loop.recorders
+        ]
+        count = max(sum(map(len, own)) for own in data)
+        returns, lengths = call.report(self._report, count, train_iter)
+        if self._cfg.get_train_sample:
+            data = [[sample for episode in own for sample in episode] for own in data]
+        return data, _by_player(returns, lengths, len(data))
+
+    def _recorders(self) -> list[TrajectoryRecorder | None]:
+        wants_samples = self._cfg.get_train_sample
+        return [
+            TrajectoryRecorder(
+                self._env.env_num, math.inf, policy.get_train_sample if wants_samples else list
+            )
+            for policy in self._policy
+        ]
+
+
+def _samples_of(
+    recorder: TrajectoryRecorder, train_iter: int, level_seeds: Mapping[int, int] | None = None
+) -> list[Transition]:
+    """Samples of the finished trajectories, marked with their origin."""
+    samples = []
+    for trajectory in recorder.take():
+        level = {} if level_seeds is None else {"seed": level_seeds[trajectory.env]}
+        samples += marked(trajectory.samples, train_iter, **level)
+    return samples
+
+
+def _columns_of(segment: Segment | None) -> Columns:
+    if segment is None:
+        return {}
+    block = Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
+    return transitions(block)
+
+
+def _by_player(returns: Array, lengths: Array, players: int) -> list[list[dict[str, Any]]]:
+    """Returns and lengths of ended episodes, for each player a list of them."""
+    return [
+        [
+            {"eval_episode_return": float(own[player]), "length": int(length)}
+            for own, length in zip(returns, lengths, strict=True)
+        ]
+        for player in range(players)
+    ]
