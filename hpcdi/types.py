@@ -59,7 +59,9 @@ class RowView:
     """A column that is not stored: at row r it is ``column[r + offset[r]]``.
 
     The next observation is one: observations are stored once, and a column of offsets says where
-    the observation lies from which a transition's return is bootstrapped.
+    the observation lies from which a transition's return is bootstrapped. A stack of k frames is
+    one, too: each frame is stored once, and `offset` has k numbers a row. `column` may itself be a
+    view.
     """
 
     name: str

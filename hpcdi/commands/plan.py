@@ -96,9 +96,12 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
 def row_size(config: Any, spaces: Spaces) -> int:
     """Bytes of one stored transition, the share of bootstrap rows included."""
     action = 8 if spaces.action_count is not None else 4 * math.prod(spaces.action_shape)
-    row = spaces.observation_bytes + action + _ROW_EXTRA_BYTES
+    observation, frames = spaces.observation_bytes, 1
+    if config.policy.other.replay_buffer.frames and not config.policy.on_policy:
+        frames = spaces.obs_shape[0]  # of an observation, stored once: one a row, and offsets
+        observation = observation // frames + 4 * frames
     n_sample = int(config.policy.collect.n_sample)
-    return round(row * (1 + 1 / n_sample))
+    return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
 
 
 def partition_size(config: Any) -> int:

@@ -54,15 +54,6 @@ def check_over_ranks(config: Any) -> list[Problem]:
         for fault in config.fault
         if fault.role == "serial"
     ]
-    buffer = config.policy.other.replay_buffer
-    if getattr(buffer, "frames", ()):
-        problems.append(
-            Problem(
-                "policy.other.replay_buffer.frames",
-                "is for buffers that hold data themselves; a run over several ranks holds them in "
-                "shards, and rank 0 their index",
-            )
-        )
     if config.system.deterministic:
         problems += _deterministic_problems(config)
     return problems

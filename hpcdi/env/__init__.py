@@ -1,9 +1,15 @@
-"""What is stepped: environments behind one contract. The only package that knows gymnasium.
+"""Environments behind one contract. The only package that imports gymnasium, EnvPool, PettingZoo.
 
-Owns: the timestep and the settings (`base`), the managers' contract (`manager`), managers over
-gymnasium's vector environments (`gym_manager`) and over pools of single ones here or in child
-processes (`pooled`: `pool_manager` for arrays, `battle_manager` for players), building by
-configuration (`create`), small environments whose right data are known (`toy`). May import:
-`config`, `utils`, `types`, `errors`. Why so: three autoreset modes, two kinds of episode end and
-four ways of seeding stay in here.
+Owns::
+
+    create        builds a manager from a configuration (`create_env_manager`)
+    base          the contract: timesteps, settings, and what a manager asks of its back-end
+    manager       the manager: episode quotas, seeds, failures and retries, the seeds' API
+    in_process    back-end: single environments; those of this process
+    child_process the same in child processes: time-outs, restarts
+    vector        back-end: one vector environment (gymnasium's own kinds, EnvPool)
+    gymnasium, envpool, pettingzoo: environments by their id · seeds · toy: environments for tests
+
+May import: `config`, `utils`, `types`, `errors`. Why so: autoreset modes, the two kinds of episode
+end and the ways of seeding are known in here and nowhere else. `README.md`: bring your own.
 """

@@ -1,15 +1,24 @@
-"""The contract between environments and collectors."""
+"""The contracts of environments: with collectors above, with a manager's back-end below."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from hpcdi.config.fields import ComponentConfig, component, setting
 from hpcdi.errors import Problem
 from hpcdi.types import Array
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
+
+EnvFn = Callable[[], Any]
+"""Makes one environment."""
+
+
+# ---------------------------------------------------------------------------------- with collectors
 
 
 class BaseEnvTimestep(NamedTuple):
@@ -36,9 +45,9 @@ class VectorStep:
         terminated: bool; the task ended: nothing is bootstrapped.
         truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
         live: bool; false where no transition happened (the environment was being reset, or has
-            done all its episodes), and then nothing else of that environment means anything.
-        abnormal: bool; the environment failed in this step and was made or reset anew: the
-            transitions of its unfinished episode are to be dropped. None: no environment did.
+            done all its episodes): the other arrays mean nothing there.
+        abnormal: bool; the environment failed in this step and was reset or re-created: drop the
+            transitions of its unfinished episode. None: no environment failed.
     """
 
     successor: Array
@@ -50,7 +59,7 @@ class VectorStep:
 
 
 def is_abnormal(timestep: BaseEnvTimestep) -> bool:
-    """Whether the environment failed in this step: what is kept of its episode is to be dropped.
+    """Returns whether the environment failed in this step: drop its unfinished episode.
 
     Its ``obs`` is the first one of the next episode.
     """
@@ -59,18 +68,21 @@ def is_abnormal(timestep: BaseEnvTimestep) -> bool:
     return any(one.get("abnormal", False) for one in infos)
 
 
+# ----------------------------------------------------------------------------------------- settings
+
+
 @dataclass(frozen=True)
 class ManagerConfig(ComponentConfig):
     """Settings that every manager has."""
 
     type: str = "base"
     episode_num: float | None = setting(
-        None, "episodes of each environment; empty or .inf: for ever", minimum=1
+        None, "episodes of each environment; empty or .inf: no limit", minimum=1
     )
     max_retry: int = setting(
         5,
-        "failures of an environment that are borne within retry_window_s, and in a row; with one "
-        "more it is retired, and the last one's end ends the collecting",
+        "failures of an environment that are tolerated within retry_window_s, and in a row; after "
+        "one more it is retired, and the last one's retirement ends the collecting",
         minimum=0,
     )
     retry_window_s: float = setting(
@@ -78,7 +90,7 @@ class ManagerConfig(ComponentConfig):
     )
     retry_type: str = setting(
         "reset",
-        "what is done with an environment that raised: it is reset, or made anew",
+        "what happens to an environment that raised: it is reset, or re-created (renew)",
         choices=("reset", "renew"),
     )
     auto_reset: bool = setting(True, "begin the next episode where one has ended")
@@ -87,26 +99,42 @@ class ManagerConfig(ComponentConfig):
     )
     reset_timeout: float | None = setting(
         None,
-        "seconds until a reset counts as hung; making has a minute more; needs child processes",
+        "seconds until a reset counts as hung; creating has a minute more; needs child processes",
         above=0,
     )
-    retry_waiting_time: float = setting(0.1, "seconds before the next try", minimum=0)
+    retry_waiting_time: float = setting(0.1, "seconds before the next retry", minimum=0)
 
     def problems(self) -> Iterator[Problem]:
-        """An environment of this process cannot be stopped from outside."""
+        """Refuses time-outs: an environment of this process cannot be interrupted."""
         for name in ("step_timeout", "reset_timeout"):
             if getattr(self, name) is not None:
                 yield Problem(
                     name,
-                    f"cannot be kept with type {self.type!r}: nothing stops a hung environment of "
+                    f"cannot be kept with type {self.type!r}: nothing interrupts an environment of "
                     "this process; set env.manager.type: subprocess",
                 )
 
     @property
     def episodes(self) -> int | None:
-        """`episode_num`; None: for ever."""
+        """`episode_num`; None: no limit."""
         number = self.episode_num
         return None if number is None or number == float("inf") else int(number)
+
+
+@dataclass(frozen=True)
+class ChildConfig(ManagerConfig):
+    """Settings of managers that keep each environment in a child process."""
+
+    type: str = "subprocess"
+    start_method: str = setting(
+        "forkserver",
+        "how child processes start: forkserver is quicker, spawn shares nothing at all",
+        choices=("forkserver", "spawn"),
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Allows time-outs."""
+        return iter(())
 
 
 @dataclass(frozen=True)
@@ -131,3 +159,143 @@ class EnvConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class NamedEnvConfig(EnvConfig):
+    """Settings of an environment that a library makes by its id."""
+
+    env_id: str = setting(
+        "",
+        "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
+    )
+    kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
+
+    def problems(self) -> Iterator[Problem]:
+        """Demands the id."""
+        if not self.env_id:
+            yield Problem("env_id", f"is required: the id of a {self.type} environment")
+
+
+# ------------------------------------------------------------------------ with a manager's back-end
+
+
+class EnvFailure(Exception):
+    """An environment failed; its manager handles it.
+
+    Args:
+        cause: one line.
+        detail: the traceback, where there is one.
+        is_gone: whether the environment must be re-created.
+    """
+
+    def __init__(self, cause: str, detail: str = "", is_gone: bool = False) -> None:
+        super().__init__(cause)
+        self.cause, self.detail, self.is_gone = cause, detail, is_gone
+
+    @classmethod
+    def of(cls, error: BaseException) -> EnvFailure:
+        """The failure that an exception of the environment is."""
+        text = str(error).partition("\n")[0]
+        cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return cls(cause, "".join(traceback.format_exception(error)).rstrip())
+
+
+class EnvFacts(NamedTuple):
+    """What an environment says of itself; spaces of battles are lists, one for each player."""
+
+    observation_space: Any
+    action_space: Any
+    players: int
+
+
+class EpisodeStart(NamedTuple):
+    """How an environment begins an episode; one that does not exist is created first."""
+
+    seed: int | None = None
+    options: dict[str, Any] | None = None
+    exists: bool = False
+
+
+class BackendStep(NamedTuple):
+    """One step of a back-end; arrays are [envs, ...] and as in `VectorStep`."""
+
+    successor: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    infos: Mapping[int, Any]
+    failed: Mapping[int, EnvFailure]
+
+
+class Backend(Protocol):
+    """Creates, resets and steps environments; the manager decides when, and retries failures.
+
+    Attributes:
+        env_num: environments.
+        facts: of the environments; None: none was created yet.
+        fails_as_one: one failing environment takes all others with it; the failure is reported as
+            that of environment 0.
+        waiting: bool [envs]; whether an environment takes an action in the next step.
+        observation: [envs, ...]; the policy acts on it next. A step never overwrites it. Of
+            battles a list with one for each environment.
+    """
+
+    env_num: int
+    facts: EnvFacts | None
+    fails_as_one: bool
+    waiting: Array
+    observation: Any
+
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Have environments begin an episode, all at the same time; returns those that failed.
+
+        Raises:
+            ConfigError, EnvError: no retry would help.
+        """
+        ...
+
+    def step(
+        self,
+        actions: Array,
+        live: Array,
+        *,
+        seeds: Sequence[int | None],
+        goes_on: Sequence[bool],
+        wants_info: bool,
+    ) -> BackendStep:
+        """Step environments, and reset those whose episode ended.
+
+        Args:
+            actions: [envs, ...].
+            live: bool [envs]; those to be stepped.
+            seeds: of the episodes that follow; None: the environment's generator goes on.
+            goes_on: whether an episode follows.
+            wants_info: return the environments' infos.
+        """
+        ...
+
+    def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call an environment's method; returns whether it has one, and what that returned.
+
+        Raises:
+            EnvFailure: the method failed.
+        """
+        ...
+
+    def render(self) -> list[Any]:
+        """A picture of each environment; None where it draws none."""
+        ...
+
+    def retire(self, env: int) -> None:
+        """Close an environment that has failed too often, without waiting for it."""
+        ...
+
+    def close(self) -> None:
+        """Close all environments; `start` can create them again. Idempotent."""
+        ...
+
+
+def stored_dtype(dtype: Any) -> str:
+    """Dtype in which observations are stored: float64 becomes float32, others stay."""
+    return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))

@@ -1,24 +1,99 @@
-"""Building environments from their configuration."""
+"""Builds environment managers: from a configuration, or from callables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.compat import component_class
-from hpcdi.env import envpool_env as _envpool  # noqa: F401  (registers)
-from hpcdi.env import gymnasium_env as _builtin  # noqa: F401  (registers)
-from hpcdi.env import managers as _managers  # noqa: F401  (registers)
-from hpcdi.env import pettingzoo_env as _battles  # noqa: F401  (registers)
-from hpcdi.env.base import EnvConfig, ManagerConfig
-from hpcdi.env.managers import Source
-from hpcdi.env.pooled import ChildConfig, EnvFn
+from hpcdi.config.compat import Configurable, component_class
+from hpcdi.env import envpool as _envpool  # noqa: F401  (registers)
+from hpcdi.env import gymnasium as _gymnasium  # noqa: F401  (registers)
+from hpcdi.env import pettingzoo as _pettingzoo  # noqa: F401  (registers)
+from hpcdi.env.base import ChildConfig, EnvConfig, EnvFn, ManagerConfig
+from hpcdi.env.child_process import ChildWorker
+from hpcdi.env.in_process import LocalWorker, SingleEnvs
+from hpcdi.env.manager import BattleManager, EnvManager, VectorManager
+from hpcdi.env.vector import VectorEnvs
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY
+
+
+@dataclass(frozen=True)
+class Source:
+    """The environments that a manager is built for.
+
+    Attributes:
+        env_fns: make one environment each; there are as many of them as environments.
+        vector: makes a vector environment of all of them, where that is preferred.
+        is_battle: whether they are battle environments.
+    """
+
+    env_fns: Sequence[EnvFn]
+    vector: Callable[[], Any] | None = None
+    is_battle: bool = False
+
+
+@ENV_MANAGER_REGISTRY.register("base", "gym")
+class BaseEnvManager(Configurable):
+    """Environments in this process: one vector environment where there is one, else single ones."""
+
+    Config = ManagerConfig
+
+    @classmethod
+    def build(
+        cls,
+        source: Source,
+        settings: ManagerConfig,
+        *,
+        episode_num: int | None,
+        seed: np.random.SeedSequence,
+    ) -> EnvManager:
+        """Manager of the environments of a source.
+
+        Raises:
+            ConfigError: a setting does not go with the source.
+        """
+        if source.vector is not None and not settings.auto_reset:
+            message = "cannot be false for a vector environment; set env.manager.type: subprocess"
+            raise ConfigError([Problem("env.manager.auto_reset", message)])
+        if problems := list(settings.problems()):
+            raise ConfigError(problems, "the manager's configuration")
+        if source.vector is not None:
+            vector = VectorEnvs(source.vector, len(source.env_fns))
+            return VectorManager(vector, settings, episode_num=episode_num, seed=seed)
+        envs = cls.single_envs(source, settings)
+        manager_cls = BattleManager if source.is_battle else VectorManager
+        return manager_cls(envs, settings, episode_num=episode_num, seed=seed)
+
+    @classmethod
+    def single_envs(cls, source: Source, _settings: Any) -> SingleEnvs:
+        """Back-end of the single environments of a source."""
+        workers = [LocalWorker(fn, takes_objects=source.is_battle) for fn in source.env_fns]
+        return SingleEnvs(workers, has_arrays=not source.is_battle)
+
+
+@ENV_MANAGER_REGISTRY.register("subprocess")
+class SubprocessEnvManager(BaseEnvManager):
+    """Each environment in a child process; all of them step at the same time."""
+
+    Config = ChildConfig
+
+    @classmethod
+    def single_envs(cls, source: Source, settings: Any) -> SingleEnvs:
+        """Back-end of the single environments of a source."""
+        workers = [
+            ChildWorker(
+                fn, start_method=settings.start_method, takes_objects=source.is_battle,
+                step_timeout_s=settings.step_timeout, reset_timeout_s=settings.reset_timeout,
+            )
+            for fn in source.env_fns
+        ]  # fmt: skip
+        return SingleEnvs(workers, has_arrays=not source.is_battle, is_shared=True)
 
 
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
@@ -53,7 +128,7 @@ def create_env_manager(
 
     Args:
         cfg: settings of the environment, a mapping or frozen.
-        evaluate: an evaluation's number of environments and episodes, not a collector's.
+        evaluate: take the number of environments and episodes of an evaluation, not a collector's.
         seed: spawns each environment's seed.
 
     Returns:
@@ -96,7 +171,7 @@ def make_env_manager(
         UnknownTypeError: no manager has that type. ConfigError: a setting is wrong.
     """
     if not env_fns:
-        raise ConfigError([Problem("env_fns", "there are none; give a callable for each one")])
+        raise ConfigError([Problem("env_fns", "is empty; it needs a callable for each one")])
     given = ManagerConfig() if manager_cfg is None else manager_cfg
     given = {"type": "base", **given} if isinstance(given, Mapping) else given
     manager_cls = component_class(ENV_MANAGER_REGISTRY, given)
@@ -108,7 +183,7 @@ def make_env_manager(
 
 
 def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:
-    """What a configuration says is to be stepped."""
+    """The environments that a configuration names."""
     in_children = isinstance(config.manager, ChildConfig)
     make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
     env_fns = [make] * env_num

@@ -1,55 +1,182 @@
-"""What all managers have in common: quotas of episodes, seeds, and the per-environment form."""
+"""The environment manager: steps environments together, counts episodes, retries failures.
+
+What its environments are, and where they live, is its back-end's business (`Backend`): single ones
+in this process or in child processes, or one vector environment. The life of one of them::
+
+    created ──► reset ──► step ──► step ...
+       ▲          ▲        │
+       └ hung,    └ raised ┘──► retired: too many failures (`FailureRecord`)
+         dead, renew
+"""
 
 from __future__ import annotations
 
 import abc
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.compat import Configurable
-from hpcdi.env.base import BaseEnvTimestep, ManagerConfig, VectorStep
-from hpcdi.env.episodes import Episodes
+from hpcdi.env.base import (
+    Backend,
+    BaseEnvTimestep,
+    EnvFacts,
+    EnvFailure,
+    EpisodeStart,
+    ManagerConfig,
+    VectorStep,
+)
+from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
 
 
-class EnvManager(Closing, Configurable, abc.ABC):
-    """Several environments, stepped together.
+class Episodes:
+    """Counts the episodes of several environments.
 
     Args:
         env_num: environments.
+        quota: episodes of each environment; None: no limit.
+
+    Attributes:
+        counts: episodes that each environment has done.
+        retired: bool [envs]; environments that are not used any more.
+        returns: of the running episodes, [envs], in a battle [envs, players].
+    """
+
+    def __init__(self, env_num: int, quota: int | None) -> None:
+        self.quota = quota
+        self.retired = np.zeros(env_num, dtype=bool)
+        self.restart()
+
+    def restart(self, players: int | None = None) -> None:
+        """Forget all episodes; retired environments stay retired.
+
+        Args:
+            players: of a battle; None: it is none, and a return is one number.
+        """
+        env_num = len(self.retired)
+        self.counts = np.zeros(env_num, dtype=np.int64)
+        self.returns = np.zeros(env_num if players is None else (env_num, players))
+        self._lengths = np.zeros(env_num, dtype=np.int64)
+        self._ended: list[tuple[Array, Array]] = []
+
+    @property
+    def open(self) -> Array:
+        """Which environments have episodes to do, bool [envs]."""
+        if self.quota is None:
+            return ~self.retired
+        return (self.counts < self.quota) & ~self.retired
+
+    def add(self, reward: Array, ended: Array, live: Array) -> None:
+        """Add a step: rewards [envs] or [envs, players]; `live` marks who made one."""
+        self.returns[live] += reward[live]
+        self._lengths += live
+        ended = ended & live
+        if ended.any():
+            self._ended.append((self.returns[ended], self._lengths[ended]))
+            self.counts += ended
+            self.drop(ended)
+
+    def drop(self, envs: Array | list[int]) -> None:
+        """Forget the running episodes of environments (a mask, or numbers)."""
+        self.returns[envs] = 0.0
+        self._lengths[envs] = 0
+
+    def take(self) -> tuple[Array, Array]:
+        """Returns and lengths of the episodes that ended since the last call, in order."""
+        taken, self._ended = self._ended, []
+        if not taken:
+            return np.zeros((0, *self.returns.shape[1:])), np.zeros(0, dtype=np.int64)
+        returns, lengths = zip(*taken, strict=True)
+        return np.concatenate(returns), np.concatenate(lengths)
+
+
+class FailureRecord:
+    """Counts failures of single environments; time comes as an argument.
+
+    Args:
+        env_num: environments.
+        max_retry: failures of one that are tolerated within the window, and in a row.
+        window_s: seconds; older failures do not count any more, so that one a day never adds up.
+
+    Attributes:
+        failures: of all environments, ever.
+        dropped: episodes that a failure cut short.
+    """
+
+    def __init__(self, env_num: int, max_retry: int, window_s: float) -> None:
+        self.failures, self.dropped = 0, 0
+        self._max_retry, self._window_s = max_retry, window_s
+        self._recent: list[deque[float]] = [deque() for _ in range(env_num)]
+        self._in_a_row = np.zeros(env_num, dtype=np.int64)
+
+    def good(self, envs: Array | list[int]) -> None:
+        """Environments (a mask, or numbers) have made a good step."""
+        self._in_a_row[envs] = 0
+
+    def add(self, env: int, now: float) -> str:
+        """Count a failure; returns how many there were if these are too many, else ""."""
+        recent = self._recent[env]
+        recent.append(now)
+        while recent[0] <= now - self._window_s:
+            recent.popleft()
+        self.failures += 1
+        self._in_a_row[env] += 1
+        if self._in_a_row[env] > self._max_retry:  # slow ones leave the window, too
+            return f"{self._in_a_row[env]} times in a row"
+        if len(recent) > self._max_retry:
+            return f"{len(recent)} times within {self._window_s:g} s"
+        return ""
+
+
+class EnvManager(Closing, abc.ABC):
+    """Several environments, stepped together: what `VectorManager` and `BattleManager` share.
+
+    Args:
+        backend: creates and steps the environments.
         settings: of the manager.
-        episode_num: episodes of each environment until it is done; None: for ever.
+        episode_num: episodes of each environment until it is done; None: no limit.
         seed: of the environments.
     """
 
-    Config = ManagerConfig
     resets_abnormal = True
     """An environment whose step was abnormal has begun a new episode by itself."""
     retires = False
-    """Go on without a single environment that fails too often; set before `launch`. Who steps them
-    must bear that one never waits for an action again. False: that is an error."""
+    """Go on without a single environment that fails too often; set before `launch`. False: that is
+    an error. The caller must cope with an environment that never waits for an action again."""
 
     def __init__(
         self,
-        env_num: int,
-        settings: ManagerConfig,
+        backend: Backend,
+        settings: ManagerConfig | None = None,
         *,
-        episode_num: int | None,
+        episode_num: int | None = None,
         seed: np.random.SeedSequence,
     ) -> None:
-        self.env_num = env_num
-        self._settings = settings
-        self._streams = SeedStreams(seed, env_num)
-        self._episodes = Episodes(env_num, episode_num)
-        self._sampler: Any = None  # the action space that random actions come from
+        self.env_num = backend.env_num
+        self._backend, self._settings = backend, settings or ManagerConfig()
+        self._streams = SeedStreams(seed, self.env_num)
+        self._episodes = Episodes(self.env_num, episode_num)
+        self._record = self._new_record()
+        self._is_running = False
+        self._sampler: Any = None  # of random actions
+
+    # ---- state
+
+    @property
+    def closed(self) -> bool:
+        """Whether the environments are not running."""
+        return not self._is_running
 
     @property
     def done(self) -> bool:
@@ -58,84 +185,123 @@ class EnvManager(Closing, Configurable, abc.ABC):
 
     @property
     def failures(self) -> int:
-        """How often environments have failed and were reset or made anew, since `launch`."""
-        return self.health["env_failures"]
+        """How often environments have failed and were reset or re-created, since `launch`."""
+        return self._record.failures
 
     @property
     def health(self) -> dict[str, int]:
         """Failures since `launch`, unfinished episodes that were dropped, environments retired."""
-        return {"env_failures": 0, "episodes_dropped": 0, "envs_retired": 0}
+        return {
+            "env_failures": self._record.failures,
+            "episodes_dropped": self._record.dropped,
+            "envs_retired": int(self._episodes.retired.sum()),
+        }
 
     @property
     def child_pids(self) -> list[int]:
         """Child processes that hold environments; empty where these are in this process."""
-        return []
+        workers = getattr(self._backend, "workers", ())
+        return [w.pid for w in workers if getattr(w, "pid", None) is not None]
 
     @property
-    @abc.abstractmethod
-    def closed(self) -> bool:
-        """Whether the environments are not running."""
+    def observation_space(self) -> Any:
+        """Gymnasium's space of one observation; of battles a list with one for each player."""
+        return self._facts().observation_space
 
-    @abc.abstractmethod
+    @property
+    def action_space(self) -> Any:
+        """Gymnasium's space of one action; of battles a list with one for each player."""
+        return self._facts().action_space
+
+    # ---- life
+
     def launch(self, reset_param: ResetParam | None = None) -> None:
-        """Make the environments and reset them.
+        """Create the environments and reset them.
 
         Raises:
-            EnvError: they are running already, or cannot be made.
+            EnvError: they are running already, or one cannot be created or reset; or `reset_param`
+                is given, and they are a vector environment, which resets all alike.
+            ConfigError: they cannot be created with these settings.
         """
+        if self._is_running:
+            raise EnvError("the environments are running; close() them before launch()")
+        params = self._checked(reset_param)
+        if self._backend.fails_as_one and any(params.values()):
+            raise EnvError(
+                "reset_param is not supported by gymnasium's vector environments; "
+                "set env.manager.type: subprocess"
+            )
+        self._record = self._new_record()
+        self._episodes = Episodes(self.env_num, self._episodes.quota)
+        try:
+            self._begin(self._starts_of_all(params, exists=False))
+        except BaseException:
+            self._backend.close()
+            raise
+        self._is_running = True
+        self._count_from_zero()
 
-    @abc.abstractmethod
     def reset(self, reset_param: ResetParam | None = None) -> None:
-        """Reset environments, and drop what they had of an episode.
+        """Reset environments, and drop their unfinished episodes. Seeds move on: episodes differ.
 
         Args:
             reset_param: which ones, and how; None: all, and their counters.
         """
+        self._check_running()
+        params = self._checked(reset_param)
+        if reset_param is None:
+            starts = self._starts_of_all({}, exists=True)
+        else:
+            starts = {env: self._start(env, param) for env, param in params.items()}
+        retired = self._episodes.retired
+        self._begin({env: start for env, start in starts.items() if not retired[env]})
+        if reset_param is None:
+            self._count_from_zero()
+        else:
+            self._episodes.drop(list(params))
+
+    def restart_count(self) -> None:
+        """Count episodes from zero; those that are running go on.
+
+        Where some environments had done their number, all begin new episodes: these stand in the
+        middle of one that nobody saw.
+        """
+        if not (self._episodes.open | self._episodes.retired).all():
+            self.reset()
+        self._episodes.counts[:] = 0
+
+    def take_episodes(self) -> tuple[Array, Array]:
+        """Returns and lengths of the episodes that ended since the last call, in order."""
+        return self._episodes.take()
+
+    def close(self) -> None:
+        """Close the environments. Idempotent."""
+        if self._is_running:
+            self._is_running = False
+            self._backend.close()
+
+    # ---- stepping
 
     @property
-    @abc.abstractmethod
     def ready_obs(self) -> dict[int, Any]:
         """Observation of each environment that waits for an action.
 
         Raises:
             EnvError: the environments are not running.
         """
+        self._check_running()
+        backend = self._backend
+        ready = (backend.waiting & self._episodes.open).nonzero()[0].tolist()
+        return {env: backend.observation[env] for env in ready}
 
     @abc.abstractmethod
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait; all of them need an action.
 
         Raises:
-            EnvError: an action is missing, or names an environment that there is not.
+            EnvError: an action is missing, or names an environment that does not exist; or one
+                failed too often.
         """
-
-    @property
-    @abc.abstractmethod
-    def observation_space(self) -> Any:
-        """Gymnasium's space of one observation."""
-
-    @property
-    @abc.abstractmethod
-    def action_space(self) -> Any:
-        """Gymnasium's space of one action."""
-
-    @abc.abstractmethod
-    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
-        """Call an environment's method: ``(whether it has one, what it gave)``."""
-
-    def take_episodes(self) -> tuple[Array, Array]:
-        """Returns and lengths of the episodes that ended since the last call, in order."""
-        return self._episodes.take()
-
-    def restart_count(self) -> None:
-        """Count episodes anew; those that are running go on.
-
-        Where some environments had done their number, all begin anew: these stand in the middle of
-        an episode that nobody saw.
-        """
-        if not (self._episodes.open | self._episodes.retired).all():
-            self.reset()
-        self._episodes.counts[:] = 0
 
     def seed(
         self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None = None
@@ -156,15 +322,29 @@ class EnvManager(Closing, Configurable, abc.ABC):
             self._sampler.seed(self._streams.actions())
         return {env: self._sampler.sample() for env in self.ready_obs}
 
+    # ---- what environments may have beside that
+
     def ready_imgs(self, render_mode: str = "rgb_array") -> list[Array]:
         """A picture of each environment, uint8 [height, width, 3].
 
         Raises:
-            EnvError: the environments give none.
+            EnvError: the environments draw none.
         """
         if render_mode != "rgb_array":
             raise EnvError(f"pictures are 'rgb_array', not {render_mode!r}")
-        return [self._picture(env) for env in range(self.env_num)]
+        self._check_running()
+        try:
+            drawn = self._backend.render()
+        except EnvFailure as failure:
+            raise EnvError(f"render() of an environment failed: {_text(failure)}") from failure
+        pictures = [np.asarray(0 if picture is None else picture) for picture in drawn]
+        for env, picture in enumerate(pictures):
+            if picture.ndim != 3:
+                raise EnvError(
+                    f"environment {env} draws no pictures; make it with env.kwargs: "
+                    "{render_mode: rgb_array}"
+                )
+        return [picture.astype(np.uint8, copy=False) for picture in pictures]
 
     def enable_save_figure(self, env_id: int, figure_path: str) -> None:
         """Have an environment save what it draws under a path.
@@ -179,24 +359,134 @@ class EnvManager(Closing, Configurable, abc.ABC):
             )
 
     def reward_shaping(self, env_id: int, transitions: list[Any]) -> list[Any]:
-        """Transitions as the environment's ``reward_shaping`` gives them; else unchanged."""
+        """Returns what the environment's ``reward_shaping`` makes of transitions, if it has one."""
         has_it, shaped = self.call(env_id, "reward_shaping", transitions)
         return shaped if has_it else transitions
 
-    def _picture(self, env: int) -> Array:
-        has_it, picture = self.call(env, "render")
-        return as_picture(picture if has_it else None, env)
+    def call(self, env: int, name: str, *args: Any) -> tuple[bool, Any]:
+        """Call an environment's method; returns whether it has one, and what that returned.
+
+        Raises:
+            EnvError: the method failed.
+        """
+        self._check_running()
+        try:
+            return self._backend.call(env, name, args)
+        except EnvFailure as failure:
+            message = f"{name}() of environment {env} failed: {_text(failure)}"
+            raise EnvError(message) from failure
+
+    # ---- beginning episodes, and failing
+
+    def _begin(self, starts: Mapping[int, EpisodeStart]) -> None:
+        """Have environments begin an episode; those that fail are tried again, or retired.
+
+        Raises:
+            EnvError: one failed too often, and may not be retired, or is the last one.
+        """
+        while starts:
+            retries: dict[int, EpisodeStart] = {}
+            for env, failure in self._backend.start(starts).items():
+                if self._tolerates(env, failure, "beginning an episode"):
+                    self._warn(env, failure, "tried again")
+                    start = starts.get(env, EpisodeStart(exists=True))
+                    retries |= self._retries(env, start, failure)
+            if retries:
+                wait_s(self._settings.retry_waiting_time)
+            starts = retries
+
+    def _recover(self, failed: Mapping[int, EnvFailure], dropped: int) -> None:
+        """Have environments that failed in a step begin a new episode; raises as `_begin`."""
+        self._record.dropped += dropped
+        starts: dict[int, EpisodeStart] = {}
+        for env, failure in failed.items():
+            if self._tolerates(env, failure, "stepping"):
+                retries = self._retries(env, EpisodeStart(exists=True), failure)
+                self._warn(env, failure, "reset" if retries[env].exists else "re-created")
+                starts |= retries
+        self._begin(starts)
+
+    def _retries(
+        self, env: int, start: EpisodeStart, failure: EnvFailure
+    ) -> dict[int, EpisodeStart]:
+        """How to begin after a failure: an environment that is re-created takes its next seed."""
+        if self._backend.fails_as_one:
+            return self._starts_of_all({}, exists=False)
+        if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
+            return {env: start}
+        return {env: start._replace(exists=False, seed=self._streams.one(env))}
+
+    def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
+        """Whether to try an environment that has failed again; if not, it is retired."""
+        too_often = self._record.add(env, time.monotonic())
+        if not too_often:
+            return True
+        fails_as_one = self._backend.fails_as_one
+        name = "an environment" if fails_as_one else f"environment {env}"
+        error = EnvError(
+            f"{name} failed {activity}, {too_often}: {_text(failure)}\nrepair it, or raise "
+            "env.manager.max_retry or the time-outs of env.manager"
+        )
+        error.__cause__ = failure
+        if not self.retires or fails_as_one or self._backend.facts is None:
+            raise error
+        self._episodes.retired[env] = True
+        self._backend.retire(env)
+        left = self.env_num - int(self._episodes.retired.sum())
+        if not left:
+            raise EnvError(f"all {self.env_num} environments are retired; the last {error}")
+        LOGGER.warning(
+            "environment %d failed %s (%s, %s) and is retired; %d of %d environments go on",
+            env, activity, failure.cause, too_often, left, self.env_num,
+            extra={"env_id": env, "detail": failure.detail},
+        )  # fmt: skip
+        return False
+
+    def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
+        if self._backend.fails_as_one:
+            LOGGER.warning(
+                "an environment failed (%s); all %d are re-created, their unfinished episodes are "
+                "dropped", failure.cause, self.env_num, extra={"detail": failure.detail},
+            )  # fmt: skip
+            return
+        LOGGER.warning(
+            "environment %d failed (%s) and is %s; its unfinished episode is dropped",
+            env, failure.cause, done, extra={"env_id": env, "detail": failure.detail},
+        )  # fmt: skip
+
+    def _new_record(self) -> FailureRecord:
+        settings = self._settings
+        return FailureRecord(self.env_num, settings.max_retry, settings.retry_window_s)
+
+    def _count_from_zero(self) -> None:
+        self._episodes.restart()
+
+    # ---- arguments
+
+    def _facts(self) -> EnvFacts:
+        self._check_running()
+        facts = self._backend.facts
+        if facts is None:
+            raise EnvError("no environment was created yet")
+        return facts
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise EnvError("the environments are not running; launch() them first")
 
     def _check_actions(self, actions: Mapping[int, Any], ready: Mapping[int, Any]) -> None:
         missing = ready.keys() - actions.keys()
         if missing:
             raise EnvError(f"environments {sorted(missing)} wait for an action")
-        strangers = actions.keys() - set(range(self.env_num))
-        if strangers:
-            raise EnvError(f"there are no environments {sorted(strangers)}, only {self.env_num}")
+        self._check_numbers(actions)
 
-    def _selected(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
-        """Checked parameters of the environments that a `reset_param` names; None: of all."""
+    def _check_numbers(self, envs: Mapping[int, Any]) -> None:
+        unknown = envs.keys() - set(range(self.env_num))
+        if unknown:
+            raise EnvError(f"there are no environments {sorted(unknown)}, only {self.env_num}")
+
+    def _checked(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
+        """Parameters of the environments that a `reset_param` names; None: of all."""
         chosen = dict.fromkeys(range(self.env_num)) if reset_param is None else dict(reset_param)
         for env, param in chosen.items():
             unknown = set(param or {}) - {"seed", "options"}
@@ -205,44 +495,55 @@ class EnvManager(Closing, Configurable, abc.ABC):
                     f"reset_param of environment {env} has {sorted(unknown)}; it may have 'seed' "
                     "and 'options'"
                 )
-        strangers = chosen.keys() - set(range(self.env_num))
-        if strangers:
-            raise EnvError(f"there are no environments {sorted(strangers)}, only {self.env_num}")
+        self._check_numbers(chosen)
         return {env: dict(param or {}) for env, param in chosen.items()}
+
+    def _starts_of_all(
+        self, params: Mapping[int, Mapping[str, Any]], *, exists: bool
+    ) -> dict[int, EpisodeStart]:
+        """How all environments begin, with the parameters of some."""
+        return {
+            env: self._start(env, {"seed": seed, **params.get(env, {})}, exists=exists)
+            for env, seed in enumerate(self._streams.all())
+        }
+
+    def _start(self, env: int, param: Mapping[str, Any], *, exists: bool = True) -> EpisodeStart:
+        """How one environment begins; without a seed of its own it takes the next of its stream."""
+        seed = param.get("seed")
+        seed = self._streams.one(env) if seed is None else seed
+        return EpisodeStart(seed, param.get("options"), exists)
+
+    def _goes_on(self) -> list[bool]:
+        """Whether an episode follows where the running one ends: not after the last of a quota."""
+        if not self._settings.auto_reset:
+            return [False] * self.env_num
+        if self._episodes.quota is None:
+            return [True] * self.env_num
+        following: list[bool] = (self._episodes.counts + 1 < self._episodes.quota).tolist()
+        return following
 
 
 class VectorManager(EnvManager):
-    """A manager whose data are arrays; the per-environment form is made of them."""
+    """The manager of environments whose data are arrays."""
 
-    observation: Array
-    """What the policy acts on next, [envs, ...]."""
+    @property
+    def observation(self) -> Array:
+        """What the policy acts on next, [envs, ...]; a step makes a new array."""
+        observation: Array = self._backend.observation
+        return observation
 
     def step_all(self, actions: Array) -> VectorStep:
         """Step all environments by actions [envs, ...]; `observation` moves on."""
         return self._advance(actions, wants_info=False)[0]
 
-    @abc.abstractmethod
-    def _advance(
-        self, actions: Array, *, wants_info: bool
-    ) -> tuple[VectorStep, Mapping[int, dict[str, Any]]]:
-        """`step_all`, and what the environments say of it where that is asked for."""
-
-    @abc.abstractmethod
-    def _waiting(self) -> Array:
-        """Which environments wait for an action, bool [envs]."""
-
-    @property
-    def ready_obs(self) -> dict[int, Array]:
-        """See `EnvManager.ready_obs`."""
-        return {int(env): self.observation[env] for env in np.flatnonzero(self._waiting())}
-
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
-        """Step all environments; gives the timesteps of those that wait.
+        """Step all environments; returns the timesteps of those that wait.
 
         Environments that are being reset in this step need no action.
 
         Raises:
-            EnvError: an action is missing, or names an environment that there is not.
+            EnvError: an action is missing, or names an environment that does not exist; or one
+                failed too often.
         """
         ready = self.ready_obs
         self._check_actions(actions, ready)
@@ -256,29 +557,115 @@ class VectorManager(EnvManager):
             env: self._timestep(step, env, infos.get(env, {}), float(before[env])) for env in ready
         }
 
+    def _advance(
+        self, actions: Array, *, wants_info: bool
+    ) -> tuple[VectorStep, Mapping[int, dict[str, Any]]]:
+        """`step_all`, and the environments' infos if these are wanted."""
+        self._check_running()
+        backend, episodes = self._backend, self._episodes
+        live = backend.waiting & episodes.open
+        step = backend.step(
+            actions, live, seeds=self._streams.following(), goes_on=self._goes_on(),
+            wants_info=wants_info,
+        )  # fmt: skip
+        abnormal = None
+        if step.failed:
+            abnormal = np.full(self.env_num, backend.fails_as_one)
+            abnormal[list(step.failed)] = True
+            dropped = int(np.count_nonzero(live & abnormal))
+            live &= ~abnormal
+            episodes.drop(abnormal)
+        if self._record.failures:
+            is_good = np.full(self.env_num, not step.failed) if backend.fails_as_one else live
+            self._record.good(is_good)
+        if step.failed:
+            self._recover(step.failed, dropped)
+        episodes.add(step.reward, step.terminated | step.truncated, live)
+        successor, reward, terminated, truncated, infos, _ = step
+        return VectorStep(successor, reward, terminated, truncated, live, abnormal), infos
+
     def _timestep(
-        self, step: VectorStep, env: int, told: dict[str, Any], return_before: float
+        self, step: VectorStep, env: int, info: dict[str, Any], return_before: float
     ) -> BaseEnvTimestep:
         if step.abnormal is not None and step.abnormal[env]:
             return BaseEnvTimestep(self.observation[env], 0.0, False, {"abnormal": True})
         terminated, truncated = bool(step.terminated[env]), bool(step.truncated[env])
         reward, done = float(step.reward[env]), terminated or truncated
-        info = {**told, "terminated": terminated, "truncated": truncated}
+        info = {**info, "terminated": terminated, "truncated": truncated}
         if done:
             info.setdefault("eval_episode_return", return_before + reward)
         return BaseEnvTimestep(step.successor[env], reward, done, info)
 
 
-def as_picture(picture: Any, env: int) -> Array:
-    """What an environment drew, as uint8 [height, width, 3].
+class BattleManager(EnvManager):
+    """The manager of battle environments: several players, whose data are objects.
 
-    Raises:
-        EnvError: it drew nothing.
+    Observations and actions are lists with one element for each player, None where a player is not
+    to act; rewards are float32 [players]; infos are lists. Battles have no columnar form.
     """
-    drawn = np.asarray(picture if picture is not None else 0)
-    if drawn.ndim != 3:
-        raise EnvError(
-            f"environment {env} draws no pictures; make it with env.kwargs: "
-            "{render_mode: rgb_array}"
-        )
-    return drawn.astype(np.uint8, copy=False)
+
+    _backend: SingleEnvs
+
+    @property
+    def players(self) -> int:
+        """Players of one environment."""
+        return self._facts().players
+
+    def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
+        """Step the environments that wait, each by a list with an action or None for each player.
+
+        Raises:
+            EnvError: an action is missing, or names an environment that does not exist; or one
+                failed too often.
+        """
+        ready = self.ready_obs
+        self._check_actions(actions, ready)
+        played, failed = self._backend.play(
+            {env: list(actions[env]) for env in ready},
+            seeds=self._streams.following(), goes_on=self._goes_on(),
+        )  # fmt: skip
+        self._record.good(list(played))
+        reward: Array = np.zeros((self.env_num, self.players), dtype=np.float32)
+        done, live = np.zeros((2, self.env_num), dtype=bool)
+        for env, step in played.items():
+            reward[env], done[env], live[env] = step.reward, step.done, True
+        self._episodes.add(reward, done, live)
+        self._episodes.drop(list(failed))
+        self._recover(failed, len(failed))
+        return {
+            env: self._abnormal(env) if env in failed else played[env]
+            for env in ready
+            if not self._episodes.retired[env]
+        }
+
+    def random_action(self) -> dict[int, Any]:
+        """Random legal actions of each environment that waits; the manager's seed decides them."""
+        if self._sampler is None:
+            self._sampler = np.random.default_rng(self._streams.actions())
+            for space in self.action_space:
+                space.seed(int(self._sampler.integers(2**31)))
+        return {
+            env: list(map(_legal, self.action_space, obs)) for env, obs in self.ready_obs.items()
+        }
+
+    def _abnormal(self, env: int) -> BaseEnvTimestep:
+        infos = [{"abnormal": True} for _ in range(self.players)]
+        nothing = np.zeros(self.players, dtype=np.float32)
+        return BaseEnvTimestep(self._backend.observation[env], nothing, False, infos)
+
+    def _count_from_zero(self) -> None:
+        self._episodes.restart(self.players)
+
+
+def _text(failure: EnvFailure) -> str:
+    """A failure's cause, and its traceback where there is one."""
+    return f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause
+
+
+def _legal(space: Any, observation: Any) -> Any:
+    """A random action that the observation's mask allows; None where the player is not to act."""
+    if observation is None:
+        return None
+    if isinstance(observation, Mapping) and "action_mask" in observation:
+        return space.sample(mask=np.asarray(observation["action_mask"], dtype=np.int8))
+    return space.sample()

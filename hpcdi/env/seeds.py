@@ -10,10 +10,10 @@ _ACTIONS = 0x7FFF0000  # spawn key of random actions, far from those that spawn(
 
 
 class SeedStreams:
-    """Seeds for resets, in an order that depends on nothing but what was reset.
+    """Seeds for resets; an environment's next one depends only on how often it was reset.
 
     Args:
-        sequence: where all seeds come from.
+        sequence: all seeds come from it.
         env_num: environments.
     """
 
@@ -28,7 +28,7 @@ class SeedStreams:
     def seed(
         self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None
     ) -> None:
-        """Begin anew: one number for all, or one for each environment.
+        """Start the streams over: from one number, or one for each environment.
 
         Args:
             seed: an integer, a list with one for each environment, or a mapping of some.
@@ -49,7 +49,7 @@ class SeedStreams:
         self._is_dynamic = dynamic_seed is not False
 
     def all(self) -> list[int]:
-        """A seed for each environment; each call gives others."""
+        """A seed for each environment; each call returns others, unless they are fixed."""
         if self._fixed is not None:
             return list(self._fixed)
         parent = self._root.spawn(1)[0]
@@ -63,19 +63,14 @@ class SeedStreams:
         return seeds
 
     def one(self, env: int) -> int:
-        """The next seed of an environment that is reset or made by itself."""
+        """The next seed of an environment that is reset or created by itself."""
         if not self._streams:  # seeded, and not all reset since
             self.all()
         return self._next(env) if self._fixed is None else self._fixed[env]
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether an environment's episodes all begin with the same seed."""
-        return self._fixed is not None
-
-    def fixed(self, env: int) -> int | None:
-        """Seed of an episode that follows on another; None: the environment's generator goes on."""
-        return None if self._fixed is None else self._fixed[env]
+    def following(self) -> Sequence[int | None]:
+        """Seeds of episodes that follow on others; None: the environment's generator goes on."""
+        return [None] * self._env_num if self._fixed is None else self._fixed
 
     def actions(self) -> int:
         """Seed for random actions; takes nothing from the streams."""

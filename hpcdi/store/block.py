@@ -91,7 +91,7 @@ def block_rows(block_bytes: int, bytes_of_row: int, partition_size: int) -> int:
     """Rows of a full block.
 
     As many as `block_bytes` hold, but at most a quarter of a learner's partition of the replay
-    buffer (in items), so that a block that gives way never takes most of the data with it.
+    buffer (in items), so that evicting one block never takes most of the data with it.
     """
     return max(1, min(block_bytes // max(bytes_of_row, 1), partition_size // 4))
 
@@ -157,7 +157,7 @@ def row_columns(datasets: Columns) -> Columns:
 
 
 def open_block(path: str | Path) -> tuple[Block, int]:
-    """Read a whole shard with HDF5 alone; gives the block and the checksum that it claims.
+    """Read a whole shard with HDF5 alone; returns the block and its stated checksum.
 
     Raises:
         ShardError: the file is missing, torn, or not one of ours.
@@ -172,7 +172,7 @@ def open_block(path: str | Path) -> tuple[Block, int]:
 
 
 def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
-    """What a shard holds, without its rows: a reference to it, and a block with items alone.
+    """Read a shard without its rows: a reference to it, and a block with items alone.
 
     Args:
         path: the shard.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +10,22 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, row_bytes
+from hpcdi.store.frames import check_stacks, sliding
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
-from hpcdi.utils.nested import column_objection
+from hpcdi.utils.nested import column_objection, column_rows
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one or more items that were made together.
+    """Rows of one or more items that were made together: item after item, without gaps.
 
     Attributes:
         columns: name -> [rows, ...].
         items: [items] of `ITEM_DTYPE`; ``item_start`` counts from the segment's first row,
             ``item_id`` is given by the builder.
         views: columns that readers derive.
-        tail_rows: rows after each item's transitions that are not transitions.
+        tail_rows: rows after each item's transitions that are not transitions; others, which only
+            views refer to, may follow.
     """
 
     columns: Columns
@@ -38,7 +40,8 @@ class BlockBuilder:
     Args:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
         first_item_id: ids count up from here; unique in the run by the caller's choice.
-        facts: gives what is known of a block as it is sealed.
+        facts: returns what is known of a block as it is sealed.
+        frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class BlockBuilder:
         capacity_of: Callable[[int], int],
         first_item_id: int,
         facts: Callable[[], dict[str, Any]],
+        frames: Sequence[str] = (),
     ) -> None:
         self._capacity_of = capacity_of
+        self._frames = frames
         self._next_item_id = first_item_id
         self._facts = facts
         self._columns: Columns = {}
@@ -58,25 +63,31 @@ class BlockBuilder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is waiting to be sealed."""
+        """True if no row is waiting to be sealed."""
         return self._used == 0
 
     def append(self, segment: Segment) -> list[Block]:
-        """Add a segment; gives the blocks that are full by it.
+        """Add a segment; returns the blocks that it fills.
 
         Raises:
             BufferContractError: the segment has other columns, views or tail rows than the first
                 one, or an item is larger than a block; nothing of it is taken then.
         """
+        if self._frames:
+            segment = share_frames(segment, self._frames)
         self._check(segment)
         items = segment.items.copy()
+        stops = np.append(items["item_start"][1:], column_rows(segment.columns))
         items["item_id"] = np.arange(self._next_item_id, self._next_item_id + len(items))
         self._next_item_id += len(items)
         first, full = 0, []
         while first < len(items):
-            count = self._fitting(items[first:], segment.tail_rows)
+            start = int(items["item_start"][first])
+            room = start + self._capacity - self._used
+            count = int(np.searchsorted(stops[first:], room, side="right"))
             if count:
-                self._take(segment, items[first : first + count])
+                stop = int(stops[first + count - 1])
+                self._take(segment, items[first : first + count], start, stop)
                 first += count
             elif (block := self.seal()) is not None:
                 full.append(block)
@@ -91,19 +102,13 @@ class BlockBuilder:
         self._columns, self._items, self._used = {}, [], 0
         return Block(columns, items, self._facts(), self._like.views, self._like.tail_rows)
 
-    def _fitting(self, items: Array, tail_rows: int) -> int:
-        """How many of `items`, in order, fit into what is left of the block."""
-        ends = items["item_start"] + items["item_len"] + tail_rows - items["item_start"][0]
-        return int(np.searchsorted(ends, self._capacity - self._used, side="right"))
-
-    def _take(self, segment: Segment, items: Array) -> None:
+    def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
+        """Copy the rows [start, end) of some items."""
         if not self._columns:
             self._columns = {
                 name: np.empty((self._capacity, *column.shape[1:]), dtype=column.dtype)
                 for name, column in segment.columns.items()
             }
-        start = int(items["item_start"][0])
-        end = int(items["item_start"][-1] + items["item_len"][-1]) + segment.tail_rows
         for name, column in segment.columns.items():
             self._columns[name][self._used : self._used + end - start] = column[start:end]
         placed = items.copy()
@@ -117,7 +122,8 @@ class BlockBuilder:
         if self._like is None:
             self._like = segment
             self._capacity = self._capacity_of(row_bytes(segment.columns))
-        largest = int(segment.items["item_len"].max(initial=0)) + segment.tail_rows
+        starts = segment.items["item_start"]
+        largest = int(np.diff(starts, append=column_rows(segment.columns)).max(initial=0))
         if largest > self._capacity:
             raise BufferContractError(
                 f"an item of {largest} rows does not fit into a block of {self._capacity}; raise "
@@ -129,3 +135,72 @@ class BlockBuilder:
         objection = column_objection(segment.columns, self._like.columns)
         if objection:
             raise BufferContractError(f"a segment differs from the first one: {objection}")
+
+
+def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
+    """The same items with each frame of an item stored once.
+
+    Stacks of k frames [rows, k, *frame] become one column of frames, and k offsets a row that say
+    where they are; a view of each name stacks them again. An item's frames are in its own rows,
+    from the first one on; where there are more frames than rows, filler rows follow the item.
+
+    Args:
+        segment: what was collected.
+        names: stacked columns, e.g. an observation and the next one; those that are views of
+            others already are left alone.
+
+    Raises:
+        BufferContractError: a column is missing or is no stack, or they differ in shape or dtype.
+    """
+    derived = {view.name for view in segment.views}
+    stored = [name for name in names if name not in derived]
+    if not stored:
+        return segment
+    check_stacks(segment.columns, stored)
+    starts = segment.items["item_start"].astype(np.int64)
+    lengths = np.diff(starts, append=column_rows(segment.columns))
+    stacks = [segment.columns[name] for name in stored]
+    places = [np.zeros(column.shape[:2], np.int32) for column in stacks]
+    slides = [sliding(column, starts) for column in stacks]
+    kept = [
+        _frames_of_item(stacks, slides, places, range(start, start + length))
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
+    extents = np.maximum(lengths, [len(frames) for frames in kept])
+    firsts = np.cumsum(extents) - extents
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    old, new = np.repeat(starts, lengths) + within, np.repeat(firsts, lengths) + within
+    columns = {n: column[old] for n, column in segment.columns.items() if n not in stored}
+    views = list(segment.views)
+    for name, at in zip(stored, places, strict=True):
+        columns[f"{name}_offsets"] = at[old] - within[:, None].astype(np.int32)
+        views.append(RowView(name, f"{stored[0]}_frames", f"{name}_offsets"))
+    placed = {n: np.zeros((extents.sum(), *c.shape[1:]), c.dtype) for n, c in columns.items()}
+    for name, column in columns.items():
+        placed[name][new] = column
+    frames = np.zeros((extents.sum(), *stacks[0].shape[2:]), stacks[0].dtype)
+    for first, own in zip(firsts.tolist(), kept, strict=True):
+        frames[first : first + len(own)] = own
+    items = segment.items.copy()
+    items["item_start"] = firsts
+    placed[f"{stored[0]}_frames"] = frames
+    return Segment(placed, items, tuple(views), segment.tail_rows)
+
+
+def _frames_of_item(
+    stacks: list[Array], slides: list[Array], places: list[Array], rows: range
+) -> list[Array]:
+    """The different frames in some rows of stacks; sets where each row's frames are among them."""
+    known: dict[bytes, int] = {}
+    frames: list[Array] = []
+    for column, slid, at in zip(stacks, slides, places, strict=True):
+        depth = column.shape[1]
+        for row in rows:
+            if slid[row]:
+                at[row, :-1] = at[row - 1, 1:]
+            for k in range(depth - 1 if slid[row] else 0, depth):
+                frame = column[row, k]
+                at[row, k] = place = known.setdefault(frame.tobytes(), len(frames))
+                if place == len(frames):
+                    frames.append(frame)
+    return frames

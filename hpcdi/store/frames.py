@@ -8,8 +8,9 @@ was pushed: items in an order that shares nothing cost memory, never correctness
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class FramePool:
         return self._taken - len(self._free)
 
     def add(self, frames: Array) -> list[int]:
-        """Store frames [m, ...]; gives their places."""
+        """Store frames [m, ...]; returns their places."""
         count = len(frames)
         left = max(0, len(self._free) - count)
         places, self._free = self._free[left:], self._free[:left]
@@ -134,7 +135,7 @@ def by_env(envs: Array | None) -> Iterator[tuple[int, Any]]:
 class FrameStore:
     """Columns [m, stack, *frame] in slots: an observation's, and perhaps the next observation's.
 
-    Items of one environment follow each other; those of several are told apart by ``env_id``.
+    Items of one environment follow each other; ``env_id`` tells environments apart.
 
     Args:
         capacity: slots; items come to them in turn.
@@ -170,14 +171,8 @@ class FrameStore:
             BufferContractError: a column is missing, is no stack, or the two differ; or ``env_id``
                 is no whole number.
         """
-        for name in self.names:
-            if name not in columns or columns[name].ndim < 3:
-                what = f"of shape {columns[name].shape[1:]}" if name in columns else "missing"
-                raise BufferContractError(f"{name!r} should be a stack of frames, it is {what}")
+        check_stacks(columns, self.names)
         like = columns[self.names[0]]
-        kinds = {(columns[name].dtype, columns[name].shape[1:]) for name in self.names}
-        if len(kinds) > 1:
-            raise BufferContractError(f"{' and '.join(self.names)} differ in shape or dtype")
         envs = columns.get("env_id", _ONE_ENV)
         if envs.dtype.kind not in "iub" or math.prod(envs.shape[1:]) != 1:
             raise BufferContractError(f"'env_id' is {envs.dtype}{envs.shape[1:]}, no whole number")
@@ -286,33 +281,46 @@ class FrameStore:
         self._streams = Streams(self._capacity)
 
     def _place(self, stacks: list[Array], earlier: list[Array], where: list[int]) -> list[int]:
-        """Places of an item's frames: those of the item before, if they are the same, or new ones.
+        """Places of an item's frames: those of equal frames of the item before, or new ones.
 
         Args:
             stacks: its one or two stacks.
             earlier: those of the item before; empty: there is none.
             where: the places of their frames.
         """
-        size, found = self._stack, [NOWHERE] * (self._stack * len(stacks))
-        if earlier and len(stacks) == 2:
-            _share(found, 0, stacks[0], earlier[1], where[size:], 0)
-        if earlier and NOWHERE in found[:size]:
-            _share(found, 0, stacks[0], earlier[0], where, 1)
-        self._add_missing(found, 0, stacks[0])
-        if len(stacks) == 2:
-            _share(found, size, stacks[1], stacks[0], found, 1)
-            if earlier and NOWHERE in found[size:-1]:
-                _share(found, size, stacks[1], earlier[1], where[size:], 1)
-            self._add_missing(found, size, stacks[1])
+        frames = [frame.tobytes() for stack in earlier for frame in stack]
+        known, found = dict(zip(frames, where, strict=True)), []
+        for frame in itertools.chain.from_iterable(stacks):
+            key = frame.tobytes()
+            if key not in known:
+                known[key] = self._pool.add(frame[None])[0]
+            found.append(known[key])
         return found
 
-    def _add_missing(self, found: list[int], first: int, stack: Array) -> None:
-        for k, frame in enumerate(stack):
-            if found[first + k] == NOWHERE:
-                padded = k > 0 and _same(frame, stack[k - 1])
-                found[first + k] = (
-                    found[first + k - 1] if padded else self._pool.add(frame[None])[0]
-                )
+
+def check_stacks(columns: Mapping[str, Array], names: Sequence[str]) -> None:
+    """Check that columns are stacks of frames, [m, stack, *frame], of one shape and dtype.
+
+    Raises:
+        BufferContractError: a column is missing or is no stack, or they differ.
+    """
+    for name in names:
+        if name not in columns or columns[name].ndim < 3:
+            what = f"of shape {columns[name].shape[1:]}" if name in columns else "missing"
+            raise BufferContractError(f"{name!r} should be a stack of frames, it is {what}")
+    if len({(columns[name].dtype, columns[name].shape[1:]) for name in names}) > 1:
+        raise BufferContractError(f"{' and '.join(names)} differ in shape or dtype")
+
+
+def sliding(stacks: Array, starts: Array) -> Array:
+    """True for rows of stacks [m, stack, ...] that slide: only the last frame is new.
+
+    False at `starts`, the first rows of items.
+    """
+    words, slides = _words(stacks, 2), np.zeros(len(stacks), bool)
+    slides[1:] = (words[1:, :-1] == words[:-1, 1:]).all(axis=(1, 2))
+    slides[starts] = False
+    return slides
 
 
 def _slides(given: list[Array], last: Array | None) -> list[bool]:
@@ -335,7 +343,7 @@ def _slides(given: list[Array], last: Array | None) -> list[bool]:
 
 
 def _follows(stacks: list[Array], last: Array) -> bool:
-    """Whether an item has one new frame, and all others from the stack `last` before it."""
+    """True for an item with one new frame and all others from the stack `last` before it."""
     *head, tail = [_words(stack, 1) for stack in stacks]
     before = _words(last, 1)
     return (
@@ -350,20 +358,3 @@ def _words(stacks: Array, axes: int) -> Array:
     shape = stacks.shape[:axes]
     frames = stacks.reshape(*shape, math.prod(stacks.shape[axes:]))
     return frames.view(np.uint64 if frames.shape[-1] * frames.itemsize % 8 == 0 else np.uint8)
-
-
-def _same(left: Array, right: Array) -> bool:
-    if left.dtype.kind in "fc":  # equal floats may differ in bits: 0.0 and -0.0
-        return left.tobytes() == right.tobytes()
-    return bool((left == right).all())
-
-
-def _share(
-    found: list[int], first: int, stack: Array, other: Array, where: list[int], shift: int
-) -> None:
-    """Where ``stack[k]`` is ``other[k + shift]``, set ``found[first + k]`` to its place."""
-    count = len(stack) - shift
-    whole = _same(stack[:count], other[shift:])
-    for k in range(count):
-        if found[first + k] == NOWHERE and (whole or _same(stack[k], other[k + shift])):
-            found[first + k] = where[k + shift]

@@ -172,7 +172,7 @@ def _read(
     get = file.fetch if pages is not None else file.fill
 
     def see_to(start: int) -> tuple[int, int]:
-        """Have a part here; gives its crc32 and its length."""
+        """Have a part here; returns its crc32 and its length."""
         part = flat[start : start + _PART_BYTES]
         get(part, offset + start)
         return crc32_of_array(part), len(part)
@@ -182,7 +182,7 @@ def _read(
 
 
 def _reserve(file: h5py.File, name: str, array: Array) -> int:
-    """Make a dataset, but write nothing into it; gives where its bytes belong."""
+    """Make a dataset, but write nothing into it; returns where its bytes belong."""
     how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     how.set_layout(h5py.h5d.CONTIGUOUS)
     how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)

@@ -27,14 +27,14 @@ _UNHELD = _unheld()
 
 
 class Recycler:
-    """Gives arrays whose memory was touched before, so that writing to them costs no page faults.
+    """Returns arrays whose memory was touched before, so that writing to them costs no page faults.
 
     The system gives large arrays back page by page, and zeroes each page when it is touched: half
-    the time of gathering a batch of frames. An array is given again once nothing refers to it any
+    the time of gathering a batch of frames. Memory is used again once nothing refers to it any
     more: not the caller, not a view, not a tensor that shares its memory.
 
     Args:
-        keep: as many arrays are remembered, the newest; of those that are held, none is given.
+        keep: as many arrays are remembered, the newest; of those that are held, none is used.
     """
 
     def __init__(self, keep: int = 4) -> None:

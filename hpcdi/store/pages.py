@@ -85,7 +85,7 @@ class PagedFile(Closing):
 
 
 def _are_here(pages: Array) -> bool:
-    """Have all pages of mapped bytes in memory; gives whether they can be touched."""
+    """Have all pages of mapped bytes in memory; returns True if they can be touched."""
     behind = pages.ctypes.data % mmap.PAGESIZE
     start, size = pages.ctypes.data - behind, len(pages) + behind
     call = ctypes.CDLL(None).madvise

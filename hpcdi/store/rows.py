@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,7 +88,7 @@ def arrays_as_bytes(record: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """See that no column is where others are nested.
+    """Check that no column is where others are nested.
 
     Raises:
         BufferContractError: one is.
@@ -101,7 +101,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
-    """See that numbers fit into a column of fewer bits: casting them would not tell.
+    """Check that numbers fit into a column of fewer bits: casting would not raise.
 
     Raises:
         BufferContractError: they do not.
@@ -119,7 +119,7 @@ def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
 
 
 def is_columnar(tree: Any) -> bool:
-    """Whether a leaf is a number or an array of numbers; of a mapping: all leaves are, by name."""
+    """True for a number, an array of numbers, and a mapping of names to such."""
     if isinstance(tree, Mapping):
         are_names = all(isinstance(key, str) for key in tree)
         return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
@@ -130,7 +130,7 @@ def is_columnar(tree: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a leaf is a torch tensor; asked without importing torch."""
+    """True for a torch tensor; does not import torch."""
     return type(value).__module__ == "torch"
 
 
@@ -221,6 +221,7 @@ class RowStore:
     ) -> None:
         self._capacity = capacity
         self._views = tuple(views)
+        self._stacked: frozenset[str] = frozenset()  # columns that only stacks of frames read
         self._fields: dict[str, Field] = {}
         self._columns: Columns = {}
         self._records: Records | None = None  # holds the small columns
@@ -230,11 +231,11 @@ class RowStore:
 
     @staticmethod
     def fits(tree: Any) -> bool:
-        """Whether an item can be held: a mapping whose leaves are numbers or arrays of numbers."""
+        """True for items that can be held: mappings whose leaves are numbers or arrays of them."""
         return isinstance(tree, Mapping) and is_columnar(tree)
 
     def put_one(self, item: Any, slot: int) -> bool:
-        """Put an item into a slot, if it is plainly like the first one; else give False."""
+        """Put an item into a slot, if it is plainly like the first one; else returns False."""
         quick = self._quick
         if not isinstance(item, dict) or len(item) != len(quick) or not quick:
             return False
@@ -335,7 +336,8 @@ class RowStore:
             BufferContractError: a row, or one that a view refers to, is not in the ring.
         """
         _check_rows(rows, self._capacity)
-        return with_views(self.read_columns(rows), self._views, rows, self._take, self._capacity)
+        found = self.read_columns(rows, without=self._stacked)
+        return with_views(found, self._views, rows, self._take, self._capacity)
 
     def _take(self, name: str, rows: Array) -> Array:
         """One column at rows of any shape."""
@@ -356,12 +358,13 @@ class RowStore:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [unflatten(row) for row in rows] if self._is_nested else rows
 
-    def read_columns(self, slots: Array) -> Columns:
+    def read_columns(self, slots: Array, without: Collection[str] = ()) -> Columns:
         """Columns at slots of any shape, by '/'-joined name: arrays of the caller's own."""
         packed = self._records.take(slots) if self._records is not None else {}
         found: Columns = {}
         for name, column in self._columns.items():
-            found[name] = packed[name] if name in packed else self._recycler.take(column, slots)
+            if name not in without:
+                found[name] = packed[name] if name in packed else self._recycler.take(column, slots)
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}
@@ -457,6 +460,7 @@ class RowStore:
         """Make the columns, in `given` arrays that fit; memory is used as rows are written."""
         given = given or {}
         self._fields = fields
+        self._stacked = stacked_by(self._views, {n: field.shape for n, field in fields.items()})
         alone = {n: f for n, f in fields.items() if n not in self._framed}
         small = Records.among(alone)
         if small:
@@ -478,7 +482,7 @@ class RowStore:
         return any("/" in name for name in self._fields)
 
     def _are_alike(self, columns: Mapping[str, Any]) -> bool:
-        """Whether columns are plainly like those that are held; if not, they may fit still."""
+        """True for columns plainly like those that are held; others may fit still."""
         if not self._fields or len(columns) != len(self._fields):
             return False
         rows = -1
@@ -515,14 +519,14 @@ def _is_huge(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """Rows given to a block, and the blocks that gave way, oldest first."""
+    """Rows assigned to a block, and the blocks evicted for it, oldest first."""
 
     first_row: int
     evicted: tuple[int, ...]
 
 
 class RowPlacer:
-    """Gives blocks consecutive rows in a ring of `capacity` rows; the oldest blocks give way."""
+    """Assigns blocks consecutive rows of a ring of `capacity` rows; the oldest are evicted."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -534,7 +538,7 @@ class RowPlacer:
         return {"capacity": self.capacity, "head": self._head}
 
     def restore(self, head: int, blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Take up where another placer was.
+        """Continue where another placer was.
 
         Args:
             head: its `head`.
@@ -580,10 +584,10 @@ def with_views(
     take: Callable[[str, Array], Array],
     capacity: int,
 ) -> Columns:
-    """Columns at `rows` [m] and, beside them, their views.
+    """Columns at `rows` [m] and, beside them, their views; without the offsets of stacks.
 
     Args:
-        found: stored columns at `rows`.
+        found: stored columns at `rows`; of those that only stacks of frames read, none is needed.
         views: to be added.
         rows: int64 [m].
         take: reads a stored column at other rows.
@@ -592,11 +596,26 @@ def with_views(
     Raises:
         BufferContractError: a view refers to a row that is not there.
     """
-    for view in views:
-        at = rows + found[view.offset]
+    by_name = {view.name: view for view in views}
+
+    def read(view: RowView, at: Array, offsets: Array) -> Array:
+        at = at.reshape(*at.shape, *(1,) * (offsets.ndim - at.ndim)) + offsets
         _check_rows(at, capacity)
-        found[view.name] = take(view.column, at)
-    return found
+        other = by_name.get(view.column)
+        if other is None:
+            return take(view.column, at)
+        return read(other, at, take(other.offset, at))
+
+    derived = {view.name: read(view, rows, found[view.offset]) for view in views}
+    for view in views:
+        if view.offset in found and found[view.offset].ndim > rows.ndim:
+            del found[view.offset]
+    return found | derived
+
+
+def stacked_by(views: Iterable[RowView], shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Stored columns that only stacks of frames read, by the row shapes of all columns."""
+    return frozenset(view.column for view in views if shapes.get(view.offset))
 
 
 def _check_rows(rows: Array, capacity: int) -> None:
@@ -613,5 +632,6 @@ def transitions(block: Block) -> Columns:
         return block.columns[name].take(rows, axis=0)
 
     rows = transition_rows(block.items)
-    found = {name: take(name, rows) for name in block.columns}
+    stacked = stacked_by(block.views, {n: column.shape[1:] for n, column in block.columns.items()})
+    found = {name: take(name, rows) for name in block.columns if name not in stacked}
     return with_views(found, block.views, rows, take, block.rows)

@@ -34,7 +34,7 @@ _FLUSH_LOOK_S = 0.1
 
 
 def write_shard(layout: RunLayout, path: str, block: Block, *, fsync: bool = True) -> ShardRef:
-    """Publish a block at `path` (relative to the run folder); gives what to announce.
+    """Publish a block at `path` (relative to the run folder); returns the reference to announce.
 
     Raises:
         ShardError: the block cannot be stored, or the file system refuses it (full, quota, rights).

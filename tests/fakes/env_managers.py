@@ -10,16 +10,30 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from hpcdi.env.base import VectorStep
+from hpcdi.env.base import ManagerConfig, VectorStep
 from hpcdi.env.create import make_env_manager
-from hpcdi.env.gym_manager import GymManager
-from hpcdi.env.gymnasium_env import GymnasiumEnv
+from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.manager import VectorManager
 from hpcdi.env.toy import CountEnv
+from hpcdi.env.vector import VectorEnvs
 from hpcdi.types import Array
 
 MODES = ("next_step", "same_step", "disabled")
 LENGTH = 3
+
+
+def vector_manager(
+    make: Callable[[], VectorEnv[Any, Any, Any]],
+    env_num: int,
+    episode_num: int | None = None,
+    seed: int | np.random.SeedSequence = 0,
+    **settings: Any,
+) -> VectorManager:
+    """A manager of a vector environment."""
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    return VectorManager(
+        VectorEnvs(make, env_num), ManagerConfig(**settings), episode_num=episode_num, seed=sequence
+    )
 
 
 @contextmanager
@@ -28,11 +42,8 @@ def launched(
     env_num: int = 2,
     episode_num: int | None = None,
     seed: int = 0,
-) -> Iterator[GymManager]:
-    manager = GymManager(
-        lambda: make(env_num), env_num, episode_num=episode_num, seed=np.random.SeedSequence(seed)
-    )
-    with manager:
+) -> Iterator[VectorManager]:
+    with vector_manager(lambda: make(env_num), env_num, episode_num, seed) as manager:
         manager.launch()
         yield manager
 
@@ -52,7 +63,7 @@ def count(mode: str) -> Callable[[int], VectorEnv[Any, Any, Any]]:
     return by_id("hpcdi/Count-v0", mode, length=LENGTH)
 
 
-def steps_of(manager: GymManager, steps: int) -> list[tuple[Array, VectorStep]]:
+def steps_of(manager: VectorManager, steps: int) -> list[tuple[Array, VectorStep]]:
     """Observation before each step, and the step."""
     actions = np.zeros(manager.env_num, dtype=np.int64)
     return [(manager.observation.copy(), manager.step_all(actions)) for _ in range(steps)]
@@ -96,10 +107,9 @@ def made(
     sequence = np.random.SeedSequence(seed)
     if form in SYNC:
         mode = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}[form]
-        return GymManager(
-            lambda: SyncVectorEnv(fns, autoreset_mode=mode), len(fns), episode_num=episode_num,
-            seed=sequence,
-        )  # fmt: skip
+        return vector_manager(
+            lambda: SyncVectorEnv(fns, autoreset_mode=mode), len(fns), episode_num, sequence
+        )
     if form in CHILDREN:
         settings = {"type": "subprocess", "start_method": form, **settings}
     manager: VectorManager = make_env_manager(

@@ -93,3 +93,11 @@ class CrashingEnv(CountEnv):
 
             ctypes.string_at(0)
         return super().step(action)
+
+
+def stacked(base: str = "CartPole-v1") -> Any:
+    """An environment whose observation is a stack of the last four of another's."""
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.make(base), 4)
+
+
+gymnasium.register("hpcdi/Stacked-v0", entry_point="fakes.environments:stacked")

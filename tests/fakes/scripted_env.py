@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import strategies as st
 
-from hpcdi.env.gym_manager import GymManager
+from fakes.env_managers import vector_manager
+from hpcdi.env.manager import VectorManager
 from hpcdi.types import Array
 
 Script = list[tuple[int, bool, bool]]
@@ -51,11 +52,11 @@ class ScriptedEnv(gymnasium.Env[Array, np.int64]):
         return np.array([self._number, self._episode, self._step], dtype=np.float32)
 
 
-def manager(scripts: list[Script], mode: AutoresetMode, quota: int | None = None) -> GymManager:
+def manager(scripts: list[Script], mode: AutoresetMode, quota: int | None = None) -> VectorManager:
     def make() -> SyncVectorEnv:
         return SyncVectorEnv(
             [lambda k=k, s=s: ScriptedEnv(k, s) for k, s in enumerate(scripts)],
             autoreset_mode=mode,
         )
 
-    return GymManager(make, len(scripts), episode_num=quota, seed=np.random.SeedSequence(0))
+    return vector_manager(make, len(scripts), quota)

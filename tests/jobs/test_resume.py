@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 from jobs import (
     CARTPOLE,
@@ -248,6 +249,32 @@ def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_
     assert weights(ended) == weights(whole)
     shards = [len(list((each.run_dir / "data").rglob("*.h5"))) for each in (whole, ended)]
     assert shards[0] == shards[1], "what was made again has replaced what was there"
+
+
+STACKED = (
+    "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
+    "system.deterministic=true", "system.storage.fsync=false", "env.stop_value=1e9",
+    "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
+    "policy.eval.evaluator.eval_freq=1000", "env.evaluator_env_num=2", "policy.priority=true",
+    max_train_iter(150),
+)  # fmt: skip
+
+
+def test_frames_that_are_stored_once_teach_the_same_to_the_bit(start: Start) -> None:
+    """Beside a run whose shards hold each observation whole."""
+    whole = start(CARTPOLE, *STACKED).wait()
+    once = start(CARTPOLE, *STACKED, "policy.other.replay_buffer.frames=[observation]").wait()
+    for ended in (whole, once):
+        ended.check(0, "done")
+    assert weights(once) == weights(whole)
+    columns, frames = ({}, {})
+    for ended, found in ((whole, columns), (once, frames)):
+        for path in (ended.run_dir / "data").rglob("*.h5"):
+            with h5py.File(path) as shard:
+                found[path.name] = {name: shard[name].shape for name in shard}
+    assert all(shapes["observation"][1:] == (4, 4) for shapes in columns.values())
+    assert all(shapes["observation_frames"][1:] == (4,) for shapes in frames.values())
+    assert not any("observation" in shapes for shapes in frames.values())
 
 
 def weights(ended: Ended) -> dict[str, bytes]:

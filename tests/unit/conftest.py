@@ -15,7 +15,7 @@ import pytest
 def env_helpers() -> Iterator[None]:
     """Python's helpers of child processes begin and end outside of the tests, which see leaks."""
     resource_tracker.ensure_running()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["hpcdi.env.gymnasium_env"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["hpcdi.env.gymnasium"])
     forkserver.ensure_running()
     yield
     forkserver._forkserver._stop()  # type: ignore[attr-defined]

@@ -125,10 +125,10 @@ def test_the_size_must_be_a_function(window: Any) -> None:
 @pytest.mark.parametrize("wrong", [None, "many", float("nan")])
 def test_the_function_must_give_a_number(wrong: Any) -> None:
     """At once where it never does; else when it does not, and then the window stays."""
-    with pytest.raises(BufferContractError, match=r"set_buffer_size\(0\) gives .* not a number"):
+    with pytest.raises(BufferContractError, match=r"set_buffer_size\(0\) returns .* not a number"):
         elastic(window=lambda _: wrong)
     buffer = elastic(window=lambda steps: wrong if steps == 7 else 2)
     buffer.push([{"n": n} for n in range(6)])
-    with pytest.raises(BufferContractError, match=r"buffer: set_buffer_size\(7\) gives"):
+    with pytest.raises(BufferContractError, match=r"buffer: set_buffer_size\(7\) returns"):
         buffer.update(7)
     assert held(buffer) == [4, 5]

@@ -188,7 +188,7 @@ def test_environments_that_fail_too_often_give_the_task_back(tmp_path: Path) -> 
         script.tell(Stop("enough"))
         goodbye = script.hear(Goodbye, thread)
     assert returned.task_id == "task"
-    assert "failed, 6 times within 300 s: RuntimeError: planted failure" in returned.reason
+    assert "failed stepping, 6 times within 300 s: RuntimeError: planted failure" in returned.reason
     assert not script.all_of(CollectResult)
     told = {name: goodbye.report[name] for name in ("env_failures", "envs_retired")}
     assert told == {"env_failures": 6, "envs_retired": 0}

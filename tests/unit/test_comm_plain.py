@@ -165,4 +165,4 @@ def test_no_pickle_in_the_whole_package() -> None:
         for path in root.rglob("*.py")
         if any(word in path.read_text() for word in words)
     }
-    assert found == {"env/child.py"}
+    assert found == {"env/child_process.py"}

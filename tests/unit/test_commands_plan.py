@@ -15,6 +15,7 @@ from hpcdi.errors import EXIT_USAGE, LaunchError
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy.create import create_policy
 from hpcdi.store.block import Block, row_bytes
+from hpcdi.store.builder import share_frames
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
 from hpcdi.worker.collector.loop import collect_loop
@@ -50,6 +51,7 @@ def collected_block(config: Any) -> Block:
             loop.once({"eps": 1.0})
         segment = loop.cut(0)
     assert segment is not None
+    segment = share_frames(segment, config.policy.other.replay_buffer.frames)
     return Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows)
 
 
@@ -78,6 +80,18 @@ def test_continuous_actions_are_as_large_as_their_shape(
     discrete = row_size(config, spaces)
     continuous = Spaces(spaces.obs_shape, spaces.obs_dtype, None, shape)
     assert row_size(config, continuous) - discrete == action_bytes - 8
+
+
+def test_frames_that_are_stored_once_are_foretold_nearly() -> None:
+    """An episode's first frames are equal here, so that a little less is stored."""
+    overrides = (
+        "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
+        "env.kwargs.base=Acrobot-v1", "policy.other.replay_buffer.frames=[observation]",
+    )  # fmt: skip
+    config, spaces = experiment(*overrides)
+    block = collected_block(config)
+    stored = row_bytes(block.columns) * block.rows / block.transitions
+    assert stored <= row_size(config, spaces) <= 1.15 * stored
 
 
 def test_every_rank_has_its_line() -> None:

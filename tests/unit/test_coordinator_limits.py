@@ -149,7 +149,6 @@ def test_files_are_needed_again_after_a_load() -> None:
     ("setting", "words"),
     [
         ({"type": "naive"}, "draws from an 'advanced' buffer, not 'naive'"),
-        ({"frames": ["obs"]}, "for buffers that hold data themselves"),
         (limited(min=2.0, max=1.0), "is above max"),
     ],
 )
@@ -157,6 +156,17 @@ def test_settings_that_a_run_over_ranks_cannot_follow(setting: Any, words: str) 
     mapping = experiment(replay_buffer_size=4000, **setting)
     with pytest.raises(ConfigError, match=words):
         as_experiment({"main": mapping})
+
+
+def test_frames_that_are_stored_once_do_not_concern_the_index() -> None:
+    """It holds row numbers; shards and learners' rings hold the frames."""
+    mapping = experiment(replay_buffer_size=400, frames=["observation"])
+    desk = desk_of(compile_config(mapping, "test").config)
+    desk.open(1)
+    desk.assign(block(1, [8]))
+    desk.admit(1, admitted(1))
+    desk.partitions[1].demand(demand(1, 4, train_iter=0))
+    assert serve(desk.partitions[1]) is not None
 
 
 # ----------------------------------------------------------------------------------------- reports

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdi.env.create import create_env_manager, get_spaces
-from hpcdi.env.envpool_env import EnvPoolEnv
+from hpcdi.env.envpool import EnvPoolEnv
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Spaces
 

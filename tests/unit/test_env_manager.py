@@ -1,193 +1,500 @@
-"""The manager over gymnasium's vector environments, as arrays: every autoreset mode, one story."""
+"""Every manager keeps one contract; single environments that fail are replaced, or retired."""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from fakes.env_managers import (
+    CHILDREN,
+    COUNT,
     LENGTH,
-    MODES,
-    by_id,
-    count,
+    SYNC,
     count_rows,
-    launched,
     live_rows,
+    made,
+    running,
     steps_of,
+    vector_manager,
 )
+from fakes.environments import CrashingEnv, FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
+from hpcdi.env.create import create_env_manager
+from hpcdi.env.gymnasium import GymnasiumEnv
+from hpcdi.env.in_process import SingleEnvs
+from hpcdi.env.manager import FailureRecord, VectorManager
 from hpcdi.env.toy import CountEnv
-from hpcdi.types import Array
+from hpcdi.env.vector import VectorEnvs
+from hpcdi.errors import ConfigError, EnvError
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+POOLS = ("pool", *CHILDREN)
+EVERY = (*SYNC, *POOLS)
+CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_gives_the_transitions_of_the_environment(mode: str) -> None:
-    with launched(count(mode)) as manager:
-        taken = steps_of(manager, 4 * (LENGTH + 1))
-    for env in range(2):
-        rows = live_rows(taken, env)
-        assert rows[: 4 * LENGTH] == count_rows(4)
+@pytest.mark.parametrize("form", EVERY)
+class TestContract:
+    """What a collector relies on, whatever steps the environments."""
 
+    def test_transitions_of_a_known_environment(self, form: str) -> None:
+        with running(form, [COUNT] * 2) as manager:
+            taken = steps_of(manager, 3 * (LENGTH + 1))
+            for env in range(2):
+                assert live_rows(taken, env)[: 3 * LENGTH] == count_rows(3)
+            assert not any(step.abnormal is not None and step.abnormal.any() for _, step in taken)
+            returns, lengths = manager.take_episodes()
+        assert set(returns.tolist()) == {6.0}
+        assert set(lengths.tolist()) == {LENGTH}
 
-@pytest.mark.parametrize(
-    ("mode", "pattern"),
-    [
-        ("next_step", [True, True, True, False, True, True, True, False]),
-        ("same_step", [True] * 8),
-        ("disabled", [True] * 8),
-    ],
-)
-def test_only_the_dummy_step_of_next_step_is_not_live(mode: str, pattern: list[bool]) -> None:
-    with launched(count(mode)) as manager:
-        live = np.array([step.live for _, step in steps_of(manager, 8)])
-    assert live.tolist() == [[alive, alive] for alive in pattern]
-
-
-@pytest.mark.parametrize(
-    ("mode", "after_end"), [("next_step", [3, 0]), ("same_step", [0, 1]), ("disabled", [0, 1])]
-)
-def test_observation_after_an_end_is_what_is_acted_on_next(mode: str, after_end: list[int]) -> None:
-    with launched(count(mode)) as manager:
-        steps_of(manager, LENGTH)
-        assert manager.observation.tolist() == [after_end, after_end]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_episodes_that_ended_are_told_once_with_return_and_length(mode: str) -> None:
-    with launched(count(mode), env_num=3) as manager:
-        steps_of(manager, LENGTH - 1)
-        returns, lengths = manager.take_episodes()
-        assert (returns.tolist(), lengths.tolist()) == ([], [])
-        steps_of(manager, 1)
-        returns, lengths = manager.take_episodes()
-        assert (returns.tolist(), lengths.tolist()) == ([6.0] * 3, [3] * 3)
-        assert manager.take_episodes()[0].size == 0
-
-
-@pytest.mark.parametrize("mode", [*MODES, "vector_entry_point"])
-def test_each_environment_does_its_quota_of_episodes_and_no_more(mode: str) -> None:
-    """A fixed quota for each environment: short episodes must not be counted more often."""
-    with launched(by_id("CartPole-v1", mode), env_num=3, episode_num=2) as manager:
-        taken = []
-        for _ in range(400):
-            if manager.done:
-                break
-            taken += steps_of(manager, 1)
-        assert manager.done
-        returns, lengths = manager.take_episodes()
-    live = np.array([step.live for _, step in taken])
-    ends = np.array([(step.terminated | step.truncated) & step.live for _, step in taken])
-    assert ends.sum(axis=0).tolist() == [2, 2, 2]
-    assert (len(lengths), lengths.sum()) == (6, live.sum())
-    assert returns.tolist() == lengths.tolist()  # CartPole pays 1 a step
-    assert len(set(live.sum(axis=0))) > 1, "the seed should give episodes of different lengths"
-    for env in range(3):
-        assert not live[np.flatnonzero(ends[:, env])[-1] + 1 :, env].any()
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_short_episodes_beyond_the_quota_do_not_count(mode: AutoresetMode) -> None:
-    """The first environment would do ten episodes while the second does its two."""
-
-    def make(_env_num: int) -> SyncVectorEnv:
-        return SyncVectorEnv([lambda: CountEnv(1), lambda: CountEnv(5)], autoreset_mode=mode)
-
-    with launched(make, episode_num=2) as manager:
-        steps_of(manager, 12)
-        assert manager.done
-        returns, lengths = manager.take_episodes()
-    assert (returns.tolist(), lengths.tolist()) == ([1, 1, 15, 15], [1, 1, 5, 5])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_without_a_quota_it_is_never_done(mode: str) -> None:
-    with launched(count(mode)) as manager:
-        steps_of(manager, 20)
-        assert not manager.done
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_reset_begins_episodes_and_counters_anew(mode: str) -> None:
-    with launched(count(mode), episode_num=1) as manager:
-        steps_of(manager, LENGTH)
-        assert manager.done
-        manager.reset()
-        assert not manager.done
-        assert manager.take_episodes()[0].size == 0
-        (_, step), *_ = steps_of(manager, 1)
-        assert step.live.all()
-        assert step.reward.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_next_number_of_episodes_are_whole_ones(mode: AutoresetMode) -> None:
-    """Environments that are done first must not begin in the middle of an episode."""
-
-    def make(_env_num: int) -> SyncVectorEnv:
-        envs = [lambda: CountEnv(3), lambda: CountEnv(7)]
-        return SyncVectorEnv(envs, autoreset_mode=mode)
-
-    with launched(make, episode_num=1) as manager:
-        for _ in range(3):
-            manager.restart_count()
-            assert not manager.done
+    def test_life(self, form: str) -> None:
+        manager = made(form, [COUNT] * 2, 2)
+        assert manager.closed
+        for call in (lambda: manager.ready_obs, manager.reset, lambda: steps_of(manager, 1)):
+            with pytest.raises(EnvError, match=r"launch\(\) them first"):
+                call() if call is not manager.reset else manager.reset()
+            break
+        manager.launch()
+        with pytest.raises(EnvError, match=r"close\(\) them before launch"):
+            manager.launch()
+        assert not manager.closed
+        for _ in range(2):
             while not manager.done:
                 steps_of(manager, 1)
-            returns, lengths = manager.take_episodes()
-            assert (returns.tolist(), lengths.tolist()) == ([6, 28], [3, 7])
+            assert manager.ready_obs == {}
+            assert manager.take_episodes()[1].tolist() == [LENGTH] * 4
+            manager.restart_count()
+        assert manager.ready_obs.keys() == {0, 1}
+        assert (manager.action_space.n, manager.observation_space.shape) == (2, (2,))
+        manager.close()
+        manager.close()
+        assert manager.closed
+
+    def test_one_environment_is_reset_and_its_episode_dropped(self, form: str) -> None:
+        with running(form, [COUNT] * 2) as manager:
+            steps_of(manager, 2)
+            manager.reset({1: None})
+            assert manager.observation.tolist() == [[2, 0], [0, 1]]
+            steps_of(manager, 1)
+            assert manager.take_episodes()[0].tolist() == [6.0]
+            with pytest.raises(EnvError, match=r"reset_param of environment 0 has .'sead'"):
+                manager.reset({0: {"sead": 1}})
+            with pytest.raises(EnvError, match=r"there are no environments \[2\]"):
+                manager.reset({2: None})
+
+    def test_given_seeds_and_static_seeds(self, form: str) -> None:
+        with running(form, [CARTPOLE] * 2) as manager:
+            manager.reset({0: {"seed": 7}, 1: {"seed": 7}})
+            assert manager.observation[0].tolist() == manager.observation[1].tolist()
+            manager.seed([3, 3], dynamic_seed=False)
+            seen = []
+            for _ in range(2):
+                manager.reset()
+                seen += manager.observation.tolist()
+            assert all(one == seen[0] for one in seen)
+            manager.seed([3, 4])
+            manager.reset()
+            assert manager.observation[0].tolist() != manager.observation[1].tolist()
+
+    def test_random_actions_follow_the_seed(self, form: str) -> None:
+        drawn = []
+        with running(form, [COUNT] * 2) as manager:
+            for _ in range(2):
+                manager.seed(5)
+                drawn.append([manager.random_action() for _ in range(20)])
+        assert drawn[0] == drawn[1]
+        assert {a for actions in drawn[0] for a in actions.values()} == {0, 1}
+
+    def test_pictures_shaping_and_saving(self, form: str) -> None:
+        fns = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")] * 2
+        with running(form, fns) as manager:
+            pictures = manager.ready_imgs()
+            assert [(p.shape, p.dtype) for p in pictures] == [((400, 600, 3), np.uint8)] * 2
+            assert manager.reward_shaping(0, [{"reward": 1}]) == [{"reward": 1}]
+            with pytest.raises(EnvError, match="environment 1 has no enable_save_figure"):
+                manager.enable_save_figure(1, "there")
+        with running(form, [COUNT]) as manager, pytest.raises(EnvError, match="render"):
+            manager.ready_imgs()
 
 
-def test_episodes_that_are_running_go_on() -> None:
-    with launched(count("next_step"), episode_num=1) as manager:
-        steps_of(manager, LENGTH - 1)
+def walk(form: str, fn: Any, steps: int = 60) -> list[Any]:
+    """Live rows of three environments under given actions."""
+    actions = [[], [], []]  # type: list[list[int]]
+    rng = [np.random.default_rng(env) for env in range(3)]
+    with running(form, [fn] * 3, seed=11) as manager:
+        taken, count = [], np.zeros(3, dtype=int)
+        while count.min() < steps:
+            act = np.zeros(3, dtype=np.int64)
+            for env in manager.ready_obs:  # an environment's n-th action, whenever it comes
+                if len(actions[env]) == count[env]:
+                    actions[env].append(int(rng[env].integers(2)))
+                act[env] = actions[env][count[env]]
+            taken.append((manager.observation.copy(), manager.step_all(act)))
+            count += taken[-1][1].live
+    return [live_rows(taken, env)[:steps] for env in range(3)]
+
+
+@pytest.mark.parametrize("fn", [CARTPOLE, COUNT], ids=["cartpole", "count"])
+def test_all_managers_give_the_same_data_bit_by_bit(fn: Any) -> None:
+    wanted = walk("next_step", fn)
+    assert wanted[0] != wanted[1] or fn is COUNT
+    for form in ("same_step", "pool", *CHILDREN):
+        assert walk(form, fn) == wanted, form
+
+
+def test_the_type_takes_the_vectorised_form_where_there_is_one() -> None:
+    def backend(**cfg: Any) -> Any:
+        seed = np.random.SeedSequence(0)
+        return create_env_manager({"type": "gymnasium", **cfg}, evaluate=False, seed=seed)._backend
+
+    counts = {"env_id": "hpcdi/Count-v0", "import_names": ["hpcdi.env.toy"]}
+    assert isinstance(backend(env_id="CartPole-v1"), VectorEnvs)
+    assert isinstance(backend(**counts, vectorization="sync"), VectorEnvs)
+    assert isinstance(backend(**counts), SingleEnvs)
+    child = {"manager": {"type": "subprocess"}}
+    assert isinstance(backend(env_id="CartPole-v1", **child), SingleEnvs)
+    with pytest.raises(ConfigError, match=r"env.vectorization: must be 'auto'"):
+        backend(env_id="CartPole-v1", vectorization="sync", **child)
+    with pytest.raises(ConfigError, match=r"env.manager.auto_reset: cannot be false"):
+        backend(env_id="CartPole-v1", manager={"auto_reset": False})
+
+
+@pytest.mark.parametrize("key", ["step_timeout", "reset_timeout"])
+def test_time_limits_need_child_processes(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"manager.{key}: .*set env.manager.type: subprocess"):
+        GymnasiumEnv.parse_config({"env_id": "CartPole-v1", "manager": {key: 1.0}})
+    GymnasiumEnv.parse_config(
+        {"env_id": "CartPole-v1", "manager": {key: 1.0, "type": "subprocess"}}
+    )
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_without_auto_reset_an_ended_environment_waits(form: str) -> None:
+    with running(form, [partial(CountEnv, 1), partial(CountEnv, 3)], auto_reset=False) as manager:
+        (_, step), *_ = steps_of(manager, 1)
+        assert step.terminated.tolist() == [True, False]
+        assert manager.ready_obs.keys() == {1}
+        (_, step), *_ = steps_of(manager, 1)
+        assert step.live.tolist() == [False, True]
+        manager.reset({0: None})
+        assert manager.ready_obs.keys() == {0, 1}
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver", *SYNC])
+def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
+    with running(form, [InfoEnv] * 2) as manager:
+        first = manager.step({0: 0, 1: 0})
+        assert [first[env].info["from_step"] for env in (0, 1)] == [1, 1]
+        last = manager.step({0: 0, 1: 0})
+        assert last[0].done
+        assert last[0].info["from_step"] == 2
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+FAULTS = {
+    "fail_at": "RuntimeError: planted failure at step 5",
+    "exit_at": "its process exited with code 7",
+    "hang_at": "step took longer than 1 s",
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "fault"),
+    [("pool", "fail_at"), *[(form, fault) for form in CHILDREN for fault in FAULTS]],
+)
+@pytest.mark.parametrize("retry_type", ["reset", "renew"])
+def test_a_failed_environment_is_replaced_and_the_others_go_on(
+    form: str, fault: str, retry_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if form == "spawn" and (fault, retry_type) != ("hang_at", "renew"):
+        pytest.skip("the start method makes no difference to it")
+    settings = {"step_timeout": 1.0} if fault == "hang_at" else {}
+    fns = [COUNT, partial(CountEnv, LENGTH, **{fault: 5})]
+    with (
+        caplog.at_level(logging.WARNING, "hpcdi"),
+        running(form, fns, retry_type=retry_type, **settings) as manager,
+    ):
+        taken = [step for _, step in steps_of(manager, 9)]
+        failed = taken[4]
+        assert failed.abnormal is not None
+        assert failed.abnormal.tolist() == [False, True]
+        assert failed.live.tolist() == [True, False]
+        kept = fault == "fail_at" and retry_type == "reset"  # the same object goes on
+        again = [] if kept else [8]  # a new one fails at the same step of its life
+        bad = [t for t, step in enumerate(taken) if step.abnormal is not None]
+        assert bad == [4] if kept else bad[:1] == [4] and set(bad) <= {4, 9, *again}
+        assert taken[5].reward.tolist() == [3.0, 1.0]
+        lengths = manager.take_episodes()[1]
+        assert set(lengths.tolist()) == {LENGTH}, "an unfinished episode must not count"
+        assert manager.failures == len(bad)
+    assert len(caplog.records) == len(bad)
+    assert "environment 1 failed" in caplog.text
+    assert FAULTS[fault] in caplog.text
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_a_failure_in_the_per_environment_form(form: str) -> None:
+    fns = [COUNT, partial(CountEnv, LENGTH, fail_at=2)]
+    with running(form, fns) as manager:
+        manager.step({0: 0, 1: 0})
+        steps = manager.step({0: 0, 1: 0})
+        assert steps[0].info == {"terminated": False, "truncated": False}
+        assert (steps[1].info, steps[1].done, steps[1].reward) == ({"abnormal": True}, False, 0.0)
+        assert steps[1].obs.tolist() == [0, 1]
+        assert manager.ready_obs[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+@pytest.mark.parametrize("max_retry", [0, 2])
+def test_one_that_cannot_be_reset_ends_the_run_with_its_traceback(
+    form: str, max_retry: int
+) -> None:
+    manager = made(form, [COUNT, NeverEnv], max_retry=max_retry)
+    with pytest.raises(EnvError, match=rf"environment 1 failed .* {max_retry + 1} times") as caught:
+        manager.launch()
+    text = str(caught.value)
+    assert "ValueError: no such level" in text
+    assert 'raise ValueError("no such level")' in text
+    assert "max_retry" in text
+    assert manager.closed
+
+
+def test_a_reset_that_hangs_is_given_up() -> None:
+    manager = made("forkserver", [partial(NeverEnv, True)], max_retry=0, reset_timeout=0.2)
+    with pytest.raises(EnvError, match=r"reset took longer than 0.2 s"):
+        manager.launch()
+
+
+def test_a_reset_at_an_episodes_end_has_the_time_of_resets() -> None:
+    with running(
+        "forkserver", [partial(SlowResetEnv, 1)], step_timeout=30.0, reset_timeout=0.3
+    ) as manager:
+        begun = time.monotonic()
+        (_, step), *_ = steps_of(manager, 1)
+        assert time.monotonic() - begun < 20.0  # not the time of steps
+        assert step.abnormal is not None
+        assert not step.live.any()
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_an_environment_whose_steps_all_fail_ends_the_run(form: str) -> None:
+    with (
+        running(form, [partial(CountEnv, fail_at=1)], retry_type="renew") as manager,
+        pytest.raises(EnvError, match=r"environment 0 failed stepping, 6 times in a row"),
+    ):
+        steps_of(manager, 20)
+
+
+def test_a_process_that_is_killed_from_outside() -> None:
+    with running("forkserver", [COUNT] * 2) as manager:
+        steps_of(manager, 2)
+        pids = manager.child_pids
+        os.kill(pids[0], signal.SIGKILL)
+        (_, step), (_, after) = steps_of(manager, 2)
+        assert step.abnormal is not None
+        assert step.abnormal.tolist() == [True, False]
+        assert after.abnormal is None
+        assert after.live.all()
+        assert not Path(f"/proc/{pids[0]}").exists()
+        assert manager.failures == 1
+
+
+def test_after_a_renewal_the_seeds_go_on_and_are_those_of_the_process_free_form() -> None:
+    seen = []
+    for form in ("pool", "forkserver"):
+        with running(form, [FragileEnv] * 2, retry_type="renew") as manager:
+            steps_of(manager, 4)
+            seen.append(manager.observation.tolist())
+    assert seen[0] == seen[1]
+    assert len({*map(tuple, seen[0])}) == 2
+
+
+HEALTHY = {"env_failures": 0, "episodes_dropped": 0, "envs_retired": 0}
+
+
+def launched(form: str, fns: list[object], **settings: object) -> VectorManager:
+    """A manager that goes on without an environment that fails too often."""
+    manager = made(form, fns, **settings)  # type: ignore[arg-type]
+    manager.retires = True
+    manager.launch()
+    return manager
+
+
+# ----------------------------------------------------------------------------------------- counting
+
+
+def test_one_fault_a_day_never_adds_up() -> None:
+    record = FailureRecord(2, max_retry=1, window_s=60.0)
+    for day in range(1000):
+        assert record.add(0, 86400.0 * day) == ""
+        record.good([0, 1])
+    assert record.failures == 1000
+
+
+def test_too_many_within_the_window() -> None:
+    record = FailureRecord(2, max_retry=2, window_s=60.0)
+    told = []
+    for now in (0.0, 50.0, 55.0, 58.0):
+        record.good([0, 1])
+        told.append(record.add(0, now))
+    assert told == ["", "", "3 times within 60 s", "4 times within 60 s"]
+    assert record.add(1, 59.0) == "", "each environment has a count of its own"
+    record.good([0])
+    assert record.add(0, 118.5) == "", "those that are older do not count"
+
+
+def test_too_many_in_a_row_however_slow() -> None:
+    record = FailureRecord(1, max_retry=2, window_s=60.0)
+    assert [record.add(0, 100.0 * n) for n in range(3)] == ["", "", "3 times in a row"]
+
+
+# ----------------------------------------------------------------------------------- real processes
+
+
+def test_a_segmentation_fault_costs_its_episode(caplog: pytest.LogCaptureFixture) -> None:
+    fns = [COUNT, partial(CrashingEnv, 2)]
+    with caplog.at_level(logging.WARNING, "hpcdi"), running("forkserver", fns) as manager:
+        steps = [step for _, step in steps_of(manager, 3)]
+        assert steps[1].abnormal is not None
+        assert steps[1].abnormal.tolist() == [False, True]
+        assert steps[2].live.all()
+        assert manager.health == {"env_failures": 1, "episodes_dropped": 1, "envs_retired": 0}
+    assert "environment 1 failed (its process was killed by SIGSEGV)" in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_is_killed_or_stopped_again_and_again_is_retired(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = launched("forkserver", [COUNT] * 2, max_retry=2, step_timeout=1.0)
+    with caplog.at_level(logging.WARNING, "hpcdi"), manager:
+        for _ in range(3):
+            taken = steps_of(manager, 1)
+            assert len(manager.child_pids) == 2
+            os.kill(manager.child_pids[1], number)
+            taken += steps_of(manager, 1)
+        assert len(manager.child_pids) == 1
+        assert manager.health == {"env_failures": 3, "episodes_dropped": 3, "envs_retired": 1}
+        after = steps_of(manager, 2 * LENGTH + 1)
+        assert all(step.live.tolist() == [True, False] for _, step in after)
+        assert all(step.abnormal is None for _, step in after)
+        assert len(live_rows(after, 0)) == 2 * LENGTH + 1
+        assert manager.ready_obs.keys() == {0}
         manager.restart_count()
-        steps_of(manager, 1)
+        assert manager.observation[0, 0] > 0, "those that run are not reset for it"
+        manager.reset()
+        steps_of(manager, LENGTH)
+        assert manager.ready_obs.keys() == {0}
+    assert caplog.text.count("and is retired; 1 of 2 environments go on") == 1
+    assert "environment 1 failed stepping" in caplog.text
+
+
+def test_an_evaluation_ends_without_those_that_are_retired() -> None:
+    manager = launched(
+        "pool", [COUNT, partial(CountEnv, fail_at=2)], episode_num=2, max_retry=1,
+        retry_type="renew",
+    )  # fmt: skip
+    with manager:
+        for _ in range(100):
+            if manager.done:
+                break
+            steps_of(manager, 1)
         assert manager.done
-        assert manager.take_episodes()[1].tolist() == [LENGTH, LENGTH]
+        assert manager.take_episodes()[1].tolist() == [LENGTH] * 2
 
 
-@pytest.mark.parametrize("mode", [*MODES, "vector_entry_point"])
-def test_truncation_is_not_termination(mode: str) -> None:
-    with launched(by_id("CartPole-v1", mode, max_episode_steps=2)) as manager:
-        (_, first), (_, second) = steps_of(manager, 2)
-    assert not (first.terminated | first.truncated).any()
-    assert second.truncated.all()
-    assert not second.terminated.any()
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_when_all_are_retired_it_is_an_error(form: str) -> None:
+    manager = launched(form, [partial(CountEnv, fail_at=2)] * 2, max_retry=1, retry_type="renew")
+    with manager, pytest.raises(EnvError, match="all 2 environments are retired; the last") as told:
+        steps_of(manager, 50)
+    assert "RuntimeError: planted failure at step 2" in str(told.value)
 
 
-class BothEndsEnv(gymnasium.Env[Array, np.int64]):
-    """Each episode is one step, which terminates and truncates; float64 observations."""
+def test_one_that_does_not_begin_anew_is_retired() -> None:
+    manager = launched("pool", [COUNT, partial(CrashingOnce)], max_retry=2)
+    with manager:
+        steps_of(manager, 3)
+        assert manager.health == {"env_failures": 3, "episodes_dropped": 1, "envs_retired": 1}
+        assert manager.ready_obs.keys() == {0}
+
+
+class CrashingOnce(CountEnv):
+    """Raises in its second step, and at each reset from then on."""
 
     def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
-        self.action_space = gymnasium.spaces.Discrete(2)
+        super().__init__(LENGTH, fail_at=2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.np_random.random(1), {}
+    def reset(self, **given: object) -> tuple[np.ndarray, dict[str, object]]:  # type: ignore[override]
+        if self._life >= 2:
+            raise RuntimeError("broken for good")
+        return super().reset(**given)  # type: ignore[arg-type]
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        return np.full(1, 0.1), 0.5, True, True, {}
+    def close(self) -> None:
+        raise RuntimeError("it cannot even be closed")
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_terminated_and_truncated_are_both_kept_and_float64_becomes_float32(
-    mode: AutoresetMode,
-) -> None:
-    def make(env_num: int) -> SyncVectorEnv:
-        return SyncVectorEnv([BothEndsEnv] * env_num, autoreset_mode=mode)
+# ---------------------------------------------------------------------------------- vectorised ones
 
-    with launched(make) as manager:
-        assert manager.observation.dtype == np.float32
-        ((_, step),) = steps_of(manager, 1)
-        assert manager.observation.dtype == np.float32
-    assert step.terminated.all()
-    assert step.truncated.all()
-    assert step.successor.dtype == np.float32
-    assert step.successor.tolist() == [[np.float32(0.1)]] * 2
-    assert step.reward.dtype == np.float32
+
+@pytest.mark.parametrize("form", ["next_step", "same_step", "disabled"])
+def test_a_vector_of_environments_is_made_anew(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    fns = [COUNT, partial(CountEnv, LENGTH, fail_at=LENGTH + 2)]
+    with caplog.at_level(logging.WARNING, "hpcdi"), running(form, fns) as manager:
+        taken = steps_of(manager, 3 * LENGTH)
+        failed = [step for _, step in taken if step.abnormal is not None]
+        assert failed
+        assert all(step.abnormal.all() and not step.live.any() for step in failed)  # type: ignore[union-attr]
+        assert set(manager.take_episodes()[1].tolist()) == {LENGTH}
+        assert manager.health["env_failures"] == len(failed)
+        assert manager.health["episodes_dropped"] >= len(failed)
+    assert "an environment failed (RuntimeError: planted failure" in caplog.text
+    assert "all 2 are re-created" in caplog.text
+
+
+def test_a_vector_that_fails_too_often_is_an_error() -> None:
+    with (
+        running("same_step", [partial(CountEnv, fail_at=1)]) as manager,
+        pytest.raises(EnvError, match=r"an environment failed stepping, 6 times in a row") as told,
+    ):
+        steps_of(manager, 20)
+    assert "planted failure at step 1" in str(told.value)
+    assert 'raise RuntimeError(f"planted' in str(told.value)
+
+
+@pytest.mark.parametrize("failing", [2, 100])
+def test_a_vector_whose_reset_fails_is_tried_again(failing: int) -> None:
+    made_anew = [0]
+
+    def make() -> SyncVectorEnv:
+        made_anew[0] += 1
+        return SyncVectorEnv([NeverEnv if made_anew[0] <= failing else COUNT])
+
+    manager = vector_manager(make, 1, max_retry=2, retry_waiting_time=0.0)
+    with manager:
+        if failing == 100:
+            with pytest.raises(EnvError, match=r"failed beginning an episode, 3 times in a row"):
+                manager.launch()
+            assert manager.closed
+        else:
+            manager.launch()
+            assert manager.health["env_failures"] == 2
+            assert manager.observation.tolist() == [[0.0, 0.0]]
+
+
+def test_healthy_ones_say_so() -> None:
+    for form in ("same_step", "pool", "forkserver"):
+        with running(form, [COUNT] * 2) as manager:
+            steps_of(manager, 2 * LENGTH)
+            assert manager.health == HEALTHY
+            assert len(manager.child_pids) == (2 if form == "forkserver" else 0)

@@ -529,10 +529,10 @@ def test_an_environment_that_fails_ends_the_run(
     assert code == 1, out + err
     facts = facts_of(run_dir)
     assert (facts["state"], facts["exit_code"]) == ("failed", 1)
-    often = "EnvError: an environment failed, 6 times in a row: ValueError: planted: no such step"
+    often = "EnvError: an environment failed stepping, 6 times in a row: ValueError: planted: no"
     assert facts["reason"].startswith(often)
     assert err.count(f"FAILED: {often}") == 1
-    assert err.count("all 2 are made anew") == 5
+    assert err.count("all 2 are re-created") == 5
     assert err.count("Traceback (most recent call last):") == 1
 
 

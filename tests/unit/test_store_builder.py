@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import BufferContractError
-from hpcdi.store.block import Block
-from hpcdi.store.builder import BlockBuilder, Segment
-from hpcdi.types import ITEM_DTYPE, RowView
+from hpcdi.store.block import Block, transition_rows
+from hpcdi.store.builder import BlockBuilder, Segment, share_frames
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.rows import RowStore, transitions
+from hpcdi.store.shards import read_shard, write_shard
+from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
+from hpcdi.utils.nested import concatenate_columns
 
 QUICK = settings(deadline=None, max_examples=60)
 FIRST_ID = 2 << 40
@@ -199,3 +205,93 @@ def test_a_segment_unlike_the_first_one_is_refused(segment: Segment, message: st
     block = builder.seal()
     assert block is not None
     assert block.columns["row"].tolist() == [0, 1]  # what was there is whole
+
+
+# ------------------------------------------------------------------------------------------ frames
+
+DEPTH = 3
+NEXT = RowView("next_observation", "observation", "bootstrap_offset")
+
+
+def stacks_of(lengths: list[int], tail_rows: int, palette: Array, kind: str, seed: int) -> Columns:
+    """Stacked observations of episodes, one an item: sliding from the first frame on, or any."""
+    rng, found = np.random.default_rng(seed), []
+    for length in lengths:
+        frames = palette[rng.integers(0, len(palette), length + tail_rows + DEPTH - 1)]
+        if kind == "padded":
+            frames[: DEPTH - 1] = frames[DEPTH - 1]
+        rows = np.arange(length + tail_rows)[:, None] + np.arange(DEPTH)
+        stacks = frames[rows]
+        if kind == "any":
+            stacks = palette[rng.integers(0, len(palette), stacks.shape[:2])]
+        found.append(stacks)
+    return {"observation": np.concatenate(found)}
+
+
+@pytest.mark.parametrize("kind", ["padded", "sliding", "any"])
+@pytest.mark.parametrize("names", [["observation"], ["observation", "next_observation"]])
+@pytest.mark.parametrize("form", ["view", "stored"])
+def test_stacks_in_a_ring_are_those_that_were_collected(
+    tmp_path: Path, kind: str, names: list[str], form: str
+) -> None:
+    """Through builder, shard and ring; whether the next observation is a view or stored too."""
+
+    @settings(deadline=None, max_examples=15)
+    @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4),
+           st.integers(2, 9), st.integers(0, 2**32 - 1))  # fmt: skip
+    def check(parts: list[list[int]], colours: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        palette = rng.integers(0, 256, (colours, 2, 3), np.uint8)
+        tail_rows = 1 if form == "view" else 0
+        blocks, segments = [], []
+        builder = BlockBuilder(lambda row_bytes: 40, 0, dict, names)
+        for k, lengths in enumerate(parts):
+            columns = stacks_of(lengths, tail_rows, palette, kind, seed + k)
+            rows = len(columns["observation"])
+            if form == "view":
+                columns["bootstrap_offset"] = np.ones(rows, np.int32)
+            else:
+                columns["next_observation"] = np.roll(columns["observation"], -2, axis=0)
+            segment = make_segment(lengths, 100 * k, tail_rows, **columns)
+            views = (NEXT,) if form == "view" else ()
+            segments.append(dataclasses.replace(segment, views=views))
+            blocks += builder.append(segments[-1])
+        blocks.append(builder.seal())
+        ring, layout, drawn = RowStore(400, views=blocks[0].views), RunLayout(tmp_path), []
+        first = 0
+        for block in blocks:
+            ref = write_shard(layout, "a.h5", block, fsync=False)
+            ring.write(first, read_shard(layout, ref))
+            rows = first + transition_rows(block.items)
+            drawn.append(ring.gather(rows))
+            same(transitions(block), drawn[-1])
+            first += block.rows
+        whole = [transitions(Block(s.columns, s.items, {}, s.views, s.tail_rows)) for s in segments]
+        same(concatenate_columns(drawn), concatenate_columns(whole))
+
+    check()
+
+
+def same(found: Columns, expected: Columns) -> None:
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        assert found[name].dtype == column.dtype
+        assert found[name].tolist() == column.tolist(), name
+
+
+def test_a_long_item_costs_a_frame_a_row() -> None:
+    lengths, palette = [200, 50], np.arange(300, dtype=np.int16)[:, None, None]
+    stacks = np.concatenate([
+        palette[k * 100 + np.arange(n + 1)[:, None] + np.arange(DEPTH)]
+        for k, n in enumerate(lengths)
+    ])  # fmt: skip
+    segment = share_frames(make_segment(lengths, 0, 1, observation=stacks), ["observation"])
+    assert len(segment.columns["observation_frames"]) == sum(n + 1 + DEPTH - 1 for n in lengths)
+    assert segment.items["item_start"].tolist() == [0, 203]
+    assert segment.views == (RowView("observation", "observation_frames", "observation_offsets"),)
+
+
+@pytest.mark.parametrize("names", [["obs"], ["row"], ["row", "obs/x"]])
+def test_what_is_no_stack_of_frames_is_refused(names: list[str]) -> None:
+    with pytest.raises(BufferContractError, match="should be a stack of frames, it is"):
+        share_frames(make_segment([3]), names)

@@ -49,7 +49,8 @@ def stream(start: int, stop: int, env: int = 0, episode: int = 1000) -> list[dic
     made = []
     for n in range(start, stop):
         first = n - n % episode  # frames before it are not shown: padded
-        seen = [np.int32(10_000 * env + max(first, n + k)) for k in range(1 - STACK, 2)]
+        apart = 10_000 * env + 1_000_000 * (n // episode)
+        seen = [np.int32(apart + max(first, n + k)) for k in range(1 - STACK, 2)]
         if n % episode == 0:
             seen = [seen[-1] - 1] * STACK + seen[-1:]
         made.append(pair(seen[:-1], seen[1:], n, env))

@@ -67,6 +67,7 @@ def make_desk(config: ExperimentConfig, curves: Any = None, workers: int = 2) ->
         buffer_cfg,
         replay_buffer_size=buffer_cfg.replay_buffer_size // learners,
         min_fill=max(1, buffer_cfg.min_fill // learners),
+        frames=(),  # this buffer holds row numbers; shards and learners' rings hold the frames
     )
     seeds = np.random.SeedSequence(config.seed, spawn_key=(0,))
 

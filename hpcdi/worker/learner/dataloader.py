@@ -10,8 +10,8 @@ from typing import Any
 class SampleLoader(Iterator[Any]):
     """Batches, one after the other.
 
-    A batch may be a list whose items are functions without arguments, each of which gives a sample
-    (from a file, perhaps); or be such a function itself.
+    A batch may be a list of functions without arguments, each of which returns a sample (from a
+    file, perhaps), or be such a function itself.
 
     Args:
         get_batch: the next batch; None when no more will come.

@@ -19,7 +19,7 @@ class HostStage:
     """Batches stay where they are.
 
     Attributes:
-        as_columns: give tensors; else a list of dicts.
+        as_columns: return tensors; else a list of dicts.
     """
 
     def __init__(self, *, as_columns: bool = True) -> None:
@@ -136,7 +136,7 @@ def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
 
 
 def takes_columns(policy: Any) -> bool:
-    """Whether a learn mode takes tensors by column."""
+    """True for a learn mode that takes tensors by column."""
     try:
         return bool(policy.get_attribute("columnar"))
     except (NotImplementedError, AttributeError):

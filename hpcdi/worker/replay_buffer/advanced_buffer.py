@@ -92,7 +92,7 @@ class AdvancedReplayBuffer(RingBuffer):
         reports = Reports(tb_logger, instance_name)
         self._sampled = SampledData(reports, watch.average_range, watch.print_freq)
         self.blocked = ""
-        """Why the last draw gave nothing; empty where it gave something."""
+        """Reason why the last draw returned None; empty where it did not."""
 
     def push_columns(
         self, columns: Mapping[str, Any], made_at: Array | int = -1, priority: Array | None = None
@@ -154,8 +154,8 @@ class AdvancedReplayBuffer(RingBuffer):
             cur_learner_iter: the learner's current train iteration.
             draws: how many batches they are for, as the annealing of `beta` counts them.
             sample_range: see `sample`.
-            tensors: give torch tensors instead of arrays.
-            pin_memory: give tensors in page-locked memory.
+            tensors: return torch tensors instead of arrays.
+            pin_memory: return tensors in page-locked memory.
         """
         with self._lock:
             drawn = None
@@ -172,14 +172,14 @@ class AdvancedReplayBuffer(RingBuffer):
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities: ``replay_unique_id, replay_buffer_idx, priority``, as lists.
 
-        An item that has gone since, or is of another buffer, is passed over.
+        Items that were overwritten or dropped, or are of another buffer, are ignored.
         """
         prefix = self._name
         ids = np.array([number_of(n, prefix) for n in info["replay_unique_id"]], np.int64)
         self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))
 
     def update_priorities(self, unique_ids: Array, priorities: Array) -> int:
-        """Give items [m] new priorities [m]; gives how many of them are still here.
+        """Set priorities [m] of items [m]; returns how many of the items are still here.
 
         Raises:
             BufferContractError: a priority is negative, not a number or above 1e30, or missing.
@@ -197,7 +197,7 @@ class AdvancedReplayBuffer(RingBuffer):
                 ring.forget(before_id)
 
     def why_not_push(self, count: int) -> str:
-        """Why `count` items should not be pushed now (`push_sample_rate_limit.max`); or nothing.
+        """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
 
         `push` itself never refuses data: who feeds the buffer asks, and waits.
         """
@@ -205,7 +205,7 @@ class AdvancedReplayBuffer(RingBuffer):
             return self._limits.why_not_push(count)
 
     def why_not_sample(self, size: int, cur_learner_iter: int) -> str:
-        """Why `size` items cannot be drawn now; empty where they can."""
+        """Returns why `size` items cannot be drawn now; empty where they can."""
         with self._lock:
             return self._why_not_draw(size, cur_learner_iter)
 

@@ -1,4 +1,4 @@
-"""What all replay buffers have in common: their contract, settings, ring, lock and saved state."""
+"""The base of all replay buffers: contract, settings, ring, lock, saved state."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class BufferConfig(ComponentConfig):
     replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
     deepcopy: bool = setting(False, "copy objects deeply as they come and go (columns always are)")
     enable_track_used_data: bool = setting(
-        False, "say which data files (data_id) no item refers to any more"
+        False, "track which data files (data_id) no item refers to any more"
     )
     frames: tuple[str, ...] = setting(
-        (), "columns that stack frames, e.g. [obs, next_obs]: each frame is stored once"
+        (), "columns that stack frames, e.g. [observation]: each frame is stored once"
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -47,11 +47,11 @@ class BufferConfig(ComponentConfig):
 
 
 class IBuffer(Configurable, ABC):
-    """Holds data items, and gives some of them back."""
+    """Holds data items and samples from them."""
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
-        """Add one item, or a list of items; the oldest give way when the buffer is full.
+        """Add one item, or a list of items; the oldest are overwritten when the buffer is full.
 
         Args:
             data: an item, or a list of items.
@@ -60,7 +60,7 @@ class IBuffer(Configurable, ABC):
 
     @abstractmethod
     def update(self, info: Mapping[str, Any]) -> None:
-        """Take in what is known anew of items, e.g. their priorities."""
+        """Update what is known of items, e.g. their priorities."""
 
     @abstractmethod
     def sample(self, batch_size: int, cur_learner_iter: int) -> list[Any] | None:
@@ -73,7 +73,7 @@ class IBuffer(Configurable, ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Drop all items; counters begin anew."""
+        """Drop all items and reset the counters."""
 
     @abstractmethod
     def count(self) -> int:
@@ -81,11 +81,11 @@ class IBuffer(Configurable, ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on as if nothing had happened; copies, not references."""
+        """Everything needed to continue identically; copies, not references."""
 
     @abstractmethod
     def load_state_dict(self, _state_dict: Mapping[str, Any]) -> None:
-        """Become the buffer whose `state_dict` this is."""
+        """Restore a `state_dict`."""
 
     @abstractmethod
     def save_data(self, file_name: str | Path) -> None:
@@ -93,7 +93,7 @@ class IBuffer(Configurable, ABC):
 
     @abstractmethod
     def load_data(self, file_name: str | Path) -> None:
-        """Become the buffer that a file holds."""
+        """Restore the state from a file."""
 
 
 def create_buffer(cfg: Any, *args: Any, **kwargs: Any) -> IBuffer:
@@ -125,7 +125,7 @@ class Drawn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Items that were drawn: their columns, and what the buffer says of them."""
+    """Items that were drawn: their columns, and the buffer's bookkeeping of them."""
 
     columns: dict[str, Any]
     """Arrays, or torch tensors, [m, ...]; nested as the items are."""
@@ -208,13 +208,13 @@ class RingBuffer(IBuffer, Closing):
             self._note(pushed)
 
     def clear(self) -> None:
-        """Drop all items; counters begin anew. Ids go on: an old one never names a new item."""
+        """Drop all items and reset the counters. Ids go on: an old one never names a new item."""
         with self._lock:
             self._ring.forget(self._ring.pushed)
             self._begin(self._new_ring(self._ring.pushed))
 
     def close(self) -> None:
-        """Report the last traffic and drop everything; again: nothing."""
+        """Report the last traffic and drop everything. Idempotent."""
         with self._lock:
             self._thruput.report(self.count())
             if self._ring.store is not None:
@@ -252,7 +252,7 @@ class RingBuffer(IBuffer, Closing):
     def take_new(self) -> list[str]:
         """Data ids that items have now and had not at the last call; see `take_used`.
 
-        What is new and used since the last calls is told by both, if this one comes first.
+        A data id that came and went since the last calls is returned by both, if this one is first.
         """
         with self._lock:
             return self._used.take_new() if self._used is not None else []
@@ -320,7 +320,7 @@ class RingBuffer(IBuffer, Closing):
         self._rng.bit_generator.state = state["rng"]["state"]
 
     def _begin(self, ring: Ring) -> None:
-        """Hold what `ring` holds, from now on."""
+        """Hold the items of `ring` from now on."""
         self._ring = ring
 
     def _new_ring(self, first_id: int, capacity: int = 0) -> Ring:
@@ -334,23 +334,23 @@ class RingBuffer(IBuffer, Closing):
         return float(self._cfg.periodic_thruput_seconds)
 
     def _push_one(self, item: Any) -> int:
-        """Add an item; gives how many that are: 1."""
+        """Add an item; returns 1."""
         self._ring.append(item)
         return 1
 
     def _push_list(self, items: list[Any]) -> int:
-        """Add at least one item; gives how many they are."""
+        """Add at least one item; returns how many."""
         self._ring.extend(items)
         return len(items)
 
     def _push_columns(self, columns: Mapping[str, Any]) -> int:
-        """Add items given as columns; gives how many they are."""
+        """Add items given as columns; returns how many."""
         before = self._ring.pushed
         self._ring.extend_columns(columns)
         return self._ring.pushed - before
 
     def _note(self, pushed: int = 0, drawn: int = 0) -> None:
-        """Items were pushed, or drawn: see to what follows from it."""
+        """Count pushed and drawn items; report if it is time."""
         if self._thruput.note(pushed, drawn):
             self._thruput.report(self.count())
 

@@ -47,7 +47,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
         if not callable(self._cfg.set_buffer_size):
             raise BufferContractError(
                 f"{exp_name}/{instance_name}: set_buffer_size must be a function of the "
-                "environment steps that gives a number of items"
+                "environment steps that returns a number of items"
             )
         self.update(0)
 
@@ -55,7 +55,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
         """Take the size for this number of environment steps.
 
         Raises:
-            BufferContractError: `set_buffer_size` gives no number.
+            BufferContractError: `set_buffer_size` returns no number.
         """
         with self._lock:
             size = self._cfg.set_buffer_size(envstep)
@@ -63,7 +63,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
                 self._window = max(1, int(min(size, self.replay_buffer_size)))
             except (TypeError, ValueError) as error:
                 raise BufferContractError(
-                    f"set_buffer_size({envstep}) gives {size!r}, not a number of items"
+                    f"set_buffer_size({envstep}) returns {size!r}, not a number of items"
                 ) from error
 
     def count(self) -> int:

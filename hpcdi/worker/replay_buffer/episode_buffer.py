@@ -40,7 +40,7 @@ class EpisodeBufferConfig(NaiveBufferConfig):
 
 @BUFFER_REGISTRY.register("episode")
 class EpisodeReplayBuffer(NaiveReplayBuffer):
-    """Items are whole episodes; the oldest give way.
+    """Items are whole episodes; the oldest are overwritten.
 
     An episode is a list of transitions, or its columns [steps, ...]. All transitions lie in one
     ring of rows that grows as it must, so that slices of many episodes are read at once. See
@@ -106,8 +106,8 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
                 drawn again. None: whole episodes, with zeros after the shorter ones.
             sample_range: draw among these episodes only, the oldest being 0.
             replace: a whole episode may be drawn more than once.
-            tensors: give torch tensors instead of arrays.
-            pin_memory: give tensors in page-locked memory.
+            tensors: return torch tensors instead of arrays.
+            pin_memory: return tensors in page-locked memory.
         """
         with self._lock:
             store = self._ring.store

@@ -1,4 +1,4 @@
-"""What the prioritized buffer knows of its items: priority, uses, age; and its check of them."""
+"""The prioritized buffer's bookkeeping of items: priority, uses, age."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcdi.worker.replay_buffer.samplers import LARGEST_PRIORITY, Sampler
 
 
 class ItemIndex:
-    """Which of a ring's items can be drawn, and how often and by whom they were made and drawn.
+    """The items of a ring that can be drawn, with their priorities, uses and policy versions.
 
     Args:
         ring: where the items lie.
@@ -56,7 +56,7 @@ class ItemIndex:
             self._sampler.set(slots, given)
 
     def drop(self, slots: Array) -> Array:
-        """Draw slots [m], all different, no more; gives those that could be drawn till now."""
+        """Exclude different slots [m] from draws; returns those that could be drawn before."""
         slots = slots[self._sampler.alive(slots)]
         if slots.size:
             self._sampler.remove(slots)
@@ -89,7 +89,7 @@ class ItemIndex:
         return self._describe(chosen, np.ones(size, dtype=np.float32), train_iter)
 
     def reprioritize(self, unique_ids: Array, priorities: Array, largest: float) -> int:
-        """Give items [m] new priorities, but for those that are gone; how many are not.
+        """Set priorities of items [m] that are still here; returns how many are.
 
         Args:
             unique_ids: of the items.
@@ -134,7 +134,7 @@ class ItemIndex:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave; the ring has its items already."""
+        """Restore a `state_dict`; the ring has its items already."""
         slots = self._ring.slots()
         mass = np.zeros(self._ring.capacity, dtype=np.float32)
         mass[slots] = state["mass"]
@@ -151,10 +151,10 @@ class ItemIndex:
 
 
 def made_at_of(item: Mapping[str, Any]) -> int:
-    """Train iteration of the policy that made an item; -1 where it does not say."""
-    said = item.get("collect_iter")
-    said = item.get("policy_iter") if said is None else said
-    return -1 if said is None else int(said)
+    """Train iteration of the policy that made an item; -1 where it states none."""
+    stated = item.get("collect_iter")
+    stated = item.get("policy_iter") if stated is None else stated
+    return -1 if stated is None else int(stated)
 
 
 def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
@@ -163,14 +163,14 @@ def priorities_of(items: Sequence[Mapping[str, Any]], largest: float) -> Array:
     Raises:
         BufferContractError: see `check_priorities`.
     """
-    said = [item.get("priority") for item in items]
-    priorities = _numbers([largest if value is None else value for value in said])
+    stated = [item.get("priority") for item in items]
+    priorities = _numbers([largest if value is None else value for value in stated])
     check_priorities(priorities, len(items))
     return priorities
 
 
 def marks_of_columns(columns: Mapping[str, Any]) -> tuple[Array | int, Array | None]:
-    """What columns say of their items, as `made_at_of` and `priorities_of` do; None: nothing."""
+    """Policy iterations and priorities that columns state; -1 and None where they do not."""
     made_at = columns.get("collect_iter", columns.get("policy_iter"))
     priority = columns.get("priority")
     ages = -1 if made_at is None else np.asarray(made_at)
@@ -198,7 +198,7 @@ def _numbers(values: Any) -> Array:
 
 
 def check_priorities(priorities: Array, count: int) -> float:
-    """See that priorities are of `count` items, and can be drawn by; gives the largest one.
+    """Check that priorities are of `count` items and valid; returns the largest one.
 
     Raises:
         BufferContractError: they are not, or one is negative, not a number, or above 1e30.
@@ -214,7 +214,7 @@ def check_priorities(priorities: Array, count: int) -> float:
 
 
 def check_marks(made_at: Array | int, priority: Array | None, count: int) -> None:
-    """See that what is said of `count` items is said of each, or of all of them at once.
+    """Check that ages and priorities are of `count` items, or one age is of all.
 
     Raises:
         BufferContractError: it is not, or see `check_priorities`.
@@ -226,7 +226,7 @@ def check_marks(made_at: Array | int, priority: Array | None, count: int) -> Non
 
 
 def add_marks(items: list[dict[str, Any]], drawn: Drawn, priority: Array, prefix: str) -> None:
-    """Write into drawn items [m] what the buffer says of them; `priority` is theirs."""
+    """Add the buffer's bookkeeping to drawn items [m]; `priority` is theirs."""
     marks = zip(
         drawn.unique_ids.tolist(), drawn.slots.tolist(), priority.tolist(),
         drawn.staleness.tolist(), drawn.use.tolist(), drawn.weights.tolist(), strict=True,

@@ -69,7 +69,7 @@ class Traffic:
 
 
 class Limits:
-    """The rules of one buffer; each question gives the reason to wait, or nothing.
+    """The limits of one buffer; each check returns the reason to wait, or an empty text.
 
     The rate is items pushed for one that is drawn, over the window. Drawing waits where the rate
     would fall below its minimum, pushing where it would rise above its maximum; while nothing was
@@ -99,7 +99,7 @@ class Limits:
             self._traffic.add(pushed, drawn)
 
     def why_not_draw(self, size: int, held: int) -> str:
-        """Why `size` items cannot be drawn of those `held`; empty where they can."""
+        """Returns why `size` items cannot be drawn of those `held`; empty where they can."""
         if held < self._min_fill:
             return f"{held} items are here, drawing begins at {self._min_fill} (min_fill)"
         if held < size * self._min_ratio or held < 1:
@@ -118,7 +118,7 @@ class Limits:
         return ""
 
     def why_not_push(self, count: int) -> str:
-        """Why `count` items should not be pushed now; empty where they can."""
+        """Returns why `count` items should not be pushed now; empty where they can."""
         if math.isfinite(self._rate.max):
             self._traffic.forget()
             pushed, drawn = self._traffic.pushed + count, self._traffic.drawn

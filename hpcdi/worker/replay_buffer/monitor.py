@@ -1,4 +1,4 @@
-"""What a buffer reports of itself: drawn items' use, priority and staleness; its traffic."""
+"""Reports of a buffer: use, priority and staleness of drawn items; traffic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcdi.utils.log import LOGGER
 
 @dataclass(frozen=True)
 class SampledDataConfig:
-    """What is reported of drawn items."""
+    """Settings of the reports of drawn items."""
 
     average_range: int = setting(5, "draws that a report is the mean of", minimum=1)
     print_freq: int = setting(200, "draws between two reports", minimum=1)
@@ -25,14 +25,14 @@ class SampledDataConfig:
 
 @dataclass(frozen=True)
 class PeriodicThruputConfig:
-    """What is reported of the buffer's traffic."""
+    """Settings of the reports of traffic."""
 
     seconds: float = setting(60, "seconds between two reports", above=0)
 
 
 @dataclass(frozen=True)
 class MonitorConfig:
-    """What is reported."""
+    """Settings of the reports."""
 
     sampled_data_attr: SampledDataConfig = section(SampledDataConfig, "of drawn items")
     periodic_thruput: PeriodicThruputConfig = section(PeriodicThruputConfig, "of the traffic")
@@ -77,7 +77,7 @@ class SampledData:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next draw is one that a report is made of; the others cost nothing."""
+        """True if the next draw is part of a report; the others cost nothing."""
         self._draws += 1
         return (self._draws - 1) % self._print_freq >= self._first
 
@@ -114,7 +114,7 @@ class PeriodicThruput:
         self._pushed = self._drawn = 0
 
     def note(self, pushed: int, drawn: int) -> bool:
-        """Items were pushed or drawn; gives whether it is time to report."""
+        """Items were pushed or drawn; returns True when a report is due."""
         self._pushed += pushed
         self._drawn += drawn
         return self._clock() - self._reported >= self._seconds

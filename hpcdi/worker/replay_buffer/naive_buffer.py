@@ -82,8 +82,8 @@ class NaiveReplayBuffer(RingBuffer):
             cur_learner_iter: not used.
             sample_range: see `sample`.
             replace: see `sample`.
-            tensors: give torch tensors instead of arrays.
-            pin_memory: give tensors in page-locked memory.
+            tensors: return torch tensors instead of arrays.
+            pin_memory: return tensors in page-locked memory.
 
         Raises:
             BufferContractError: `size` is below 1, or there is no device to pin memory for.

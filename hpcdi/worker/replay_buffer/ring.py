@@ -27,7 +27,7 @@ class Ring:
         first_id: unique id of the first item.
         frames: columns whose leading axis stacks frames; each frame is stored once.
         copies: whether objects are copied as they come and go.
-        used: is told which items come and go.
+        used: tracks the data files of items that come and go.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ring:
         return self.pushed - self.first
 
     def append(self, item: Any) -> int:
-        """Add an item, in the place of the oldest one when full; gives its slot.
+        """Add an item, in the place of the oldest one when full; returns its slot.
 
         Raises:
             BufferContractError: it differs from the items that are here.
@@ -68,7 +68,7 @@ class Ring:
         return slot
 
     def extend(self, items: Sequence[Any]) -> range:
-        """Add items; gives the ids of those that stay, at most `capacity`, the last ones.
+        """Add items; returns the ids of those that stay, at most `capacity`, the last ones.
 
         Raises:
             BufferContractError: one differs from the others or from those that are here; then none
@@ -84,7 +84,7 @@ class Ring:
         return self._put(store, prepared, len(items))
 
     def extend_columns(self, columns: Mapping[str, Any]) -> range:
-        """Add items given as columns [m, ...]; gives the ids of those that stay.
+        """Add items given as columns [m, ...]; returns the ids of those that stay.
 
         Raises:
             BufferContractError: they differ from the items that are here.
@@ -141,7 +141,7 @@ class Ring:
             self.store.restore(old.state_of(spans), self.spans(self.first, self.pushed))
 
     def ordered(self, by_slot: Array) -> Array:
-        """What an array [capacity] says of the items here, the oldest first: a copy."""
+        """A copy of an array [capacity] for the items here, the oldest first."""
         return rows_in(self.spans(self.first, self.pushed), by_slot)
 
     def state_dict(self, shared: bool = False) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Ring:
         """Take the items of a `state_dict`, instead of those that are here.
 
         Args:
-            state: it; older ones do not say `by_slot`, and give the oldest item first.
+            state: the state; older ones have no `by_slot`, and the oldest item first.
             shared: its arrays may become the ring's own.
             spare: a store that nobody needs any more: its memory is used where it fits.
         """
@@ -277,7 +277,7 @@ class ObjectStore:
 
 
 class UsedData:
-    """Which data files no item refers to any more: items name theirs by ``data_id``.
+    """Tracks the data files that items refer to by ``data_id``.
 
     Nothing is removed here: who owns the files asks, and decides.
     """
@@ -285,7 +285,7 @@ class UsedData:
     def __init__(self) -> None:
         self._users: Counter[str] = Counter()
         self._new: list[str] = []
-        self._known: set[str] = set()  # told by `take_new`, and not yet by `take`
+        self._known: set[str] = set()  # returned by `take_new`, and not yet by `take`
         self._unused: list[str] = []
 
     def arrive(self, item: Any) -> None:

@@ -1,9 +1,8 @@
-"""Which slots are drawn, and with which importance weight."""
+"""Drawing slots, uniformly or by priority, with their importance weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -51,47 +50,6 @@ class Draw(NamedTuple):
     weights: Array
 
 
-class Sampler(Protocol):
-    """Some of `capacity` slots can be drawn; how likely each is, is the sampler's."""
-
-    def mass(self) -> Array:
-        """Of every slot, float32 [capacity]: 0 where it is not drawn."""
-        ...
-
-    def alive(self, slots: Any) -> Any:
-        """Which of slots [m] can be drawn: bool [m]; or whether one slot can be."""
-        ...
-
-    def priority(self, slots: Array) -> Array:
-        """Priorities of slots [m] that can be drawn."""
-        ...
-
-    def set(self, slots: Array, priority: Array | float) -> None:
-        """Slots [m] can be drawn, with their priorities [m] or one for all."""
-        ...
-
-    def set_one(self, slot: int, priority: float) -> None:
-        """A slot can be drawn."""
-        ...
-
-    def remove(self, slots: Array) -> None:
-        """Draw slots [m] no more."""
-        ...
-
-    def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:
-        """Draw `size` slots, with replacement, of `count` that can be drawn."""
-        ...
-
-    def restore(self, mass: Array) -> None:
-        """Take what `mass` returned."""
-        ...
-
-    @property
-    def mark_drawn(self) -> Callable[[Array, Array, int, int], tuple[Array, Array, Array]]:
-        """The function `mark_drawn`, or a compiled one that does the same."""
-        ...
-
-
 class PrioritizedSampler:
     """Draws slots in proportion to priority^alpha.
 
@@ -119,7 +77,7 @@ class PrioritizedSampler:
         return self._tree.leaves
 
     def alive(self, slots: Any) -> Any:
-        """See `Sampler.alive`."""
+        """Bool [m]: which of slots [m] can be drawn; or for one slot."""
         return self._tree.leaves[slots] > 0.0
 
     def priority(self, slots: Array) -> Array:
@@ -128,19 +86,19 @@ class PrioritizedSampler:
         return mass ** (1 / self._alpha) if self._alpha > 0 else np.sign(mass)
 
     def set(self, slots: Array, priority: Array | float) -> None:
-        """See `Sampler.set`."""
+        """Let slots [m] be drawn, with priorities [m] or one for all."""
         self._tree.set(slots, np.maximum(priority, SMALLEST_PRIORITY) ** self._alpha)
 
     def set_one(self, slot: int, priority: float) -> None:
-        """See `Sampler.set_one`."""
+        """Let one slot be drawn."""
         self._tree.set_one(slot, max(priority, SMALLEST_PRIORITY) ** self._alpha)
 
     def remove(self, slots: Array) -> None:
-        """See `Sampler.remove`."""
+        """Exclude slots [m] from draws."""
         self._tree.set(slots, 0.0)
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
-        """Draw `size` slots, in the order of their strata."""
+        """Draw `size` slots, with replacement, in the order of their strata."""
         slots, masses, _, smallest = self._tree.draw(rng.random(size))
         if beta == 0.0:
             return Draw(slots, np.ones(size, dtype=np.float32))
@@ -150,7 +108,7 @@ class PrioritizedSampler:
         return Draw(slots, weights)
 
     def restore(self, mass: Array) -> None:
-        """See `Sampler.restore`."""
+        """Restore what `mass` returned."""
         self._tree.fill(mass)
 
 
@@ -174,7 +132,7 @@ class UniformSampler:
         return self._alive.astype(np.float32)
 
     def alive(self, slots: Any) -> Any:
-        """See `Sampler.alive`."""
+        """Bool [m]: which of slots [m] can be drawn; or for one slot."""
         return self._alive[slots]
 
     def priority(self, slots: Array) -> Array:
@@ -182,19 +140,19 @@ class UniformSampler:
         return np.ones(len(slots))
 
     def set(self, slots: Array, priority: Array | float) -> None:  # noqa: ARG002
-        """See `Sampler.set`; priorities are not kept."""
+        """Let slots [m] be drawn; priorities are not kept."""
         self._alive[slots] = True
 
     def set_one(self, slot: int, priority: float) -> None:  # noqa: ARG002
-        """See `Sampler.set_one`."""
+        """Let one slot be drawn."""
         self._alive[slot] = True
 
     def remove(self, slots: Array) -> None:
-        """See `Sampler.remove`."""
+        """Exclude slots [m] from draws."""
         self._alive[slots] = False
 
     def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
-        """See `Sampler.draw`."""
+        """Draw `size` slots, with replacement, of `count` that can be drawn."""
         capacity = len(self._alive)
         if 2 * count < capacity:  # rather few: list them instead of missing often
             alive = np.flatnonzero(self._alive)
@@ -206,5 +164,8 @@ class UniformSampler:
         return Draw(slots, np.ones(size, dtype=np.float32))
 
     def restore(self, mass: Array) -> None:
-        """See `Sampler.restore`."""
+        """Restore what `mass` returned."""
         self._alive[:] = mass > 0
+
+
+Sampler: TypeAlias = PrioritizedSampler | UniformSampler

@@ -82,7 +82,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
     ) -> Sample | None:
         """Draw sequences as columns [batch, sequence, ...]; see `sample`.
 
-        What the buffer says of the items has the shape [batch, sequence] too.
+        The bookkeeping of the items has the shape [batch, sequence] too.
         """
         with self._lock:
             if not isinstance(self._ring.store, RowStore):
@@ -102,7 +102,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         super()._note(pushed, drawn)
 
     def _find_episodes(self, first_id: int) -> None:
-        """See to which episodes the items from `first_id` on belong."""
+        """Find the episodes of the items from `first_id` on."""
         if first_id == self._ring.pushed:
             return
         follows = first_id > self._ring.first  # on an item that is still here
@@ -129,10 +129,12 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             envs = env_id[slots] if env_id is not None else envs
         elif store is not None:
             items = [store.peek(slot) for slot in slots.tolist()]
-            said = [item if isinstance(item, Mapping) else {} for item in items]
-            ends = np.array([any(np.any(s.get(n, False)) for n in _ENDS) for s in said], dtype=bool)
+            fields = [item if isinstance(item, Mapping) else {} for item in items]
+            ends = np.array(
+                [any(np.any(s.get(n, False)) for n in _ENDS) for s in fields], dtype=bool
+            )
             numbers: dict[str, int] = {}  # an environment may be called anything
-            names = [str(s.get("env_id", 0)) for s in said]
+            names = [str(s.get("env_id", 0)) for s in fields]
             envs = np.array([numbers.setdefault(n, len(numbers)) for n in names], dtype=np.int64)
         return ends, envs.reshape(count, -1)
 

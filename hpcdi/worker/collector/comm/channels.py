@@ -67,6 +67,8 @@ class DataPublisher(Closing):
             ),
             first_id,
             self._facts,
+            # on-policy rows are learnt from once: sharing their frames would not pay
+            () if policy.on_policy else policy.other.replay_buffer.frames,
         )
         self._writer = ShardWriter(layout, self._published, fsync=storage.fsync, patience=patience)
 

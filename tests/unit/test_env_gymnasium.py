@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from hpcdi.env.base import stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
-from hpcdi.env.gymnasium_env import GymnasiumEnv, stored_dtype
+from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.errors import ConfigError
 from hpcdi.types import Array, Spaces
 

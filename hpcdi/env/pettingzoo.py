@@ -1,32 +1,149 @@
-"""Environments of several players behind one shape, and the adapters that give it to them.
+"""Environments of several players (battles): PettingZoo's by their id, your own, the seeds'.
 
-A player that is not to act has observation None, and its action must be None: games that are played
-in turns let one player act at a time, others let all act at once. At an episode's end every player
-has an observation, the last one.
+All are brought into one shape, `BattleEnv`: a player that is not to act has observation None, and
+its action must be None. In games that are played in turns one player acts at a time, in others all
+act at once. At an episode's end every player has an observation, the last one.
 """
 
 from __future__ import annotations
 
 import abc
+import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from hpcdi.errors import EnvError
-from hpcdi.types import Array
+from hpcdi.config.compat import Configurable
+from hpcdi.config.fields import setting
+from hpcdi.env.base import NamedEnvConfig
+from hpcdi.env.gymnasium import cannot_make, read_spaces
+from hpcdi.errors import ConfigError, EnvError, Problem
+from hpcdi.types import Array, Spaces
+from hpcdi.utils.imports import import_module
+from hpcdi.utils.registry import ENV_REGISTRY
 
 Joint = list[Any]
 """One element for each player."""
 BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
 """Observations, rewards float32 [players], whether the episode is over, infos."""
+_MAKERS = {"parallel": "parallel_env", "aec": "env"}
+
+
+@ENV_REGISTRY.register("pettingzoo")
+class PettingZooEnv(Configurable):
+    """Makes PettingZoo's environments; never instantiated."""
+
+    @dataclass(frozen=True)
+    class Config(NamedEnvConfig):
+        """Settings of a PettingZoo environment."""
+
+        type: str = "pettingzoo"
+        api: str = setting(
+            "auto",
+            "all players act at once, or in turns (aec); auto: at once where there is a choice",
+            choices=("auto", *_MAKERS),
+        )
+
+    @classmethod
+    def make_single(cls, cfg: Any) -> BattleEnv:
+        """One environment.
+
+        Raises:
+            ConfigError: PettingZoo or the environment is not installed, or does not exist.
+        """
+        import_module(cfg.import_names)
+        make = _maker(cfg.env_id, cfg.api)
+        try:
+            battle: BattleEnv = as_battle(make(**cfg.kwargs))
+        except TypeError as error:
+            raise ConfigError([Problem("env.kwargs", str(error))]) from error
+        except Exception as error:
+            if not isinstance(error.__cause__ or error, ImportError):
+                raise
+            raise _cannot_make(cfg.env_id, str(error)) from error
+        return battle
+
+    @classmethod
+    def spaces(cls, cfg: Any) -> Spaces:
+        """Spaces of one player.
+
+        Raises:
+            ConfigError: the environment cannot be made, or its players' spaces differ.
+        """
+        env = cls.make_single(cfg)
+        try:
+            spaces = [
+                read_spaces(_unmasked(observation), action, cfg.env_id)
+                for observation, action in zip(env.observation_space, env.action_space, strict=True)
+            ]
+        finally:
+            env.close()
+        if any(other != spaces[0] for other in spaces):
+            raise ConfigError(
+                [Problem("env.env_id", f"{cfg.env_id}: its players have different spaces")]
+            )
+        masked = any(is_masked(space) for space in env.observation_space)
+        return dataclasses.replace(spaces[0], is_masked=masked)
+
+    @classmethod
+    def players(cls, cfg: Any) -> int:
+        """Number of players; makes an environment and closes it."""
+        env = cls.make_single(cfg)
+        try:
+            return env.agents
+        finally:
+            env.close()
+
+
+def _maker(env_id: str, api: str) -> Any:
+    """The callable that makes an environment: from PettingZoo's registry, or the module named."""
+    kinds = list(_MAKERS) if api == "auto" else [api]
+    module_name, _, name = env_id.partition(":")
+    try:
+        pettingzoo: Any = importlib.import_module("pettingzoo")
+        if not name and hasattr(pettingzoo, "make"):
+            known = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
+            for kind in kinds:
+                if env_id.replace(".", "/", 1) in known[kind]:
+                    return partial(pettingzoo.make, kind, env_id.replace(".", "/", 1))
+        module = importlib.import_module(module_name if name else f"pettingzoo.{env_id}")
+    except ImportError as error:
+        raise _cannot_make(env_id, str(error)) from error
+    for wanted in [name] if name else [_MAKERS[kind] for kind in kinds]:
+        if hasattr(module, wanted):
+            return getattr(module, wanted)
+    raise _cannot_make(env_id, f"it does not exist with api {api!r}")
+
+
+def is_masked(space: Any) -> bool:
+    """Whether observations of a space come with a mask of legal actions."""
+    return isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
+
+
+def _unmasked(space: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict) and "observation" in space.spaces:
+        return space.spaces["observation"]
+    return space
+
+
+def _cannot_make(env_id: str, reason: str) -> ConfigError:
+    advice = "pip install 'hpcdi[battle]', and what the environment itself needs"
+    return cannot_make(env_id, f"{reason}; ids look like classic.connect_four_v3; {advice}")
+
+
+# --------------------------------------------------------------------------------------- the shape
 
 
 class BattleEnv(abc.ABC):
     """One of PettingZoo's environments.
 
     Args:
-        env: what PettingZoo gives.
+        env: an environment with PettingZoo's API.
 
     Attributes:
         agents: number of players.
@@ -43,7 +160,7 @@ class BattleEnv(abc.ABC):
         self._last: dict[str, Any] = {}  # observation of each player when it last had one
 
     def reset(self, seed: int | None = None) -> Joint:
-        """Begin an episode; gives the observation of each player that is to act."""
+        """Begin an episode; returns the observation of each player that is to act."""
         self._returns[:] = 0.0
         self._last.clear()
         return self._begin(seed)
@@ -65,7 +182,7 @@ class BattleEnv(abc.ABC):
         return observations, rewards, done, infos
 
     def render(self) -> Any:
-        """What the environment draws."""
+        """The environment's picture."""
         return self._env.render()
 
     def close(self) -> None:
@@ -74,13 +191,13 @@ class BattleEnv(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, seed: int | None) -> Joint:
-        """Reset; gives what the players see that are to act."""
+        """Reset; returns the observations of the players that are to act."""
 
     @abc.abstractmethod
     def _play(
         self, actions: Sequence[Any], rewards: Array, infos: list[dict[str, Any]]
     ) -> tuple[Joint, bool]:
-        """One step; fills in rewards and infos; gives what is seen then, and whether it is over."""
+        """One step; fills in rewards and infos; returns observations, and whether it is over."""
 
     def _check(self, actions: Sequence[Any], actors: set[str]) -> None:
         if len(actions) != self.agents:
@@ -111,14 +228,14 @@ class ParallelBattle(BattleEnv):
             for name, action in zip(self._names, actions, strict=True)
             if action is not None
         }
-        observations, paid, terminations, truncations, told = self._env.step(given)
+        observations, paid, terminations, truncations, given_infos = self._env.step(given)
         for i, name in enumerate(self._names):
             rewards[i] = paid.get(name, 0.0)
-            end = self._ends[name]  # one that has dropped out is not spoken of any more
+            end = self._ends[name]  # one that has dropped out is not reported any more
             end["terminated"] |= bool(terminations.get(name, False))
             end["truncated"] |= bool(truncations.get(name, False))
-            infos[i].update(told.get(name, {}), **end)
-        seen = self._see(observations, told)
+            infos[i].update(given_infos.get(name, {}), **end)
+        seen = self._see(observations, given_infos)
         playing = {name: seen[name] for name in self._env.agents}
         return self._joint(playing), not playing
 
@@ -143,7 +260,7 @@ class TurnBattle(BattleEnv):
         action = actions[self._names.index(env.agent_selection)]
         env.step(action)
         while True:
-            self._tell(rewards, infos)
+            self._collect(rewards, infos)
             if all(env.terminations[n] or env.truncations[n] for n in env.agents):
                 for name in env.agents:
                     self._last[name] = self._observe(name)
@@ -159,7 +276,7 @@ class TurnBattle(BattleEnv):
         self._last[name] = self._observe(name)
         return self._joint({name: self._last[name]})
 
-    def _tell(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
+    def _collect(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
         env = self._env
         for i, name in enumerate(self._names):
             if name in env.agents:
@@ -213,7 +330,7 @@ class ForeignBattle:
 
 
 def as_battle(env: Any) -> Any:
-    """`env` in `BattleEnv`'s shape, if it has it; PettingZoo's and the seeds' are wrapped."""
+    """Returns `env` in `BattleEnv`'s shape: PettingZoo's and the seeds' are wrapped."""
     if hasattr(env, "possible_agents"):
         return TurnBattle(env) if hasattr(env, "agent_iter") else ParallelBattle(env)
     if isinstance(getattr(env, "agents", None), int):
@@ -224,7 +341,7 @@ def as_battle(env: Any) -> Any:
 def observed(value: Any, info: Mapping[str, Any]) -> Any:
     """A copy of an observation; one with a mask of actions as ``{"observation", "action_mask"}``.
 
-    PettingZoo gives masks with the observation, or in the player's info.
+    PettingZoo returns masks with the observation, or in the player's info.
     """
     mask = info.get("action_mask")
     if isinstance(value, Mapping) and "action_mask" in value:

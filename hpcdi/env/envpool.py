@@ -14,9 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hpcdi.config.compat import Configurable
-from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.gymnasium_env import spaces_of
+from hpcdi.env.base import NamedEnvConfig
+from hpcdi.env.gymnasium import cannot_make, spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.imports import import_module
@@ -24,10 +23,10 @@ from hpcdi.utils.registry import ENV_REGISTRY
 
 
 class EnvPoolVector(VectorEnv[Array, Array, Array]):
-    """EnvPool's environments as one of gymnasium's vector environments.
+    """EnvPool's environments behind gymnasium's interface of vector environments.
 
     EnvPool resets in the step after an episode's end: the action of that step does nothing, its
-    reward is 0. It takes its seed only when it is made, so a reset with a seed makes it anew.
+    reward is 0. It takes its seed only when it is created, so a reset with a seed re-creates it.
 
     Args:
         make: makes it from a seed.
@@ -54,7 +53,7 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
-        """Reset all; `options` are not known to EnvPool."""
+        """Reset all; EnvPool takes no `options`."""
         if options:
             raise ValueError(f"EnvPool takes no options: {options}")
         if seed is not None:
@@ -78,20 +77,17 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
 
 @ENV_REGISTRY.register("envpool")
 class EnvPoolEnv(Configurable):
-    """Makes EnvPool's environments; holds nothing itself."""
+    """Makes EnvPool's environments; never instantiated."""
 
     @dataclass(frozen=True)
-    class Config(EnvConfig):
+    class Config(NamedEnvConfig):
         """Settings of EnvPool's environments."""
 
         type: str = "envpool"
-        env_id: str = setting("", "EnvPool's id, e.g. CartPole-v1 or Pong-v5")
-        kwargs: dict[str, Any] = setting({}, "keyword arguments of envpool.make_gymnasium")
 
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
-            if not self.env_id:
-                yield Problem("env_id", "is required: the id of an EnvPool environment")
+            yield from super().problems()
             if getattr(self.manager, "type", "base") not in ("base", "gym"):
                 yield Problem(
                     "manager.type",
@@ -101,7 +97,7 @@ class EnvPoolEnv(Configurable):
 
     @classmethod
     def has_vector(cls, _cfg: Any) -> bool:
-        """EnvPool knows only whole pools."""
+        """Always: EnvPool has no single environments."""
         return True
 
     @classmethod
@@ -125,9 +121,7 @@ class EnvPoolEnv(Configurable):
         try:
             return EnvPoolVector(make, env_num)
         except (AssertionError, KeyError, ValueError) as error:
-            raise ConfigError(
-                [Problem("env.env_id", f"{cfg.env_id!r} cannot be made: {error}")]
-            ) from error
+            raise cannot_make(cfg.env_id, str(error)) from error
         except TypeError as error:
             raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
@@ -136,14 +130,14 @@ class EnvPoolEnv(Configurable):
         """Spaces of one environment.
 
         Raises:
-            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+            ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """EnvPool gives limits in float64 for float32 spaces, of which gymnasium warns."""
+    """EnvPool's float32 spaces have float64 bounds, of which gymnasium warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
         yield

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from hpcdi.env.base import is_abnormal
-from hpcdi.env.battle import BattleEnv, as_battle
-from hpcdi.env.battle_manager import BattleManager
 from hpcdi.env.create import battle_players, create_env_manager, get_spaces, make_env_manager
-from hpcdi.env.pettingzoo_env import PettingZooEnv
+from hpcdi.env.manager import BattleManager
+from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array, Spaces
 

@@ -1,4 +1,4 @@
-"""Environments of gymnasium, by their id."""
+"""Gymnasium's environments, by their id, and classes of your own, as ``module:Class``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
-from hpcdi.env.board import stored_dtype
+from hpcdi.env.base import NamedEnvConfig, stored_dtype
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.imports import import_module, missing_module
@@ -30,15 +30,13 @@ _AUTORESET = {
 
 @ENV_REGISTRY.register("gymnasium", "gym")
 class GymnasiumEnv(Configurable):
-    """Makes gymnasium's vector environments; holds nothing itself."""
+    """Makes gymnasium's environments, single ones and vectors of them; never instantiated."""
 
     @dataclass(frozen=True)
-    class Config(EnvConfig):
+    class Config(NamedEnvConfig):
         """Settings of a gymnasium environment."""
 
         type: str = "gymnasium"
-        env_id: str = setting("", "gymnasium's id, e.g. CartPole-v1")
-        kwargs: dict[str, Any] = setting({}, "keyword arguments of gymnasium.make")
         vectorization: str = setting(
             "auto",
             "'auto' takes the environment's own vectorised form where it has one",
@@ -50,25 +48,22 @@ class GymnasiumEnv(Configurable):
 
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
-            if not self.env_id:
-                yield Problem("env_id", "is required: the id of a gymnasium environment")
+            yield from super().problems()
             if self.autoreset is not None and self.vectorization != "sync":
                 yield Problem("autoreset", "can be chosen only with vectorization: sync")
 
     @classmethod
     def has_vector(cls, cfg: Any) -> bool:
-        """Whether a vector environment is wanted, and not a pool of single ones.
+        """Whether to step a vector environment, and not single ones.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
         if cfg.vectorization != "auto":
             return True
-        with _told(cfg.env_id):
-            module, _, name = cfg.env_id.rpartition(":")
-            if module:
-                importlib.import_module(module)
-            return gymnasium.spec(name).vector_entry_point is not None
+        with _config_errors(cfg.env_id):
+            spec = _class_spec(cfg.env_id) or gymnasium.spec(cfg.env_id.rpartition(":")[2])
+            return spec.vector_entry_point is not None
 
     @classmethod
     def make_single(cls, cfg: Any) -> Any:
@@ -77,9 +72,9 @@ class GymnasiumEnv(Configurable):
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
         """
-        import_module(cfg.import_names)  # in a child process nobody has
-        with _told(cfg.env_id):
-            return gymnasium.make(cfg.env_id, **cfg.kwargs)
+        import_module(cfg.import_names)  # again in a child process
+        with _config_errors(cfg.env_id):
+            return gymnasium.make(_class_spec(cfg.env_id) or cfg.env_id, **cfg.kwargs)
 
     @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
@@ -90,9 +85,9 @@ class GymnasiumEnv(Configurable):
         """
         mode = None if cfg.vectorization == "auto" else cfg.vectorization
         vector_kwargs = {"autoreset_mode": _AUTORESET[cfg.autoreset]} if cfg.autoreset else None
-        with _told(cfg.env_id):
+        with _config_errors(cfg.env_id):
             return gymnasium.make_vec(
-                cfg.env_id, num_envs=env_num, vectorization_mode=mode,
+                _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs, **cfg.kwargs,
             )  # fmt: skip
 
@@ -101,16 +96,16 @@ class GymnasiumEnv(Configurable):
         """Spaces of one environment.
 
         Raises:
-            ConfigError: it cannot be made, or its observations or actions are of an unknown kind.
+            ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
 def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
-    """Spaces of one environment of a vector environment, which is closed.
+    """Spaces of one environment of a vector environment, which it closes.
 
     Raises:
-        ConfigError: they are of an unknown kind.
+        ConfigError: they are of another kind than `read_spaces` takes.
     """
     try:
         return read_spaces(vector.single_observation_space, vector.single_action_space, env_id)
@@ -119,10 +114,10 @@ def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
 
 
 def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
-    """What a policy must know of two of gymnasium's spaces.
+    """Shapes, dtype and bounds of a Box observation space and a Box or Discrete action space.
 
     Raises:
-        ConfigError: they are of an unknown kind.
+        ConfigError: they are of another kind.
     """
     if not isinstance(observation, gymnasium.spaces.Box):
         raise ConfigError(
@@ -143,22 +138,30 @@ def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
     return Spaces(observation.shape, dtype, int(action.n), ())
 
 
+def _class_spec(env_id: str) -> EnvSpec | None:
+    """Specification of ``module:Class``; None for an id. Imports the module of either."""
+    module, _, name = env_id.rpartition(":")
+    if module and hasattr(importlib.import_module(module), name):
+        return EnvSpec(f"{name}-v0", entry_point=env_id)
+    return None
+
+
 @contextlib.contextmanager
-def _told(env_id: str) -> Iterator[None]:
-    """Say of what keeps an environment from being made which setting is wrong."""
+def _config_errors(env_id: str) -> Iterator[None]:
+    """Turn what keeps an environment from being made into the setting that is wrong."""
     try:
         yield
     except gymnasium.error.Error as error:
-        raise _cannot_make(env_id, str(error)) from error
+        raise cannot_make(env_id, str(error)) from error
     except ModuleNotFoundError as error:
         wanted = env_id.partition(":")[0]  # "module:id" has gymnasium import the module
-        raise _cannot_make(env_id, missing_module(wanted, error)) from error
+        raise cannot_make(env_id, missing_module(wanted, error)) from error
     except TypeError as error:
         raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
 
-def _cannot_make(env_id: str, reason: str) -> ConfigError:
-    hint = ""
+def cannot_make(env_id: str, reason: str) -> ConfigError:
+    """The error of an environment that cannot be made."""
     if env_id.startswith("ALE/") or "ale_py" in reason:
-        hint = "; pip install 'hpcdi[atari]', and set env.import_names: [ale_py]"
-    return ConfigError([Problem("env.env_id", f"{env_id!r} cannot be made: {reason}{hint}")])
+        reason += "; pip install 'hpcdi[atari]', and set env.import_names: [ale_py]"
+    return ConfigError([Problem("env.env_id", f"{env_id!r} cannot be made: {reason}")])

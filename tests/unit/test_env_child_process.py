@@ -17,7 +17,7 @@ import pytest
 
 from fakes.env_managers import COUNT, running, steps_of
 from fakes.environments import EnvironEnv
-from hpcdi.env.child import _launcher_variables
+from hpcdi.env.child_process import _launcher_variables
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.toy import CountEnv
 from hpcdi.errors import EnvError
@@ -34,7 +34,8 @@ def memories() -> int:
 
 
 def pids_of(manager: Any) -> list[int]:
-    return [seat.pid for seat in manager._pool.seats]
+    pids: list[int] = manager.child_pids
+    return pids
 
 
 def is_gone(pid: int, within_s: float = 30.0) -> bool:
@@ -76,7 +77,7 @@ def test_an_error_leaves_nothing() -> None:
 def test_a_hung_environment_is_closed_too() -> None:
     with running("forkserver", [partial(CountEnv, hang_at=1)]) as manager:
         pids = pids_of(manager)
-        manager._pool.seats[0].ask(("step", None, True, False))  # type: ignore[attr-defined]
+        manager._backend.workers[0].ask(("step", None, True, False))  # type: ignore[attr-defined]
     assert all(map(is_gone, pids))
 
 
@@ -91,7 +92,7 @@ if __name__ == "__main__":
     fns = [CountEnv, partial(CountEnv, hang_at=1)]
     manager = make_env_manager({"type": "subprocess", "start_method": sys.argv[1]}, fns)
     manager.launch()
-    print(*[seat.pid for seat in manager._pool.seats], flush=True)
+    print(*manager.child_pids, flush=True)
     if sys.argv[2] == "exit":
         sys.exit(0)
     manager.step_all(np.zeros(2, dtype=int))
@@ -108,8 +109,9 @@ def test_children_go_when_their_parent_is_killed_or_forgets_them(
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), method, end], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, str(script), method, end], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     parent.stdout.close()

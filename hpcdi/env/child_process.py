@@ -1,8 +1,8 @@
-"""The child process of one environment, and the seat that talks to it.
+"""An environment in a child process: the process, and the worker of its parent that talks to it.
 
 The child dies with its parent, however that ends and whatever the environment does: the kernel
-sends it SIGKILL when the last writer of its life line is gone. It ignores the signals by which a
-launcher or a person tells a whole process group to stop: its parent stops it.
+sends it SIGKILL when the last writer of the parent's sentinel pipe is gone. It ignores the signals
+with which a launcher or a person stops a whole process group: its parent stops it.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ import select
 import signal
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hpcdi.env.board import SharedMemory
-from hpcdi.env.runner import Command, ObjectRunner, Runner
-from hpcdi.env.seat import EnvFailure
+from hpcdi.env.base import EnvFailure, EnvFn
+from hpcdi.env.in_process import Command, LocalWorker, SharedArrays
 from hpcdi.errors import EnvError
 
 _LAUNCHER = ("OMPI_", "PMI_", "PMIX_", "PRTE_")
 _DUMPS = reduction.ForkingPickler.dumps
-_NOTHING = bytes(_DUMPS(("ok", None)))
+_OK = bytes(_DUMPS(("ok", None)))
 _RESETTING = bytes(_DUMPS(("resetting", None)))
-_PRELOAD = ["__main__", "hpcdi.env.child", "hpcdi.env.gymnasium_env"]
-_START_S = 60.0  # beside the time of a reset, for a process to start and import what it needs
-_PARTING_S = 1.0  # for a process whose pipe has closed to be gone
+_PRELOAD = ["__main__", "hpcdi.env.child_process", "hpcdi.env.gymnasium"]
+_START_S = 60.0  # beside the time of a reset, for a process to start and import its modules
+_EXIT_S = 1.0  # for a process whose pipe has closed to exit
 
 
-def child_main(connection: Connection, make: Callable[[], Any], takes_objects: bool) -> None:
-    """Do commands until the parent closes or is gone."""
+def child_main(connection: Connection, make: EnvFn, takes_objects: bool) -> None:
+    """Do commands until the parent closes the environment or is gone."""
     _die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     for name in _launcher_variables():
         del os.environ[name]
-    runner_cls = ObjectRunner if takes_objects else Runner
-    runner = runner_cls(make, lambda: connection.send_bytes(_RESETTING))
+    worker = LocalWorker(
+        make, takes_objects=takes_objects, on_reset=lambda: connection.send_bytes(_RESETTING)
+    )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent
-        while _serve_one(connection, runner):
+        while _serve_one(connection, worker):
             pass
 
 
-def _serve_one(connection: Connection, runner: Runner) -> bool:
+def _serve_one(connection: Connection, worker: LocalWorker) -> bool:
     verb, *args = connection.recv()
     if verb == "attach":
         layout, row = args
-        memory = SharedMemory(layout, reduction.recv_handle(connection))
-        runner.attach(memory.board(), row)
-        memory.close()
+        arrays = SharedArrays(layout, reduction.recv_handle(connection))
+        arrays.close()
+        worker.attach(arrays, row)
         return True
     try:
-        value = getattr(runner, verb)(*args)
-        reply = _NOTHING if value is None else bytes(_DUMPS(("ok", value)))
+        value = getattr(worker, verb)(*args)
+        reply = _OK if value is None else bytes(_DUMPS(("ok", value)))
     except Exception as error:  # whatever an environment raises is its failure
         failure = EnvFailure.of(error)
         reply = bytes(_DUMPS(("failed", (failure.cause, failure.detail))))
@@ -95,29 +95,29 @@ def _without_launcher() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-_SEATS: weakref.WeakSet[ChildSeat] = weakref.WeakSet()
+_WORKERS: weakref.WeakSet[ChildWorker] = weakref.WeakSet()
 
 
 @atexit.register  # before multiprocessing's own handler, which would wait for them
 def _close_all() -> None:
-    for seat in list(_SEATS):
-        seat.close(0.0)
+    for worker in list(_WORKERS):
+        worker.close(0.0)
 
 
-class ChildSeat:
-    """An environment in a child process, which `make` starts.
+class ChildWorker:
+    """An environment in a child process, which the command `make` starts; see `EnvWorker`.
 
     Args:
         make: makes the environment; goes to the child by pickle.
         start_method: ``spawn`` or ``forkserver``.
         takes_objects: whether it is a battle environment.
-        step_timeout_s: of a step; None: for ever.
-        reset_timeout_s: of a reset; making may take as long and `_START_S`.
+        step_timeout_s: of a step; None: no limit.
+        reset_timeout_s: of a reset; creating may take `_START_S` longer; None: no limit.
     """
 
     def __init__(
         self,
-        make: Callable[[], Any],
+        make: EnvFn,
         *,
         start_method: str,
         takes_objects: bool,
@@ -127,7 +127,7 @@ class ChildSeat:
         self._context: Any = multiprocessing.get_context(start_method)
         self._target = (make, takes_objects)
         making_s = None if reset_timeout_s is None else reset_timeout_s + _START_S
-        self._timeouts = {"step": step_timeout_s, "make": making_s}
+        self._timeouts = {"step": step_timeout_s, "play": step_timeout_s, "make": making_s}
         self._reset_timeout_s = reset_timeout_s
         self._process: Any = None
         self._connection: Connection | None = None
@@ -139,7 +139,7 @@ class ChildSeat:
         return None if self._process is None else self._process.pid
 
     def ask(self, command: Command) -> None:
-        """See `Seat.ask`; ``make`` starts a new process in place of the one there was."""
+        """Send a command; ``make`` starts a new process in place of the one there was."""
         self._asked = (command[0], time.monotonic())
         if command[0] == "make":
             self._kill()
@@ -149,45 +149,46 @@ class ChildSeat:
                 self._connection.send(command)
 
     def answer(self) -> Any:
-        """See `Seat.answer`."""
+        """Wait for the command's result; see `EnvWorker.answer`."""
         verb, since = self._asked
         limit_s = self._timeouts.get(verb, self._reset_timeout_s)
         while True:
             connection = self._connection
             if connection is None:
-                raise EnvFailure("its process was ended", is_gone=True)
+                raise EnvFailure("its process was killed", is_gone=True)
             if limit_s is not None and not connection.poll(
                 max(0.0, since + limit_s - time.monotonic())
             ):
                 self._kill()
-                raise EnvFailure(f"{verb} took longer than {limit_s:g} s", is_gone=True)
+                what = "step" if verb == "play" else verb
+                raise EnvFailure(f"{what} took longer than {limit_s:g} s", is_gone=True)
             try:
                 state, value = connection.recv()
             except (EOFError, ConnectionResetError):
-                raise EnvFailure(self._parting_words(), is_gone=True) from None
+                raise EnvFailure(self._exit_reason(), is_gone=True) from None
             if state == "ok":
                 return value
             if state == "failed":
                 raise EnvFailure(*value)
             verb, since, limit_s = "reset", time.monotonic(), self._reset_timeout_s
 
-    def attach(self, memory: SharedMemory, row: int) -> None:
-        """See `Seat.attach`."""
+    def attach(self, arrays: SharedArrays, row: int) -> None:
+        """Send the arrays' descriptor."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `answer` will say so
             if self._connection is not None:
-                self._connection.send(("attach", memory.layout, row))
-                reduction.send_handle(self._connection, memory.fd, self._process.pid)
+                self._connection.send(("attach", arrays.layout, row))
+                reduction.send_handle(self._connection, arrays.fd, self._process.pid)
 
     def retire(self) -> None:
-        """See `Seat.retire`."""
+        """Kill the process."""
         self._kill()
 
     def begin_close(self) -> None:
-        """See `Seat.begin_close`."""
+        """Ask the environment to close."""
         self.ask(("shut",))
 
     def close(self, patience_s: float) -> None:
-        """See `Seat.close`."""
+        """Wait for the process to exit, then kill it."""
         if self._process is not None:
             self._process.join(patience_s)
             self._kill()
@@ -218,12 +219,11 @@ class ChildSeat:
         finally:
             other.close()
         self._process, self._connection = process, connection
-        _SEATS.add(self)
+        _WORKERS.add(self)
 
-    def _parting_words(self) -> str:
-        """Why the process went."""
+    def _exit_reason(self) -> str:
         process = self._process
-        process.join(_PARTING_S)
+        process.join(_EXIT_S)
         code = process.exitcode
         self._kill()
         if code is None:

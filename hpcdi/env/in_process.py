@@ -1,0 +1,459 @@
+"""Single environments: the back-end that steps them together, and those that live in this process.
+
+Each environment has a worker, which is asked for something and answers later, so that environments
+in child processes (`hpcdi.env.child_process`) work at the same time::
+
+    for worker in workers: worker.ask(command)
+    for worker in workers: worker.answer()
+
+Observations, actions and results lie side by side in arrays (`SharedArrays`), one row for each
+environment; those of battles are objects, and travel with the commands.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import gymnasium
+import numpy as np
+
+from hpcdi.env.base import (
+    BackendStep,
+    BaseEnvTimestep,
+    EnvFacts,
+    EnvFailure,
+    EnvFn,
+    EpisodeStart,
+    stored_dtype,
+)
+from hpcdi.env.pettingzoo import as_battle
+from hpcdi.errors import ConfigError, EnvError
+from hpcdi.types import Array
+from hpcdi.utils.lifetime import Closing
+
+Command = tuple[Any, ...]
+"""The name of a method of `LocalWorker`, and its arguments."""
+
+CLOSE_S = 1.0
+"""How long environments may take to close, all together, before their processes are killed."""
+_ALIGNMENT = 64
+
+
+# ------------------------------------------------------------------------------------------- arrays
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the arrays; dtypes in numpy's spelling."""
+
+    env_num: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    action_shape: tuple[int, ...]
+    action_dtype: str
+
+    @classmethod
+    def of(cls, env_num: int, observation: Any, action: Any) -> Self:
+        """Layout for two gymnasium spaces.
+
+        Raises:
+            EnvError: these are not arrays.
+        """
+        known = gymnasium.spaces.Discrete | gymnasium.spaces.Box | gymnasium.spaces.MultiDiscrete
+        if not isinstance(observation, gymnasium.spaces.Box) or not isinstance(action, known):
+            raise EnvError(
+                f"observations are {observation}, actions are {action}; hpcdi needs a Box, and a "
+                "Box or Discrete: wrap the environment"
+            )
+        dtype, acts = stored_dtype(observation.dtype), str(np.dtype(action.dtype))
+        return cls(env_num, observation.shape, dtype, action.shape or (), acts)
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each array."""
+        row = (self.env_num,)
+        observation = ((*row, *self.obs_shape), np.dtype(self.obs_dtype))
+        return {
+            "observation": observation,
+            "final": observation,
+            "action": ((*row, *self.action_shape), np.dtype(self.action_dtype)),
+            "reward": (row, np.dtype(np.float32)),
+            "terminated": (row, np.dtype(bool)),
+            "truncated": (row, np.dtype(bool)),
+        }
+
+
+class SharedArrays(Closing):
+    """Arrays with one row for each environment; processes that hold the descriptor share them.
+
+    Shared ones lie in anonymous memory (a memfd): it has no name, so that nothing can be left
+    behind, and is freed with the last process that holds it, however that ends.
+
+    Args:
+        layout: sizes.
+        fd: of the memory; -1: memory of this process only.
+
+    Attributes:
+        observation: the policy acts on it next.
+        final: the last observation of the episode that ended last.
+        action: of the next step.
+        reward, terminated, truncated: of the last step.
+    """
+
+    observation: Array
+    final: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+    def __init__(self, layout: Layout, fd: int) -> None:
+        self.layout, self.fd = layout, fd
+        places, size = {}, 0
+        for name, (shape, dtype) in layout.arrays().items():
+            places[name] = size
+            size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if fd >= 0:
+            os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)  # unmapped with the last array on it
+        for name, (shape, dtype) in layout.arrays().items():
+            flat = np.frombuffer(memory, dtype, count=math.prod(shape), offset=places[name])
+            setattr(self, name, flat.reshape(shape))
+
+    @classmethod
+    def create(cls, layout: Layout, *, is_shared: bool) -> Self:
+        """New arrays, all zeros."""
+        return cls(layout, os.memfd_create("hpcdi-env") if is_shared else -1)
+
+    def close(self) -> None:
+        """Close the descriptor; the arrays stay. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+# ------------------------------------------------------------------------------------------ workers
+
+
+class EnvWorker(Protocol):
+    """One environment, which does one command after the other."""
+
+    def ask(self, command: Command) -> None:
+        """Begin a command; a failure shows in `answer`."""
+        ...
+
+    def answer(self) -> Any:
+        """Wait for the command, and return its result.
+
+        Raises:
+            EnvFailure: it failed, or took too long.
+        """
+        ...
+
+    def attach(self, arrays: SharedArrays, row: int) -> None:
+        """Use a row of arrays."""
+        ...
+
+    def retire(self) -> None:
+        """Close the environment without waiting for it, whatever it raises."""
+        ...
+
+    def begin_close(self) -> None:
+        """Ask the environment to close."""
+        ...
+
+    def close(self, patience_s: float) -> None:
+        """Close it within `patience_s`."""
+        ...
+
+
+class LocalWorker:
+    """An environment in this process; it does a command when it is asked.
+
+    Args:
+        make: makes the environment.
+        takes_objects: whether it is a battle environment.
+        on_reset: called when a step is over and the reset at an episode's end begins.
+    """
+
+    def __init__(
+        self,
+        make: EnvFn,
+        *,
+        takes_objects: bool = False,
+        on_reset: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._make_env, self._takes_objects, self._on_reset = make, takes_objects, on_reset
+        self._env: Any = None
+        self._row = 0
+        self._arrays: Any = None
+        self._result: Any = None
+        self._failure: EnvFailure | None = None
+
+    # the commands
+
+    def make(self) -> EnvFacts:
+        """Create the environment, in place of the one there was."""
+        self.shut()
+        made = self._make_env()
+        env = self._env = as_battle(made) if self._takes_objects else made
+        for name in ("reset", "step"):
+            if not callable(getattr(env, name, None)):
+                raise EnvError(f"{env!r} is no environment: it has no {name}()")
+        observation = getattr(env, "observation_space", None)
+        players = int(env.agents) if self._takes_objects else 1
+        return EnvFacts(observation, getattr(env, "action_space", None), players)
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Begin an episode; returns the players' observations in a battle, else None."""
+        if self._takes_objects:
+            return self._env.reset(seed=seed, **({"options": options} if options else {}))
+        self._arrays.observation[self._row], _ = self._env.reset(seed=seed, options=options)
+        return None
+
+    def step(self, next_seed: int | None, goes_on: bool, wants_info: bool) -> Any:
+        """Act as the arrays say, and begin the next episode where one ended.
+
+        Sets the arrays' marks of an end where there is one; who reads them clears them.
+
+        Args:
+            next_seed: for the episode that begins; None: the environment's generator goes on.
+            goes_on: begin it.
+            wants_info: return the environment's info.
+        """
+        arrays, row = self._arrays, self._row
+        action = arrays.action[row]
+        if action.ndim:  # a view of memory that the next action is written to
+            action = action.copy()
+        observation, arrays.reward[row], terminated, truncated, info = self._env.step(action)
+        if terminated or truncated:
+            arrays.terminated[row], arrays.truncated[row] = terminated, truncated
+            arrays.final[row] = observation
+            if goes_on:
+                self._on_reset()
+                observation, _ = self._env.reset(seed=next_seed)
+        arrays.observation[row] = observation
+        return info if wants_info else None
+
+    def play(
+        self, next_seed: int | None, goes_on: bool, actions: list[Any]
+    ) -> tuple[BaseEnvTimestep, Any]:
+        """`step` of a battle; returns the next episode's first observation, too, if it began."""
+        obs, reward, done, info = self._env.step(actions)
+        first = None
+        if done and goes_on:
+            self._on_reset()
+            first = self._env.reset(seed=next_seed)
+        rewards: Array = np.asarray(reward, dtype=np.float32)
+        return BaseEnvTimestep(list(obs), rewards, bool(done), info), first
+
+    def call(self, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call the environment's method; see `call_method`."""
+        return call_method(self._env, name, args)
+
+    def shut(self) -> None:
+        """Close the environment. Idempotent."""
+        env, self._env = self._env, None
+        if hasattr(env, "close"):
+            env.close()
+
+    # the contract of workers
+
+    def ask(self, command: Command) -> None:
+        """Do a command at once."""
+        try:
+            self._result = getattr(self, command[0])(*command[1:])
+        except ConfigError:  # no retry would help
+            raise
+        except Exception as error:  # whatever an environment raises is its failure
+            self._failure = EnvFailure.of(error)
+            self._failure.__cause__ = error
+
+    def answer(self) -> Any:
+        """Returns the command's result, or raises its failure."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return self._result
+
+    def attach(self, arrays: SharedArrays, row: int) -> None:
+        """Use a row of arrays."""
+        self._arrays, self._row = arrays, row
+
+    def retire(self) -> None:
+        """Close the environment; an error of its own does not matter any more."""
+        self.ask(("shut",))
+        self._failure = None
+
+    def begin_close(self) -> None:
+        """Nothing to do before `close`."""
+
+    def close(self, _patience_s: float) -> None:
+        """Close the environment."""
+        self.shut()
+        self._arrays = None
+
+
+def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Call a method of an environment, looking through wrappers.
+
+    Returns:
+        Whether the environment has the method, and what that returned.
+    """
+    method = getattr(env, name, None) or getattr(getattr(env, "unwrapped", None), name, None)
+    if method is None:
+        return False, None
+    try:
+        return True, method(*args)
+    except NotImplementedError:  # gymnasium.Env names methods that an environment has not
+        return False, None
+
+
+# ----------------------------------------------------------------------------------------- back-end
+
+
+class SingleEnvs:
+    """Back-end of single environments with a worker each; see `hpcdi.env.base.Backend`.
+
+    Args:
+        workers: one for each environment.
+        has_arrays: whether observations and actions are arrays; else objects (battles).
+        is_shared: whether workers are other processes, which share the arrays.
+    """
+
+    fails_as_one = False
+
+    def __init__(
+        self, workers: Sequence[EnvWorker], *, has_arrays: bool = True, is_shared: bool = False
+    ) -> None:
+        self.workers, self.env_num = workers, len(workers)
+        self.facts: EnvFacts | None = None
+        self.waiting = np.zeros(self.env_num, dtype=bool)
+        self.observation: Any = [None] * self.env_num  # of battles; else an array
+        self._has_arrays, self._is_shared = has_arrays, is_shared
+        self._arrays: Any = None
+
+    def perform(
+        self, commands: Mapping[int, Command]
+    ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
+        """Results of commands that environments do at the same time, and the failures."""
+        for env, command in commands.items():
+            self.workers[env].ask(command)
+        results, failed = {}, {}
+        for env in commands:
+            try:
+                results[env] = self.workers[env].answer()
+            except EnvFailure as failure:
+                failed[env] = failure
+        return results, failed
+
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Create environments that do not exist, and reset all of `starts`."""
+        made, failed = self.perform({e: ("make",) for e, s in starts.items() if not s.exists})
+        for env, facts in made.items():
+            self._admit(env, facts)
+        firsts, not_reset = self.perform(
+            {e: ("reset", s.seed, s.options) for e, s in starts.items() if e not in failed}
+        )
+        self.waiting[list(firsts)] = True
+        if self._arrays is not None:
+            self.observation = self._arrays.observation.copy()
+        else:
+            for env, first in firsts.items():
+                self.observation[env] = first
+        return failed | not_reset
+
+    def step(
+        self,
+        actions: Array,
+        live: Array,
+        *,
+        seeds: Sequence[int | None],
+        goes_on: Sequence[bool],
+        wants_info: bool,
+    ) -> BackendStep:
+        """Step the environments of `live`; the rows of others are zero."""
+        arrays = self._arrays
+        arrays.action[...] = actions
+        infos, failed = self.perform(
+            {
+                env: ("step", seeds[env], goes_on[env], wants_info)
+                for env in live.nonzero()[0].tolist()
+            }
+        )
+        reward, terminated = arrays.reward.copy(), arrays.terminated.copy()
+        truncated = arrays.truncated.copy()
+        if len(infos) < self.env_num:
+            resting = np.ones(self.env_num, dtype=bool)
+            resting[list(infos)] = False
+            reward[resting], terminated[resting], truncated[resting] = 0.0, False, False
+        ended = terminated | truncated
+        self.observation = successor = arrays.observation.copy()
+        if failed or ended.any():
+            arrays.terminated[:], arrays.truncated[:] = False, False
+            successor = self.observation.copy()
+            successor[ended] = arrays.final[ended]
+            self.waiting[ended] = np.asarray(goes_on)[ended]
+        return BackendStep(successor, reward, terminated, truncated, infos, failed)
+
+    def play(
+        self,
+        actions: Mapping[int, list[Any]],
+        *,
+        seeds: Sequence[int | None],
+        goes_on: Sequence[bool],
+    ) -> tuple[dict[int, BaseEnvTimestep], dict[int, EnvFailure]]:
+        """`step` of battles: timesteps of those that the players' actions name, and failures."""
+        played, failed = self.perform(
+            {env: ("play", seeds[env], goes_on[env], given) for env, given in actions.items()}
+        )
+        for env, (timestep, first) in played.items():
+            self.observation[env] = first if timestep.done else timestep.obs
+            self.waiting[env] = goes_on[env] or not timestep.done
+        return {env: timestep for env, (timestep, _) in played.items()}, failed
+
+    def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call an environment's method; returns whether it has one, and what that returned."""
+        self.workers[env].ask(("call", name, args))
+        called: tuple[bool, Any] = self.workers[env].answer()
+        return called
+
+    def render(self) -> list[Any]:
+        """A picture of each environment; None where it draws none."""
+        return [self.call(env, "render", ())[1] for env in range(self.env_num)]
+
+    def retire(self, env: int) -> None:
+        """Close an environment that has failed too often, without waiting for it."""
+        self.workers[env].retire()
+
+    def close(self) -> None:
+        """Close all environments within `CLOSE_S`. Idempotent."""
+        self.facts = None
+        for worker in self.workers:
+            worker.begin_close()
+        deadline = time.monotonic() + CLOSE_S
+        for worker in self.workers:
+            worker.close(max(0.0, deadline - time.monotonic()))
+        if self._arrays is not None:
+            self._arrays.close()
+            self._arrays = None
+
+    def _admit(self, env: int, facts: EnvFacts) -> None:
+        """Attach a new environment to its row of the arrays, after a look at its spaces."""
+        if self.facts is None:
+            self.facts = facts
+            if self._has_arrays:
+                layout = Layout.of(self.env_num, facts.observation_space, facts.action_space)
+                self._arrays = SharedArrays.create(layout, is_shared=self._is_shared)
+        elif facts != self.facts:
+            raise EnvError(
+                f"environment {env} is of another kind than the first: {facts} against "
+                f"{self.facts}; the environments of one manager must have the same spaces"
+            )
+        if self._arrays is not None:
+            self.workers[env].attach(self._arrays, env)

@@ -1,0 +1,174 @@
+"""The back-end of one vector environment (gymnasium's own kinds, EnvPool), in any autoreset mode.
+
+What an episode's end looks like, by mode::
+
+    NEXT_STEP   the step returns the last observation; the next step resets (a dummy: not live)
+    SAME_STEP   the step returns the first observation of the next episode; the last one is in info
+    DISABLED    the step returns the last observation; the back-end resets with a mask
+
+All three become the same: `successor` is always the last observation of the old episode,
+`observation` always what the policy acts on next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart, stored_dtype
+from hpcdi.env.in_process import call_method
+from hpcdi.errors import ConfigError, EnvError
+from hpcdi.types import Array
+
+
+class VectorEnvs:
+    """Back-end of one vector environment in this process; see `hpcdi.env.base.Backend`.
+
+    Single environments cannot be replaced in it: when one raises, all are re-created.
+
+    Args:
+        make: makes the vector environment.
+        env_num: environments in it.
+    """
+
+    fails_as_one = True
+
+    def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]], env_num: int) -> None:
+        self.env_num = env_num
+        self.facts: EnvFacts | None = None
+        self.waiting = np.zeros(env_num, dtype=bool)
+        self.observation: Array = np.empty(0)
+        self._make = make
+        self._env: Any = None
+
+    def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Create the vector environment where it does not exist, and reset those of `starts`.
+
+        Raises:
+            EnvError: it does not say how it resets; or it cannot reset single environments, or not
+                by options. ConfigError: it cannot be made.
+        """
+        try:
+            if not all(start.exists for start in starts.values()):
+                self._create()
+            observation = self._reset(starts)
+        except (ConfigError, EnvError):
+            raise
+        except Exception as error:  # whatever an environment raises is its failure
+            return {0: EnvFailure.of(error)}
+        self.observation = self._stored(observation)
+        self.waiting[list(starts)] = True
+        return {}
+
+    def step(
+        self,
+        actions: Array,
+        live: Array,
+        *,
+        seeds: Sequence[int | None],  # noqa: ARG002 (its generators go on)
+        goes_on: Sequence[bool],  # noqa: ARG002 (it always goes on)
+        wants_info: bool,
+    ) -> BackendStep:
+        """Step all environments, also those that are not `live`."""
+        env, mode = self._env, self._mode
+        try:
+            observation, reward, terminated, truncated, info = env.step(actions)
+        except Exception as error:  # whatever an environment raises is its failure
+            no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
+            return BackendStep(self.observation, no.astype(np.float32), no, no, {}, failed)
+        successor = observation = self._stored(observation)
+        ended = terminated | truncated
+        if mode is AutoresetMode.NEXT_STEP:
+            self.waiting = ~ended
+        elif ended.any():
+            if mode is AutoresetMode.SAME_STEP:
+                successor = _with_last(observation, ended, info)
+            else:
+                observation = self._stored(env.reset(options={"reset_mask": ended})[0])
+        self.observation = observation
+        infos: dict[int, Any] = {}
+        if wants_info and mode is AutoresetMode.SAME_STEP:  # an ended one's own is of its reset
+            infos = _infos(info, live & ~ended) | _infos(info.get("final_info", {}), live & ended)
+        elif wants_info:
+            infos = _infos(info, live)
+        reward = np.asarray(reward, dtype=np.float32)
+        return BackendStep(successor, reward, terminated, truncated, infos, {})
+
+    def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call an environment's method; only a `SyncVectorEnv` has single environments."""
+        if not isinstance(self._env, SyncVectorEnv):
+            return False, None
+        return call_method(self._env.envs[env], name, args)
+
+    def render(self) -> list[Any]:
+        """A picture of each environment; None where it draws none."""
+        if isinstance(self._env, SyncVectorEnv):
+            return [self.call(env, "render", ())[1] for env in range(self.env_num)]
+        drawn: Any = self._env.render() if self._env.render_mode == "rgb_array" else None
+        return list(drawn) if isinstance(drawn, list | tuple) else [None] * self.env_num
+
+    def retire(self, env: int) -> None:
+        """Never: the failure of one is the failure of all."""
+
+    def close(self) -> None:
+        """Close the vector environment. Idempotent."""
+        env, self._env, self.facts = self._env, None, None
+        if env is not None:
+            env.close()
+
+    def _create(self) -> None:
+        self.close()
+        env = self._env = self._make()
+        self._mode = env.metadata.get("autoreset_mode")
+        if not isinstance(self._mode, AutoresetMode):
+            raise EnvError(
+                f"{env} does not say how it resets: its metadata['autoreset_mode'] is "
+                f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
+            )
+        self.facts = EnvFacts(env.single_observation_space, env.single_action_space, 1)
+        self._dtype = np.dtype(stored_dtype(env.single_observation_space.dtype))
+
+    def _reset(self, starts: Mapping[int, EpisodeStart]) -> Any:
+        """Observations of all environments, those of `starts` reset."""
+        is_sync = isinstance(self._env, SyncVectorEnv)
+        seeds = [starts[env].seed if env in starts else None for env in range(self.env_num)]
+        if any(start.options for start in starts.values()):
+            raise EnvError("options are not supported by gymnasium's vector environments")
+        if len(starts) == self.env_num:
+            # an environment that is vectorised itself has one generator for all its copies
+            return self._env.reset(seed=seeds if is_sync else seeds[0])[0]
+        if not is_sync and self._mode is not AutoresetMode.DISABLED:
+            raise EnvError(
+                "this vector environment cannot reset single environments; set "
+                "env.manager.type: subprocess, or env.vectorization: sync"
+            )
+        mask = np.isin(np.arange(self.env_num), list(starts))
+        return self._env.reset(seed=seeds, options={"reset_mask": mask})[0]
+
+    def _stored(self, observation: Any) -> Array:
+        """A copy: some environments write each observation over the one before."""
+        return np.array(observation, dtype=self._dtype)
+
+
+def _with_last(observation: Array, ended: Array, info: Mapping[str, Any]) -> Array:
+    """Observations with those of ended episodes replaced by their last ones (SAME_STEP)."""
+    if "final_obs" not in info:
+        raise EnvError(
+            "the environment says it resets in the same step, but its info has no 'final_obs'"
+        )
+    successor = observation.copy()
+    for env in np.flatnonzero(ended):
+        successor[env] = info["final_obs"][env]
+    return successor
+
+
+def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:
+    """A vector environment's info as one dict for each environment of the mask `envs`."""
+    named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
+    return {
+        int(env): {name: info[name][env] for name in named if info[f"_{name}"][env]}
+        for env in np.flatnonzero(envs)
+    }
