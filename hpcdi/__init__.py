@@ -1,12 +1,34 @@
 """hpcdi: distributed reinforcement learning as one MPI program.
 
 Importing this package imports neither mpi4py nor torch nor gymnasium: it works on a login node, in
-a container without MPI, and in well under 0.3 s. The parts, from the top down:
+a container without MPI, and in well under 0.3 s.
 
-    cli       what the command line says         launch   who plays which role, on which rank
-    worker    coordinator, collectors, learners  policy   what is learnt       env   what is stepped
-    store     files: blocks, shards, policies    comm     messages: MPI, torch.distributed
-    config    one YAML, checked                  utils    small tools           errors, types
+Glossary
+    rank            one process of the MPI world; rank 0 is the coordinator
+    role            what a rank does: coordinator, learner or collector; "serial" does all in one
+    worker          a learner or collector, as the coordinator sees it
+    task            work that the coordinator assigns to a worker: collect, evaluate or learn
+    commander       decides which tasks there are, and with which settings
+    transition      one environment step: observation, action, reward, terminated, truncated, ...
+    trajectory      consecutive transitions of one episode
+    rollout         what a collector collects in one go: the trajectories of all its environments
+    item            what a replay buffer samples: a transition, or a fixed number in a row
+    row, column     of arrays with one leading axis: a row per transition, a column per key
+    block           rows that a collector seals and publishes together, with their table of items
+    shard           the HDF5 file of a block
+    partition       the part of the replay buffer that one learner samples from
+    staleness       how many policy versions (train iterations) the data are older than the policy
+    policy version  the train iteration at which a learner published the policy
+    policy file     published weights: latest and best, as safetensors
+    publish         make a file appear whole, or announce data or a policy to other ranks
+    checkpoint      a learner's weights, optimizer and counters, in its own folder
+    snapshot        everything that a run is resumed from: checkpoints, counters, buffer index
+    restart         one more start of a run from its snapshot; counted from 0
+    group           the learners that average their gradients; they regroup after one has died
+    round           one step of a deterministic run: collect, learn, perhaps evaluate
+    heartbeat       a worker's regular message; its last one says what it was doing
+    link, pump      the connection to other ranks; the thread that moves its messages
+    manager         steps the environments of one collector
 """
 
 __version__ = "0.1.0"

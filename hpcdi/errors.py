@@ -1,25 +1,25 @@
 """Every error that hpcdi raises on purpose.
 
-The tree, with the exit code of the process that ends by it::
+The tree, with the exit code of a process that ends with it::
 
     HpcdiError                      1
     ├── ConfigError                 2   the experiment file, an override, a component's mapping
-    ├── UnknownTypeError            2   a `type` that no registry knows
-    ├── LaunchError                 2   wrong launcher, world too small, run folder taken
-    ├── NoProgressError             1   a run was restarted too often without getting on
-    ├── EnvError                    1   an environment broke its contract
-    ├── PolicyError                 1   a policy broke its contract
-    ├── BufferContractError         1   what was pushed does not fit what the buffer holds
+    ├── UnknownTypeError            2   a `type` that is in no registry
+    ├── LaunchError                 2   wrong launcher, world too small, run folder in use
+    ├── NoProgressError             1   a run was restarted too often without progress
+    ├── EnvError                    1   an environment violates its contract
+    ├── PolicyError                 1   a policy violates its contract
+    ├── BufferContractError         1   pushed items do not match those in the buffer
     ├── StoreError                  1   a file is torn, missing, foreign, or cannot be written
     │   ├── ShardError
     │   ├── PolicyFileError
     │   ├── SnapshotError
     │   └── CheckpointError
-    └── CommError                   1   messages
-        ├── WorkerSilentError           a rank says nothing
-        └── GroupBrokenError            a learner has left its group in the middle of a step
+    └── CommError                   1   communication between ranks
+        ├── WorkerSilentError           a rank sends nothing any more
+        └── GroupBrokenError            a learner left its group during a step
 
-An error says what happened, where (rank, path, key), and what to do next.
+A message says what happened, where (rank, path, key), and what to do next.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REQUEUE = 85
-"""A snapshot is taken: whoever started the run may start it again, and it goes on."""
+"""A snapshot was taken: start the run again, and it continues."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
 class HpcdiError(Exception):
-    """Root of the tree; `exit_code` is what a process that ends by it returns."""
+    """Root of the tree; `exit_code` is that of a process that ends with it."""
 
     exit_code = EXIT_FAILED
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a configuration, at a dotted path."""
+    """One problem of a configuration, at a dotted path."""
 
     path: str
     message: str
@@ -56,7 +56,7 @@ class Problem:
 
 
 class ConfigError(HpcdiError):
-    """The configuration has problems; all of them are in `problems`."""
+    """The configuration is wrong; `problems` holds every problem."""
 
     exit_code = EXIT_USAGE
 
@@ -69,7 +69,7 @@ class ConfigError(HpcdiError):
 
 
 class UnknownTypeError(HpcdiError, KeyError):
-    """A `type` that no registry knows."""
+    """A `type` that is in no registry."""
 
     exit_code = EXIT_USAGE
 
@@ -78,25 +78,25 @@ class UnknownTypeError(HpcdiError, KeyError):
 
 
 class LaunchError(HpcdiError):
-    """The program cannot start as it was asked to."""
+    """The program cannot start with these arguments or in this environment."""
 
     exit_code = EXIT_USAGE
 
 
 class NoProgressError(HpcdiError):
-    """A run has been taken up again too often, and has come to nothing since."""
+    """A run was restarted too often without a newer snapshot."""
 
 
 class EnvError(HpcdiError):
-    """An environment broke its contract."""
+    """An environment violates its contract."""
 
 
 class PolicyError(HpcdiError):
-    """A policy broke its contract."""
+    """A policy violates its contract."""
 
 
 class BufferContractError(HpcdiError):
-    """What was pushed does not fit what the buffer holds."""
+    """Pushed items do not match those in the buffer, or a buffer is used against its contract."""
 
 
 class StoreError(HpcdiError):
@@ -125,19 +125,19 @@ class CheckpointError(StoreError):
 
 
 class CommError(HpcdiError):
-    """Messages between ranks failed."""
+    """Communication between ranks failed."""
 
 
 class GroupBrokenError(CommError):
-    """A member has left the learners' group, or hangs: nothing can be done together any more."""
+    """A member left the learners' group or hangs: collective operations fail until it regroups."""
 
 
 class WorkerSilentError(CommError):
-    """A rank has said nothing for too long."""
+    """A rank has sent no message for too long."""
 
     def __init__(self, rank: int, waited_s: float, last: str) -> None:
         self.rank, self.waited_s, self.last = rank, waited_s, last
         super().__init__(
-            f"rank {rank} has been silent for {waited_s:.0f} s; last heard from it: {last}. "
+            f"rank {rank} has been silent for {waited_s:.0f} s; its last message: {last}. "
             f"Its log is log/rank{rank:05d}.jsonl in the run folder"
         )

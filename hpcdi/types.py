@@ -1,4 +1,4 @@
-"""Names that several layers share: columns, references to shards, ids, versions."""
+"""Types that several layers share: columns, references to shards, spaces, ids."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
-"""Any numpy array; the docstring at hand says shape and dtype."""
+"""Any numpy array; docstrings give shapes and dtypes."""
 
 NUMBERS = "biufc"
-"""Kinds of dtype that columns hold: truth values, integers, floats, complex numbers."""
+"""Kinds of dtype that columns can have: booleans, integers, floats, complex numbers."""
 
 BLOCK_ID_BITS = 40
-"""Of a collector's own counters of blocks and items; its rank stands above them."""
+"""Low bits of a block or item id, which count per collector; the higher bits hold its rank."""
 
 RESTART_NUMBERS = 10**9
-"""Of those counters for each time that a run is taken up again: they never come twice."""
+"""Range of those counters for each restart of a run, so that no id is used twice."""
 
 Columns: TypeAlias = dict[str, Array]
 """Column name -> array; all arrays have the same leading axis. Nested keys are joined by '/'."""
 
 Settings: TypeAlias = Mapping[str, Any]
-"""What a policy's command mode asks of collectors or learners, e.g. ``{"eps": 0.1}``."""
+"""Settings from a policy's command mode for collectors or learners, e.g. ``{"eps": 0.1}``."""
 
 Transition: TypeAlias = dict[str, Any]
-"""One item of data in the per-transition form that foreign policies use."""
+"""One item as a dict, the form that DI-engine's policies use."""
 
 ITEM_DTYPE = np.dtype(
     [
         ("item_start", "<i4"),  # first row, counted from the block's first row
-        ("item_len", "<i4"),  # transitions; each is one row
+        ("item_len", "<i4"),  # number of transitions; one row each
         ("item_id", "<i8"),  # unique in the run
         ("policy_version", "<i8"),  # of the policy that acted
-        ("env_id", "<i4"),  # which environment of its collector
-        ("episode_id", "<i8"),  # counted per collector; pieces of one episode share it
+        ("env_id", "<i4"),  # environment, counted per collector
+        ("episode_id", "<i8"),  # counted per collector; items of one episode share it
     ]
 )
-"""A block's table of items: pieces of episodes, each in consecutive rows of the block."""
+"""A block's table of items: parts of episodes, each in consecutive rows of the block."""
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One stored array: its name, dtype (numpy's spelling), whole shape, first byte in the file."""
+    """One stored array: name, dtype (as numpy spells it), full shape, byte offset in the file."""
 
     name: str
     dtype: str
@@ -56,12 +56,11 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class RowView:
-    """A column that is not stored: at row r it is ``column[r + offset[r]]``.
+    """A column that is not stored: its row r is ``column[r + offset[r]]``.
 
-    The next observation is one: observations are stored once, and a column of offsets says where
-    the observation lies from which a transition's return is bootstrapped. A stack of k frames is
-    one, too: each frame is stored once, and `offset` has k numbers a row. `column` may itself be a
-    view.
+    The next observation is one: observations are stored once, and a column of offsets points to the
+    observation from which a transition's return is bootstrapped. A stack of k frames is one, too:
+    each frame is stored once, and `offset` has k numbers a row. `column` may itself be a view.
     """
 
     name: str
@@ -71,20 +70,20 @@ class RowView:
 
 @dataclass(frozen=True)
 class ShardRef:
-    """Where a published block lies, and all that a reader needs to use it without parsing HDF5."""
+    """A published block: its file, and all that is needed to read it without parsing HDF5."""
 
     path: str
     """Relative to the run folder."""
     n_bytes: int
     rows: int
     crc32: int
-    """Of the bytes of all columns, in their order."""
+    """Checksum of the bytes of all columns, in order."""
     columns: tuple[ColumnSpec, ...]
     """Row columns, then the columns of the item table (`ITEM_DTYPE`)."""
     views: tuple[RowView, ...] = ()
 
     def row_bytes(self) -> int:
-        """Bytes of one row over all row columns."""
+        """Returns the bytes of one row over all row columns."""
         names = ITEM_DTYPE.names or ()
         return sum(
             np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
@@ -95,15 +94,15 @@ class ShardRef:
 
 @dataclass(frozen=True)
 class Spaces:
-    """What a policy must know of an environment.
+    """An environment's observation and action space.
 
     Attributes:
         obs_shape: shape of one observation.
-        obs_dtype: numpy's spelling.
-        action_count: number of discrete actions; None where actions are continuous.
-        action_shape: shape of one action; empty where it is a number.
-        action_low, action_high: bounds of each number of a continuous action, flat; empty where
-            actions are discrete.
+        obs_dtype: as numpy spells it.
+        action_count: number of discrete actions; None if actions are continuous.
+        action_shape: shape of one action; empty for a scalar.
+        action_low, action_high: bounds of each component of a continuous action, flattened; empty
+            if actions are discrete.
         is_masked: whether observations come with a mask of legal actions.
     """
 
@@ -123,22 +122,22 @@ class Spaces:
 
 @dataclass(frozen=True)
 class Lockstep:
-    """What makes a task the same each time: it is one piece, or one evaluation.
+    """Makes a task of a deterministic run reproducible: it is one rollout, or one evaluation.
 
-    With `begins_anew`, episodes and random numbers begin with seeds that follow from the round.
+    With `begins_anew`, environments and random numbers are seeded from the round.
     """
 
     round: int
     policy_version: int
-    """The policy to act by: no older and no newer one."""
+    """The exact policy to act with."""
     begins_anew: bool
 
 
 def collector_of(block_id: int) -> int:
-    """Rank of the collector that sealed a block."""
+    """Returns the rank of the collector that sealed a block."""
     return block_id >> BLOCK_ID_BITS
 
 
 def number_of(block_id: int) -> int:
-    """Number of a block among those of its collector; it rises."""
+    """Returns the number of a block, which counts up per collector."""
     return block_id & ((1 << BLOCK_ID_BITS) - 1)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpcdi.comm.wire import pack, unpack
 from hpcdi.utils.backoff import Backoff
-from hpcdi.utils.watch import Watch
+from hpcdi.utils.watchdog import Watch
 
 T = TypeVar("T")
 R = TypeVar("R")

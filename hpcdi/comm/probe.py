@@ -1,30 +1,126 @@
-"""What MPI can do here: fault tolerance, latency and bandwidth of a pair, clocks."""
+"""Probes of MPI and torch.distributed: start-up, fault tolerance, speed, clocks, process groups.
+
+MPI is imported by `start_mpi` or by the first probe, not by this module: the start is one of the
+things that are looked at.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import re
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 
-from hpcdi.comm.probe_facts import Link
+from hpcdi.comm.plain import sendable
+from hpcdi.errors import CommError
 
-SMALL_BYTES = 64
-LARGE_BYTES = 8_000_000
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_DISPLAY = "OMPI_MCA_ompi_display_comm"
+_METHOD = re.compile(r"^\s*(on|off)-host:\s+(?:all connections are )?(.+?)\s*$", re.MULTILINE)
+_TABLE = re.compile(r"^Host 0 \[.*?^\s*off-host:[^\n]*\n", re.MULTILINE | re.DOTALL)
+_SMALL_BYTES = 64
+_LARGE_BYTES = 8_000_000
 _WARM_UP = 10
 _SMALL_ROUNDS = 200
 _LARGE_ROUNDS = 6
 _CLOCK_ROUNDS = 20
-_TAG = 1
+_GROUP_VALUES = 1_000_000
+_PAIR_TAG, _GROUP_TAG = 1, 2
+
+
+@sendable
+@dataclass(frozen=True)
+class LinkSpeed:
+    """How fast rank 0 and `rank` talk: a small message in s, a large one in bytes/s, one way."""
+
+    rank: int
+    latency_s: float
+    bytes_per_s: float
+
+
+@sendable
+@dataclass(frozen=True)
+class GroupSpeed:
+    """A process group of torch.distributed that has worked.
+
+    Attributes:
+        ranks: its members, by their ranks in the world.
+        import_s: to import torch.
+        form_s: to form the group.
+        reduce_s: to average a million float32, after a first time.
+    """
+
+    ranks: tuple[int, ...]
+    import_s: float
+    form_s: float
+    reduce_s: float
+
+
+def start_mpi() -> tuple[float, dict[str, str]]:
+    """Start MPI by importing it; returns the seconds it took, and its transports.
+
+    Transports: "on" and "off" the host -> what carries messages there. Only Open MPI 5 tells, on
+    rank 0, and only at its start.
+    """
+    chosen = os.environ.get(_DISPLAY)
+    os.environ.setdefault(_DISPLAY, "mpi_init")
+    start = time.perf_counter()
+    try:
+        with _standard_output() as printed:
+            from hpcdi.comm import world  # noqa: F401 (starts MPI)
+    finally:
+        if chosen is None:
+            del os.environ[_DISPLAY]
+    start_s = time.perf_counter() - start
+    text = "".join(printed)
+    if rest := _TABLE.sub("", text).strip():  # what else the library has to say is for people
+        sys.stderr.write(rest + "\n")
+    return start_s, parse_transports(text)
+
+
+def parse_transports(text: str) -> dict[str, str]:
+    """Returns the transports of Open MPI's connection summary, without those it has none of."""
+    return {where: method for where, method in _METHOD.findall(text) if method != "n/a"}
+
+
+@contextlib.contextmanager
+def _standard_output() -> Iterator[list[str]]:
+    """Catch what C code prints; it is in the list when the block has ended."""
+    printed: list[str] = []
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with tempfile.TemporaryFile() as caught:
+            os.dup2(caught.fileno(), 1)
+            try:
+                yield printed
+            finally:
+                ctypes.CDLL(None).fflush(None)
+                os.dup2(kept, 1)
+            caught.seek(0)
+            printed.append(caught.read().decode(errors="replace").replace("\0", ""))
+    finally:
+        os.close(kept)
 
 
 def fault_tolerance() -> str:
-    """Whether ranks can outlive a dead one: "active", "inactive" (built, not asked for), "absent".
+    """Returns whether ranks can outlive a dead one: "active", "inactive" (not asked for), "absent".
 
     Open MPI is asked for its parameter: without fault tolerance its `Revoke` does not refuse, and
     hangs later.
     """
+    from mpi4py import MPI
+
     try:
         MPI.COMM_SELF.Is_revoked()
     except (NotImplementedError, MPI.Exception):
@@ -33,7 +129,9 @@ def fault_tolerance() -> str:
 
 
 def control_variable(name: str) -> int | None:
-    """Value of one of the library's variables that is a number; None: it has no such variable."""
+    """Returns a numeric control variable of the MPI library; None: it has no such variable."""
+    from mpi4py import MPI
+
     library = ctypes.CDLL(MPI.__file__)  # what that was linked with is found through it
     index, count, level = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     handle, value = ctypes.c_void_p(), (ctypes.c_int * 16)()
@@ -55,58 +153,114 @@ def control_variable(name: str) -> int | None:
         library.MPI_T_finalize()
 
 
-def measure_link(comm: MPI.Comm, partner: int) -> Link:
-    """Send messages to and fro; both ranks of the pair call it, and the lower one's figures count.
+def measure_link(comm: MPI.Comm, partner: int) -> LinkSpeed:
+    """Ping-pong; both ranks of the pair call it, and the lower one's figures count.
 
     Args:
-        comm: a communicator that nobody else receives on.
+        comm: a communicator on which nobody else receives.
         partner: the other rank.
     """
-    _exchange(comm, partner, SMALL_BYTES, _WARM_UP)
-    small = _exchange(comm, partner, SMALL_BYTES, _SMALL_ROUNDS)
-    _exchange(comm, partner, LARGE_BYTES, 1)
-    large = _exchange(comm, partner, LARGE_BYTES, _LARGE_ROUNDS)
-    return Link(
+    _exchange(comm, partner, _SMALL_BYTES, _WARM_UP)
+    small = _exchange(comm, partner, _SMALL_BYTES, _SMALL_ROUNDS)
+    _exchange(comm, partner, _LARGE_BYTES, 1)
+    large = _exchange(comm, partner, _LARGE_BYTES, _LARGE_ROUNDS)
+    return LinkSpeed(
         max(partner, comm.Get_rank()),
         float(np.median(small)) / 2,
-        2 * LARGE_BYTES / float(np.median(large)),
+        2 * _LARGE_BYTES / float(np.median(large)),
     )
 
 
 def clock_offset(comm: MPI.Comm, partner: int) -> float:
-    """Seconds by which the partner's clock is ahead; both ranks of the pair call it.
+    """Returns the seconds by which the partner's clock is ahead; both ranks of the pair call it.
 
-    Of several exchanges the fastest counts: the answer was given within half its time. On the
-    higher rank of the pair it is 0.
+    The fastest of several exchanges counts (Cristian's algorithm). 0 on the higher rank.
     """
     clock = np.zeros(1)
     if comm.Get_rank() > partner:
         for _ in range(_CLOCK_ROUNDS):
-            comm.Recv(clock, partner, _TAG)
+            comm.Recv(clock, partner, _PAIR_TAG)
             clock[0] = time.time()
-            comm.Send(clock, partner, _TAG)
+            comm.Send(clock, partner, _PAIR_TAG)
         return 0.0
     tried = []
     for _ in range(_CLOCK_ROUNDS):
         sent, start = time.time(), time.perf_counter()
-        comm.Send(clock, partner, _TAG)
-        comm.Recv(clock, partner, _TAG)
+        comm.Send(clock, partner, _PAIR_TAG)
+        comm.Recv(clock, partner, _PAIR_TAG)
         took_s = time.perf_counter() - start
         tried.append((took_s, float(clock[0]) - sent - took_s / 2))
     return min(tried)[1]
 
 
 def _exchange(comm: MPI.Comm, partner: int, n_bytes: int, rounds: int) -> list[float]:
-    """Seconds of each round: there and back."""
+    """Returns the seconds of each round trip."""
     data = np.zeros(n_bytes, np.uint8)
     is_first = comm.Get_rank() < partner
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
         if is_first:
-            comm.Send(data, partner, _TAG)
-        comm.Recv(data, partner, _TAG)
+            comm.Send(data, partner, _PAIR_TAG)
+        comm.Recv(data, partner, _PAIR_TAG)
         if not is_first:
-            comm.Send(data, partner, _TAG)
+            comm.Send(data, partner, _PAIR_TAG)
         times.append(time.perf_counter() - start)
     return times
+
+
+def reduce_together(
+    comm: MPI.Intracomm,
+    ranks: Sequence[int],
+    backend: str,
+    timeout_s: float,
+    doing: Callable[[str], None] = lambda _what: None,
+) -> GroupSpeed:
+    """Form a process group of some ranks and average an array; collective over them only.
+
+    Args:
+        comm: communicator of all.
+        ranks: the members.
+        backend: "gloo" or "nccl".
+        timeout_s: for the group to form, and for the array.
+        doing: called with what this rank waits for.
+
+    Raises:
+        CommError: the members do not find each other in time, or the average is wrong.
+    """
+    doing("the import of torch")
+    start = time.perf_counter()
+    import torch
+
+    from hpcdi.comm.dist import allreduce, dist_finalize, dist_init
+
+    import_s = time.perf_counter() - start
+    doing(f"ranks {list(ranks)} to form a {backend} group")
+    everybody = comm.Get_group()
+    members = everybody.Incl(list(ranks))
+    group = comm.Create_group(members, _GROUP_TAG)
+    try:
+        group.Barrier()  # all have imported torch
+        start = time.perf_counter()
+        mine, size = dist_init(backend, timeout=timeout_s, group=group)
+        form_s = time.perf_counter() - start
+        doing(f"an all-reduce over {backend} of ranks {list(ranks)}")
+        device = "cuda" if backend == "nccl" else "cpu"
+        for _ in range(2):
+            values = torch.full((_GROUP_VALUES,), float(mine), device=device)
+            start = time.perf_counter()
+            allreduce(values)
+            average = float(values[-1])  # waits for the device, too
+            reduce_s = time.perf_counter() - start
+        if average != (size - 1) / 2:
+            raise CommError(
+                f"{backend} averaged ranks 0 to {size - 1} of ranks {list(ranks)} to {average}"
+            )
+    except RuntimeError as error:
+        raise CommError(f"an all-reduce over {backend} failed: {error}") from error
+    finally:
+        dist_finalize()
+        group.Free()
+        members.Free()
+        everybody.Free()
+    return GroupSpeed(tuple(ranks), import_s, form_s, reduce_s)

@@ -25,9 +25,9 @@ from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import evaluation_goal
 from hpcdi.policy.random import RandomPolicy
-from hpcdi.utils.jsonable import jsonable
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
+from hpcdi.utils.nested import jsonable
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,
@@ -54,13 +54,13 @@ _LENGTH = "eval_episode_length"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an evaluation has come to.
+    """The episodes of an evaluation.
 
     Attributes:
         returns: of each episode.
-        lengths: steps of each.
+        lengths: steps of each episode.
         duration_s: of all of them.
-        stop_value: mean return that the experiment asks for; infinite where it asks for none.
+        stop_value: mean return at which the experiment ends; infinite: none is set.
     """
 
     returns: list[float]
@@ -69,7 +69,7 @@ class Outcome:
     stop_value: float
 
     def figures(self) -> dict[str, Any]:
-        """For programs; None stands in for what there is not."""
+        """Returns figures for programs; None where there is no stop value."""
         returns, steps = np.asarray(self.returns), sum(self.lengths)
         has_goal = math.isfinite(self.stop_value)
         return {
@@ -89,7 +89,7 @@ class Outcome:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Returns lines for people."""
         known = self.figures()
         mean, std, median, least, most = (
             human_return(known[f"return_{name}"], known["return_mean"])
@@ -127,8 +127,8 @@ def main(arguments: Sequence[str]) -> int:
     if not given.json:
         env = f"{getattr(ready.config.env, 'env_id', ready.config.env.type)}, seed {seed}"
         _say(_opening(kept, f"{n_episode} episodes in {env_num} of {env}"))
-    env_seed, film_seed, seats_seed = ready.seed.spawn(3)
-    modes = _seats(ready, seats_seed)
+    env_seed, film_seed, players_seed = ready.seed.spawn(3)
+    modes = _players(ready, players_seed)
     with ExitStack() as stack:
         film = None
         if given.video is not None:
@@ -169,7 +169,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class _Timed:
-    """Environments that say of each episode how many steps it had, in ``info["episode_info"]``."""
+    """Environments that add an episode's length to ``info["episode_info"]``."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -193,20 +193,20 @@ class _Timed:
 
 
 def _with_length(info: Any, length: int) -> Any:
-    """A player's info, or each player's, that says how long the episode was."""
+    """Returns a player's info, or each player's, with the episode's length."""
     if not isinstance(info, Mapping):
         return [_with_length(one, length) for one in info]
     return {**info, "episode_info": {**(info.get("episode_info") or {}), _LENGTH: length}}
 
 
 def _sizes(ready: ReadyPolicy, asked: int | None) -> tuple[int, int]:
-    """Environments and episodes; never more environments than episodes."""
+    """Returns the numbers of environments and episodes; never more environments than episodes."""
     n_episode = asked or max(evaluation_goal(ready.config)[0], LEAST_EPISODES)
     return min(ready.config.env.evaluator_env_num, n_episode), n_episode
 
 
-def _seats(ready: ReadyPolicy, seed: np.random.SeedSequence) -> list[Any]:
-    """Eval modes of all players: in a battle the others act at random, as when it was trained."""
+def _players(ready: ReadyPolicy, seed: np.random.SeedSequence) -> list[Any]:
+    """Returns eval modes of all players: in a battle the others act at random, as in training."""
     others = battle_players(ready.config.env) - 1
     return [ready.mode, *(RandomPolicy(ready.spaces, ready.mode, s) for s in seed.spawn(others))]
 
@@ -220,13 +220,13 @@ def _play(
     settings = {"transform_obs": getattr(config.policy.eval.evaluator, "transform_obs", False)}
     make = BattleInteractionSerialEvaluator if is_battle else InteractionSerialEvaluator
     with make(settings, env, modes if is_battle else modes[0]) as evaluator:
-        told: Any = evaluator.eval(n_episode=n_episode)[1]
+        infos: Any = evaluator.eval(n_episode=n_episode)[1]
         duration_s = evaluator.scalars["evaluate_time"]
     if is_battle:  # of the first player
-        returns = [info["eval_episode_return"] for info in told[0]]
-        lengths = [info["episode_info"][_LENGTH] for info in told[0]]
+        returns = [info["eval_episode_return"] for info in infos[0]]
+        lengths = [info["episode_info"][_LENGTH] for info in infos[0]]
     else:
-        returns, lengths = told["eval_episode_return"], told[_LENGTH]
+        returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
     return Outcome(returns, lengths, duration_s, evaluation_goal(config)[1])
 
 

@@ -32,7 +32,7 @@ policy does.
 ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
 """
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
-"""Format -> how its files end."""
+"""Format -> suffix of its files."""
 _PACKAGES = {"torch": (), "onnx": ("onnx", "onnxscript")}
 _TRIALS = 64
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"  {name:<12} {described}")
     say(f"  checked      {_TRIALS} observations, largest difference of an action {difference:.3g}")
     if ready.spaces.is_masked:
-        say("  note         it knows no masks: take the legal action of the highest value")
+        say("  note         it knows no action masks: take the legal action of the highest value")
     return EXIT_DONE
 
 
@@ -125,19 +125,19 @@ def _module_of(ready: ReadyPolicy) -> Any:
         return ready.mode.get_attribute("export_module")
     except NotImplementedError as error:
         raise PolicyError(
-            f"a policy of type {ready.config.policy.type!r} does not say what is to be exported: "
+            f"a policy of type {ready.config.policy.type!r} cannot be exported: "
             "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
         ) from error
 
 
 def _written(file: IO[bytes]) -> bytes:
-    """What has really come into the file."""
+    """Returns what is really in the file."""
     file.flush()
     return Path(file.name).read_bytes()
 
 
 def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> float:
-    """Largest difference between the program's actions and the policy's own.
+    """Returns the largest difference between the program's actions and the policy's own.
 
     Raises:
         PolicyFileError: it is too large.
@@ -148,7 +148,7 @@ def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> flo
     own = np.stack(list(map(np.asarray, actions_of(outputs, range(len(observations))).values())))
     given = observations.astype(np.float32)
     made = np.concatenate([act(given[k : k + size]) for k in range(0, len(given), size)])
-    if batch is None:  # one alone is what it is asked in the world
+    if batch is None:  # in use it often gets a single observation
         made = np.concatenate([act(given[:1]), made[1:]])
     if made.shape != own.shape:
         raise PolicyFileError(
@@ -165,7 +165,7 @@ def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> flo
 
 
 def _observations(spaces: Spaces, count: int) -> Array:
-    """Random observations as an environment gives them, always the same ones."""
+    """Returns random observations of the environment's shape and dtype, always the same ones."""
     rng, shape = np.random.default_rng(0), (count, *spaces.obs_shape)
     dtype = np.dtype(spaces.obs_dtype)
     if dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""One episode, filmed."""
+"""The film of one episode, for `hpcdi eval --video`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcdi.worker.collector.evaluation import VectorEvalMonitor, play_episodes
 
 @dataclass(frozen=True)
 class Shot:
-    """A film that was made."""
+    """A film on disk."""
 
     file: Path
     episode_return: float
@@ -38,14 +38,14 @@ class Shot:
 
 
 class Film(Closing):
-    """An environment that is looked at; that it can be is seen at once, not after the evaluation.
+    """An environment that renders; made before the evaluation, so that it fails early.
 
     Args:
         config: the experiment.
         seed: of the environment.
 
     Raises:
-        EnvError: the environment draws no pictures.
+        EnvError: the environment cannot render.
     """
 
     def __init__(self, config: ExperimentConfig, seed: np.random.SeedSequence) -> None:
@@ -62,10 +62,10 @@ class Film(Closing):
             self._env.ready_imgs()
         except Exception as error:  # whatever a foreign renderer raises
             self.close()
-            told = str(error.problems[0] if isinstance(error, ConfigError) else error)
+            reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
             name = getattr(env, "env_id", env.type)
             raise EnvError(
-                f"{name} cannot be filmed ({told.partition(chr(10))[0]}); leave --video out, or "
+                f"{name} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video out, or "
                 "install what it draws with: pip install 'hpcdi[video]'"
             ) from error
 
@@ -94,7 +94,7 @@ class Film(Closing):
         return Shot(_write(pictures, fps, name), monitor.get_latest_reward(0), len(pictures))
 
     def close(self) -> None:
-        """Close the environment; again: nothing."""
+        """Close the environment. Idempotent."""
         env, self._env = self._env, None
         if env is not None:
             env.close()

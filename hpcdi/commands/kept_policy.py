@@ -1,4 +1,4 @@
-"""A policy that a run has left: where it lies, which configuration it goes by, and acting by it."""
+"""A policy that a run has saved: finding it with its configuration, and acting with it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
 
 CHECKPOINTED = "policy.safetensors"
-"""The policy among a checkpoint's files."""
+"""File of the policy in a checkpoint."""
 _SUFFIX = ".safetensors"
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
 
 
 @dataclass(frozen=True)
 class KeptPolicy:
-    """A policy on disk, its checksum found right.
+    """A policy on disk, checksum verified.
 
     Attributes:
-        file: where it lies.
-        title: which one it is.
-        image: its parameters and its version.
-        config_file: the experiment that it was trained by.
-        home: folder for what is made of it: the run's, or else the file's own.
+        file: its path.
+        title: "the run's best policy", "checkpoint", ...
+        image: its parameters and version.
+        config_file: the experiment that it was trained with.
+        home: folder for videos: the run folder, or else the file's own.
     """
 
     file: Path
@@ -57,8 +57,8 @@ class ReadyPolicy:
         config: the experiment, overrides applied.
         spaces: of its environment.
         mode: the policy's eval mode.
-        seed: for what goes on with it; nothing of the training was drawn from it.
-        notes: what the configuration's reader should know.
+        seed: for environments and players; training drew nothing from it.
+        notes: of the configuration's compiler.
     """
 
     config: ExperimentConfig
@@ -101,12 +101,12 @@ def find(path: str, which: str | None = None, config: str | None = None) -> Kept
 
 
 def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = None) -> ReadyPolicy:
-    """Build a policy by its configuration, and give it its parameters.
+    """Build a policy from its configuration and load its parameters.
 
     Args:
         kept: the policy.
         overrides: ``key=value``.
-        seed: of the seeds that are given on; None: the experiment's.
+        seed: root of the seeds; None: the experiment's.
 
     Raises:
         ConfigError: the configuration is wrong. LaunchError: the parameters do not fit it.
@@ -161,7 +161,7 @@ def _of_checkpoint(path: Path) -> Path:
 
 
 def _config_of(file: Path) -> Path:
-    """The configuration of the run that a file lies in."""
+    """Returns the configuration of the run that a file belongs to."""
     for folder in file.absolute().parents:
         if RunLayout(folder).config_file.is_file():
             return RunLayout(folder).config_file
@@ -177,7 +177,7 @@ def _home_of(file: Path) -> Path:
 
 
 def _differences(given: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with parameters, one by one; nothing is, where nothing is known of them."""
+    """Yields the differences of parameters; none if the policy does not list its own."""
     for name, tensor in expected.items():
         if name not in given:
             yield f"it lacks the parameter {name} {tuple(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""Reading the ranks' JSONL logs: the newest lines, what comes after them, the last error."""
+"""The ranks' JSONL logs: the newest lines, new lines, the first error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 240
 
 @dataclass(frozen=True)
 class LogLine:
-    """One record of one rank; `entry` is empty where the line is torn."""
+    """One record of one rank; `entry` is empty if the line is torn."""
 
     time: float
     rank: int
@@ -29,7 +29,7 @@ class LogLine:
 
     @property
     def level(self) -> int:
-        """How grave it is, as `logging` counts; a torn line is a warning."""
+        """Level as `logging` counts; a torn line is a warning."""
         name = str(self.entry.get("level", "WARNING"))
         return int(logging.getLevelNamesMapping().get(name, logging.WARNING))
 
@@ -39,20 +39,20 @@ class LogLine:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
         level = "" if self.level == logging.INFO else f"{self.entry['level']} "
         more = {name: value for name, value in self.entry.items() if name not in _KNOWN}
-        told = f"  {_short(_plain(more)[1:-1])}" if more else ""
+        fields = f"  {_short(_plain(more)[1:-1])}" if more else ""
         trace = "".join(f"\n    {line}" for line in str(self.traceback).splitlines())
         who = f"rank {self.rank} {self.entry.get('role', '')}"
         millis = f"{self.time % 1:.3f}"[1:]
-        return f"{stamp}{millis} {who:18} {level}{self.entry.get('message', '')}{told}{trace}"
+        return f"{stamp}{millis} {who:18} {level}{self.entry.get('message', '')}{fields}{trace}"
 
     @property
     def traceback(self) -> str:
-        """Of the error that it tells; empty where it tells none."""
+        """Traceback of the error; empty if there is none."""
         return str(self.entry.get("traceback", ""))
 
 
 def logs_of(folder: Path) -> dict[int, Path]:
-    """Log files of a run by rank."""
+    """Returns the log files of a run by rank."""
     found = {}
     for path in folder.glob("rank*.jsonl"):
         number = path.stem.removeprefix("rank")
@@ -62,7 +62,7 @@ def logs_of(folder: Path) -> dict[int, Path]:
 
 
 def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine]:
-    """Records from lines; a torn one gets the time of the one before it (or `after`)."""
+    """Returns records of lines; a torn one has the time of the one before it (or `after`)."""
     parsed = []
     for line in lines:
         text = line.decode(errors="replace")
@@ -76,9 +76,9 @@ def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine
 
 
 def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
-    """The last `count` whole lines of a file, and where in the file they end (bytes).
+    """Returns the last `count` whole lines of a file, and their end in the file (bytes).
 
-    Only as much of the file is read as they need.
+    Reads only as much of the file as they need.
     """
     with path.open("rb") as file:
         end = begin = file.seek(0, os.SEEK_END)
@@ -97,10 +97,10 @@ def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
 
 
 class LogReader:
-    """Gives what has been added to a log since the last look; takes up a file that was replaced.
+    """Reads what has been added to a log since the last call; follows a file that is replaced.
 
     Args:
-        rank: whose log it is.
+        rank: of the log.
         path: of the log.
         offset: where to begin, in bytes.
     """
@@ -112,7 +112,7 @@ class LogReader:
         self._after = 0.0
 
     def take(self) -> list[LogLine]:
-        """New records; a line that is not whole yet is left for the next look."""
+        """Returns new records; an unfinished line is left for the next call."""
         try:
             with self._path.open("rb") as file:
                 facts = os.fstat(file.fileno())
@@ -132,12 +132,12 @@ class LogReader:
 
 
 def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine], list[LogReader]]:
-    """The last `count` records of all ranks by time, and readers of what follows them."""
+    """Returns the last `count` records of all ranks by time, and readers of what follows."""
     lines: list[LogLine] = []
     readers = []
     for rank, path in paths.items():
         wanted = count
-        while True:  # records below the level are no part of the count
+        while True:  # records below the level do not count
             raw, offset = last_lines(path, wanted)
             found = [line for line in parse(rank, raw) if line.level >= level]
             if len(found) >= count or len(raw) < wanted:
@@ -150,12 +150,12 @@ def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine
 
 
 def first_error(paths: dict[int, Path], restart: int, count: int = 50) -> LogLine | None:
-    """The first error of a part of a run: what came later may only follow from it.
+    """Returns the first error since a start of the run: later ones may only follow from it.
 
     Args:
         paths: logs by rank.
-        restart: which part: how often the run had been taken up again.
-        count: so many last records of each log are looked at.
+        restart: number of that start.
+        count: records of each log to search, from its end.
     """
     found = []
     for rank, path in paths.items():
@@ -170,7 +170,7 @@ def first_error(paths: dict[int, Path], restart: int, count: int = 50) -> LogLin
 
 
 def _plain(value: Any) -> str:
-    """A record's further field as a person would write it."""
+    """Returns a record's field as a person would write it."""
     if isinstance(value, dict):
         return f"({', '.join(f'{name} {_plain(item)}' for name, item in value.items())})"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,11 +10,12 @@ from typing import Any
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.placement import Place, roles_of
-from hpcdi.launch.topology import (
+from hpcdi.launch.placement import (
+    Place,
     check_world,
     default_world_size,
     learner_count,
+    roles_of,
     threads_of,
     working_collectors,
 )
@@ -22,12 +23,12 @@ from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
 
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
-"""Of a stored row beside observation and action: reward, two flags, n-step return, discount and
+"""Stored per row beside observation and action: reward, two flags, n-step return, discount and
 offset of its bootstrap."""
 _INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
-"""Of an item in rank 0's index: mass, its share of the sums above, uses, version, row."""
+"""Stored per item in rank 0's index: mass, its share of the sums above, uses, version, row."""
 _STEPS_PER_S = 20_000
-"""Assumed of one collector where nothing is known; cheap environments reach it on one core."""
+"""Assumed speed of one collector; cheap environments reach it on one core."""
 
 
 HELP = """\
@@ -94,7 +95,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
 
 
 def row_size(config: Any, spaces: Spaces) -> int:
-    """Bytes of one stored transition, the share of bootstrap rows included."""
+    """Returns the bytes of one stored transition, its share of bootstrap rows included."""
     action = 8 if spaces.action_count is not None else 4 * math.prod(spaces.action_shape)
     observation, frames = spaces.observation_bytes, 1
     if config.policy.other.replay_buffer.frames and not config.policy.on_policy:
@@ -105,19 +106,19 @@ def row_size(config: Any, spaces: Spaces) -> int:
 
 
 def partition_size(config: Any) -> int:
-    """Items of the replay buffer that one learner holds."""
+    """Returns the items of the replay buffer that one learner holds."""
     return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
 
 
 def full_block(config: Any, row_bytes: int) -> int:
-    """Rows at which a collector seals a block."""
+    """Returns the rows at which a collector seals a block."""
     from hpcdi.store.block import block_rows
 
     return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
 
 
 def memory_of(role: str, config: Any, row_bytes: int) -> float:
-    """Bytes of data that a role holds: a learner rows, rank 0 the index, a collector blocks."""
+    """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
     from hpcdi.worker.coordinator.partition import ring_rows
 
     block = full_block(config, row_bytes)

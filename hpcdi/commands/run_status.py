@@ -19,20 +19,19 @@ from hpcdi.store.atomic import clock_of, read_json
 from hpcdi.store.layout import RunLayout
 
 QUIET_S = 30.0
-"""A run that goes says how every second; after so long without a word it may hang."""
+"""A run writes status.json every second; after so long without it, it may hang."""
 GOES_WELL = ("pending", "starting", "running", "done")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What speaks for a run being there, beside its own word.
+    """Signs of life of a run, beside what its own files say.
 
     Attributes:
-        age_s: of the last word that it has written, in seconds by the file system's clock; None:
-            it has written none.
-        beat_s: since its process has last touched the lock; None: there is no lock.
-        is_process: whether that process is there; None: that cannot be seen from this host.
-        job: what the queue says of its job; None: it has none, or nobody can be asked.
+        age_s: seconds since it last wrote its status, by the file system's clock; None: never.
+        beat_s: seconds since its process touched the lock; None: there is no lock.
+        is_process: whether that process exists; None: it is on another host.
+        job: its job in the queue; None: it has none, or the queue does not answer.
     """
 
     age_s: float | None = None
@@ -43,14 +42,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands.
+    """The state of a run.
 
     Attributes:
         layout: its folder.
         state: "pending", "starting", "running", "done", "failed", "stopped" or "dead".
-        why: what that is known by, or how the run ended.
-        facts: what run.json says; empty before the run's first start.
-        progress: what status.json says; empty before rank 0's first word.
+        why: the reason for that state, or how the run ended.
+        facts: run.json; empty before the run's first start.
+        progress: status.json; empty before rank 0 has written it.
         evidence: see there.
         error: the last one: ``rank``, ``role``, ``host``, ``error``, ``traceback``.
     """
@@ -65,12 +64,12 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come of itself."""
+        """Whether it will not go on by itself."""
         return self.state not in ("pending", "starting", "running")
 
     @property
     def exit_code(self) -> int:
-        """0 while all goes well or has; the run's own exit code; 1 for a dead one."""
+        """0 for a run that is well, 1 for a dead one, else the run's own exit code."""
         if self.state in GOES_WELL:
             return EXIT_DONE
         return int(self.facts.get("exit_code", EXIT_FAILED)) if self.state != "dead" else 1
@@ -107,13 +106,13 @@ def find(name: str) -> Path:
         files = (layout.run_file, layout.status_file, layout.submit_file)
         if job_of(*map(read_json, files)) == name:
             return layout.root.resolve()
-    told = f"Slurm says of it: {job.state} {job.reason}" if job is not None else "no queue knows it"
+    known = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
     searched = " and ".join(str(place / "runs") for place in places)
-    raise LaunchError(f"no run in {searched} is of job {name}; {told}. Name the run folder")
+    raise LaunchError(f"no run in {searched} belongs to job {name}; {known}. Name the run folder")
 
 
 def _printed_by(job: QueueJob | None) -> list[Path]:
-    """Run folders that a job may belong to, by the file that it prints to."""
+    """Returns run folders that a job may belong to, by its output file."""
     if job is None or not job.output:
         return []
     above = Path(job.output).parent.parent  # of RUN/submit/slurm-12.out, SWEEP/output/...
@@ -121,7 +120,7 @@ def _printed_by(job: QueueJob | None) -> list[Path]:
 
 
 def _runs_below(place: Path) -> list[Path]:
-    """Run folders where runs go by default, the newest ones first."""
+    """Returns run folders in the default place, the newest first."""
     begun = [*place.glob("runs/*/*/run.json"), *place.glob("runs/*/sweeps/*/*/run.json")]
     waiting = [file.parent for file in place.glob("runs/*/*/submit/submit.json")]
     return sorted({file.parent for file in [*begun, *waiting]}, key=_changed, reverse=True)
@@ -132,11 +131,11 @@ def _changed(path: Path) -> float:
 
 
 def status_of(run: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.ask) -> RunStatus:
-    """How the run in a folder stands.
+    """Returns the state of the run in a folder.
 
     Args:
         run: the folder.
-        ask: says what the queue knows of a job.
+        ask: returns a job of the queue.
 
     Raises:
         LaunchError: it holds no run.
@@ -145,7 +144,7 @@ def status_of(run: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.ask
     facts = run_folder.read(run)
     found = _status(layout, facts, ask)
     if found.state == "dead" and facts != (later := run_folder.read(run)):
-        return _status(layout, later, ask)  # it has ended while we looked
+        return _status(layout, later, ask)  # it has ended in between
     return found
 
 
@@ -168,12 +167,12 @@ def _status(
 
 
 def judge(facts: dict[str, Any], progress: dict[str, Any], evidence: Evidence) -> tuple[str, str]:
-    """State of a run, and what it is known by.
+    """Returns the state of a run, and the reason for it.
 
     Args:
-        facts: what run.json says.
-        progress: what status.json says.
-        evidence: what else speaks for or against it.
+        facts: run.json.
+        progress: status.json.
+        evidence: its signs of life.
     """
     job, said = evidence.job, str(facts.get("state", ""))
     job_said = "" if job is None else f"job {job.job_id} is {job.state}"
@@ -181,47 +180,49 @@ def judge(facts: dict[str, Any], progress: dict[str, Any], evidence: Evidence) -
     if said in ("done", "failed", "stopped"):
         is_to_go_on = said == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
         if job is not None and is_to_go_on and job.waits:
-            return "pending", f"{job_said}; it goes on from its snapshot"
+            return "pending", f"{job_said}; it will resume from its snapshot"
         return said, str(facts.get("reason", ""))
     if job is not None and job.waits:
-        again = "; it goes on from its newest snapshot" if facts else ""
+        again = "; it will resume from its newest snapshot" if facts else ""
         return "pending", job_said + again
     if not facts:
         if job is not None and job.is_on:
             return "starting", job_said
-        return "dead", f"it never began: {job_said or 'nobody knows its job'}"
+        return "dead", f"it never began: {job_said or 'no queue knows its job'}"
     return _judge_running(progress, evidence, job_said, facts)
 
 
 def _judge_running(
     progress: dict[str, Any], evidence: Evidence, job_said: str, facts: dict[str, Any]
 ) -> tuple[str, str]:
-    """A run that calls itself running: whether it is."""
+    """Returns the state of a run whose run.json says running."""
     age_s, beat_s, job = evidence.age_s, evidence.beat_s, evidence.job
-    word = "it has said nothing" if age_s is None else f"its last word is {age_s:.0f} s old"
+    last = "it never wrote its status" if age_s is None else f"its last status is {age_s:.0f} s old"
     where = f"process {facts.get('pid')} on {facts.get('host')}"
-    if evidence.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
-        return "dead", f"{where} is gone; {word}"
+    if (
+        evidence.is_process is False or beat_s is None
+    ):  # a run that ends in order says so, then unlocks
+        return "dead", f"{where} is gone; {last}"
     if evidence.is_process is None:
         if job is not None and not job.is_on:
-            return "dead", f"{job_said}; {word}"
+            return "dead", f"{job_said}; {last}"
         if job is None and beat_s > run_lock.SILENT_S:
-            return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {word}"
+            return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {last}"
     alive = "starting" if progress.get("phase", "starting") == "starting" else "running"
     if age_s is not None and age_s > QUIET_S:
-        return alive, f"{word}: does it hang?"
+        return alive, f"{last}: does it hang?"
     return alive, ""
 
 
 def job_of(
     facts: dict[str, Any], progress: dict[str, Any], submitted: dict[str, Any] | None = None
 ) -> str:
-    """Number of a run's job in Slurm's queue; empty where it has none.
+    """Returns the job id of a run; empty if it has none.
 
     Args:
-        facts: what run.json says.
-        progress: what status.json says.
-        submitted: what `hpcdi submit` has left: all that there is before the first start.
+        facts: run.json.
+        progress: status.json.
+        submitted: submit.json, written by `hpcdi submit`; all there is before the first start.
     """
     for held in (progress.get("job", {}), facts.get("slurm", {}), (submitted or {}).get("job", {})):
         array, index = held.get("SLURM_ARRAY_JOB_ID"), held.get("SLURM_ARRAY_TASK_ID")
@@ -233,25 +234,25 @@ def job_of(
 
 
 def _progress(layout: RunLayout, facts: dict[str, Any]) -> dict[str, Any]:
-    """What status.json says; of a run that has ended, its last count."""
+    """Returns status.json; with the final counts, if the run has ended."""
     progress, figures = read_json(layout.status_file), facts.get("figures", {})
     if not progress:
         return {}
     if facts.get("state") == "running" and progress.get("pid") != facts.get("pid"):
         earlier = {"phase": "starting", "env_steps_per_s": 0.0, "train_iters_per_s": 0.0}
-        return {**progress, **earlier, "error": None}  # the run was taken up again since
+        return {**progress, **earlier, "error": None}  # the run was started again since
     counts = {name: figures[name] for name in ("env_steps", "train_iter") if name in figures}
     return {**progress, **counts}
 
 
 def _age_s(*paths: Path) -> float | None:
-    """Seconds since the newest of some files was written; None: there is none of them."""
+    """Returns the seconds since the newest of some files was written; None: none exists."""
     stamps = [path.stat().st_mtime for path in paths if path.exists()]
     if not stamps:
         return None
     try:
         now = clock_of(paths[0].parent)
-    except OSError:  # a run of somebody else's; clocks of hosts are never far apart
+    except OSError:  # another user's run; clocks of hosts are never far apart
         now = time.time()
     return max(0.0, now - max(stamps))
 
@@ -259,10 +260,10 @@ def _age_s(*paths: Path) -> float | None:
 def _error(
     layout: RunLayout, state: str, facts: dict[str, Any], progress: dict[str, Any]
 ) -> dict[str, Any]:
-    """The error that the run ended by, or that its rank 0 has told."""
-    told = progress.get("error")
-    if isinstance(told, dict):
-        return {name: told.get(name) for name in ("rank", "role", "host", "error", "traceback")}
+    """Returns the error that ended the run, or the last one that rank 0 has reported."""
+    last = progress.get("error")
+    if isinstance(last, dict):
+        return {name: last.get(name) for name in ("rank", "role", "host", "error", "traceback")}
     if state not in ("failed", "dead"):
         return {}
     found = first_error(logs_of(layout.root / "log"), int(facts.get("restarts", 0)))

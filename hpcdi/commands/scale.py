@@ -1,4 +1,4 @@
-"""`hpcdi scale`: how many collectors work, changed while a run is on, by a file in its folder."""
+"""`hpcdi scale`: changes how many collectors of a running run work, by a file in its folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcdi.commands.options import at_least, make_parser
 from hpcdi.commands.run_status import RunStatus, find, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
+from hpcdi.launch.placement import learner_count
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.slurm_queue import nobody
-from hpcdi.launch.topology import learner_count
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     write_json(layout.scale_file, {"collectors": given.collectors, "of": of}, fsync=False)
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
-        told = dict(status_of(layout.root, nobody).progress.get("collectors", {}))
-        if told.get("wanted") == given.collectors:
+        seen = dict(status_of(layout.root, nobody).progress.get("collectors", {}))
+        if seen.get("wanted") == given.collectors:
             sys.stdout.write(
-                f"{told['working']} of {told['there']} collectors work\n"
+                f"{seen['working']} of {seen['there']} collectors work\n"
                 f"  hpcdi status {short(layout.root)}\n"
             )
             return EXIT_DONE
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(status: RunStatus, wanted: int) -> int:
-    """See that a run can have so many collectors; gives how many ranks collect or wait."""
+    """Check that a run can have so many collectors; returns how many ranks collect or wait."""
     run = short(status.layout.root)
     if status.is_over or not status.progress:
         raise LaunchError(
@@ -77,15 +77,15 @@ def _check(status: RunStatus, wanted: int) -> int:
         )
     config = load(str(status.layout.config_file)).config
     if config.system.deterministic:
-        raise LaunchError(f"{run} is deterministic: it has the same collectors from start to end")
+        raise LaunchError(f"{run} is deterministic: its collectors cannot change")
     needed = learner_count(config) if config.policy.on_policy else 1
     if wanted < needed:
         raise LaunchError(f"{run} learns on-policy: each of {needed} learners needs a collector")
     ranks: int = sum(place["role"] == "collector" for place in status.facts["placement"])
     if wanted > ranks:
         raise LaunchError(
-            f"{run} has {ranks} collector ranks, and none can be added while it runs; stop it, and "
-            f"go on with more: hpcdi train --resume {run} "
+            f"{run} has {ranks} collector ranks, and none can be added while it runs; stop it and "
+            f"resume it with more: hpcdi train --resume {run} "
             f"-n {len(status.facts['placement']) + wanted - ranks}"
         )
     return ranks

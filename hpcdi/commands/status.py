@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lines_of(status: RunStatus) -> list[str]:
-    """How a run stands, for people."""
+    """Returns the state of a run as lines for people."""
     facts, progress = status.facts, status.progress
     lines = [_headline(status), _line("run folder", short(status.layout.root))]
     lines += _job(status)
@@ -84,7 +84,7 @@ def lines_of(status: RunStatus) -> list[str]:
         age = human_time(max(0.0, now - snapshot.stat().st_mtime))
         lines.append(_line("snapshot", f"{snapshot.name}, {age} old"))
     if status.evidence.age_s is not None and not status.is_over:
-        lines.append(_line("last word", f"{status.evidence.age_s:.1f} s ago"))
+        lines.append(_line("last status", f"{status.evidence.age_s:.1f} s ago"))
     if facts.get("restarts"):
         lines.append(_line("restarts", str(facts["restarts"])))
     lines += _error(status.error)
@@ -92,7 +92,7 @@ def lines_of(status: RunStatus) -> list[str]:
 
 
 def data_of(status: RunStatus) -> dict[str, Any]:
-    """How a run stands, for programs: plain data."""
+    """Returns the state of a run as plain data, for programs."""
     job, snapshot = status.evidence.job, status.snapshot
     return {
         "run": str(status.layout.root),
@@ -114,7 +114,7 @@ def data_of(status: RunStatus) -> dict[str, Any]:
 
 
 def steps(status: RunStatus) -> list[str]:
-    """Commands to type next."""
+    """Returns the commands to type next."""
     run = short(status.layout.root)
     if status.state == "pending":
         return [f"hpcdi status {run} --watch"]
@@ -150,7 +150,7 @@ def _headline(status: RunStatus) -> str:
 
 
 def _command(status: RunStatus) -> str:
-    """What such a run is started by."""
+    """Returns the command that starts such a run."""
     roles = [place.get("role") for place in status.facts.get("placement", [])]
     if roles == ["serial"]:
         return "hpcdi serial"
@@ -169,13 +169,13 @@ def _job(status: RunStatus) -> list[str]:
         return [_line("job", ", ".join(filter(None, [known, left])))] if known or left else []
     reason = f" ({job.reason})" if job.reason else ""
     nodes = f"on {job.nodes}" if job.nodes else ""
-    restarts = f"started again {job.restarts} times by Slurm" if job.restarts else ""
-    told = [f"{job.job_id} {job.state}{reason}", nodes, left, restarts]
-    return [_line("job", ", ".join(filter(None, told)))]
+    restarts = f"requeued {job.restarts} times by Slurm" if job.restarts else ""
+    parts = [f"{job.job_id} {job.state}{reason}", nodes, left, restarts]
+    return [_line("job", ", ".join(filter(None, parts)))]
 
 
 def _left_s(status: RunStatus) -> float | None:
-    """Seconds until the queue ends the job; None: nobody says, or it is over."""
+    """Returns the seconds until the queue ends the job; None: unknown, or it is over."""
     job = status.evidence.job
     ends_at = job.ends_at if job is not None and job.is_on else None
     if ends_at is None:
@@ -186,17 +186,17 @@ def _left_s(status: RunStatus) -> float | None:
 
 def _progress(status: RunStatus) -> str:
     progress, limits = status.progress, status.progress.get("limits", {})
-    told, etas = [], []
+    counts, etas = [], []
     for name, per_s_name, what in _COUNTED:
         count, per_s, limit = progress[name], progress[per_s_name], limits.get(name)
         of = f" of {human_count(limit)}" if limit is not None else ""
         speed = f" ({human_count(per_s)}/s)" if not status.is_over else ""
-        told.append(f"{human_count(count)}{of} {what}{speed}")
+        counts.append(f"{human_count(count)}{of} {what}{speed}")
         if limit is not None and per_s > 0:
             etas.append(max(0.0, limit - count) / per_s)
     lasted = f"in {human_time(progress['written_at'] - progress['started_at'])}"
     eta = f"; at most {human_time(min(etas))} to go" if etas and not status.is_over else ""
-    return f"{', '.join(told)} {lasted}{eta}"
+    return f"{', '.join(counts)} {lasted}{eta}"
 
 
 def _returns(progress: dict[str, Any]) -> list[str]:
@@ -215,16 +215,16 @@ def _returns(progress: dict[str, Any]) -> list[str]:
 
 
 def _waits(status: RunStatus) -> list[str]:
-    """Replay buffer, staleness, and who is idle."""
+    """Lines about the replay buffer, staleness and idle ranks."""
     progress, lines = status.progress, []
     buffer = progress.get("buffer")
     if buffer:
-        told = f"{human_count(buffer['held'])} of {human_count(buffer['capacity'])}"
+        text = f"{human_count(buffer['held'])} of {human_count(buffer['capacity'])}"
         if "staleness" in progress and not status.is_over:
-            told += f"; oldest policy {progress['staleness']} iterations behind"
+            text += f"; oldest policy {progress['staleness']} iterations behind"
         if buffer["blocked"] and not status.is_over:
-            told += f"; {buffer['blocked']}"
-        lines.append(_line("buffer", told))
+            text += f"; {buffer['blocked']}"
+        lines.append(_line("buffer", text))
     roles = {str(p.get("rank")): p.get("role") for p in status.facts.get("placement", [])}
     idle: dict[str, dict[str, float]] = {}
     for rank, share in progress.get("idle", {}).items():
@@ -234,20 +234,20 @@ def _waits(status: RunStatus) -> list[str]:
 
 
 def _collectors(status: RunStatus) -> list[str]:
-    """How many work, where that are not all."""
+    """A line about the collectors, unless all work."""
     ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
-    told = status.progress.get("collectors")
-    if told is None or status.is_over or told["working"] == ranks:
+    seen = status.progress.get("collectors")
+    if seen is None or status.is_over or seen["working"] == ranks:
         return []
-    waiting = told["there"] - told["working"]
-    parts = [f"{told['working']} of {ranks} work"]
+    waiting = seen["there"] - seen["working"]
+    parts = [f"{seen['working']} of {ranks} work"]
     if waiting:
         parts.append(f"{waiting} wait{'s' * (waiting == 1)} until wanted")
     return [_line("collectors", ", ".join(parts))]
 
 
 def _idle(role: str, shares: dict[str, float]) -> str:
-    """Who of a role waits, and how much of the time."""
+    """Returns the ranks of a role that wait most, and their share of idle time."""
     most = sorted(shares, key=lambda rank: -shares[rank])[:_IDLE_NAMED]
     named = ", ".join(f"rank {rank} {shares[rank]:.0%}" for rank in most)
     if len(shares) <= _IDLE_NAMED:

@@ -37,13 +37,13 @@ from hpcdi.commands.options import (
 )
 from hpcdi.commands.submitted import run_here, run_script
 from hpcdi.config.load import dump
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.run_folder import read, short
 from hpcdi.launch.time_limit import seconds_of
-from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import write_json, write_text
 from hpcdi.store.layout import RunLayout
 

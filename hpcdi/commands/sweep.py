@@ -30,7 +30,7 @@ from hpcdi.commands.run_status import GOES_WELL, RunStatus
 from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
 from hpcdi.commands.sweep_folder import WAITING, Sweep, keep, look, make, read, to_start
 from hpcdi.config.load import compile_config, load
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.run_folder import short
@@ -66,9 +66,9 @@ _SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    words = {"status": _status, "resume": _resume}
-    if arguments and arguments[0] in words:
-        return words[arguments[0]](arguments[1:])
+    actions = {"status": _status, "resume": _resume}
+    if arguments and arguments[0] in actions:
+        return actions[arguments[0]](arguments[1:])
     return _start(arguments)
 
 
@@ -102,7 +102,7 @@ def _start(arguments: Sequence[str]) -> int:
     if not given.local and not given.dry_run:
         check(made, slurm)  # before there is a folder
     if given.dry_run:
-        return _tell(made, range(len(made.elements)), slurm if not given.local else None)
+        return _print_plan(made, range(len(made.elements)), slurm if not given.local else None)
     root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
     made = dataclasses.replace(made, root=root)
     keep(made, experiments)
@@ -126,15 +126,15 @@ def _resume(arguments: Sequence[str]) -> int:
     unknown = sorted(set(given.index) - set(left))
     if unknown:
         raise LaunchError(
-            f"runs {unknown} are done, on their way, or none of this sweep; `hpcdi sweep status "
+            f"runs {unknown} are done, pending, running, or not of this sweep; `hpcdi sweep status "
             f"{short(found.root)}` shows which"
         )
     chosen = sorted(given.index) or left
     if not chosen:
-        print_lines(["nothing to start: every run is done, or on its way"])
+        print_lines(["nothing to start: every run is done, pending or running"])
         return EXIT_DONE
     if given.dry_run:
-        return _tell(found, chosen, None if given.local else resources_of(found))
+        return _print_plan(found, chosen, None if given.local else resources_of(found))
     return _run(found, chosen, given)
 
 
@@ -169,8 +169,8 @@ def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _tell(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int:
-    """What would be started: commands on this host, or a job of Slurm."""
+def _print_plan(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int:
+    """Print what would be started: commands on this host, or a Slurm job."""
     for index in indices:
         overrides = " ".join(made.elements[index].overrides)
         what = f": {shlex.join(command_of(made, index))}" if slurm is None else ""
@@ -185,13 +185,13 @@ def _tell(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--array-parallelism", type=at_least(1), default=0, metavar="N",
-        help="run at most N at a time (default: as many as the queue lets)",
+        help="run at most N at a time (default: no limit)",
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
     parser.add_argument(
         "--jobs", type=at_least(1), default=1, metavar="N", help="with --local: N at a time (1)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be started")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be started")
 
 
 # ----------------------------------------------------------------------------------------- on Slurm
@@ -396,7 +396,7 @@ def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Means of the best evaluations of runs that differ in their seed alone."""
+    """Returns the mean best evaluation of runs that differ only in their seed."""
     if "seed" not in keys:
         return []
     others = [key for key in keys if key != "seed"]

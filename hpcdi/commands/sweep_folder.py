@@ -184,7 +184,7 @@ def make(
             numbers of ranks.
     """
     from hpcdi.launch.experiment import load_experiment
-    from hpcdi.launch.topology import check_world, default_world_size
+    from hpcdi.launch.placement import check_world, default_world_size
 
     shared, several = grid(settings)
     load_experiment(config, [*shared, *several[0]], over_ranks=not serial)

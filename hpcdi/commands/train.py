@@ -31,11 +31,11 @@ takes the role that its rank has:
 A run takes a snapshot of itself at its beginning, every system.snapshot_s seconds, and at its
 end: also by Ctrl-C, SIGTERM, SIGUSR2, or when the time limit is near. With --resume the
 settings are those of the run folder; others can be named, or a file, whose settings must fit the
-snapshots. Inside Slurm (system.auto_resume) --run-dir goes on with the run that the folder holds,
+snapshots. Inside Slurm (system.auto_resume) --run-dir resumes the run that the folder holds,
 if it is the same one.
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
-env.collector_env_num=16. Wrong keys and values are told before anything starts. A run folder's
+env.collector_env_num=16. Wrong keys and values are reported before anything starts. A run folder's
 config.yaml has every setting there is, with its value.
 """
 

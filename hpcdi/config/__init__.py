@@ -1,7 +1,8 @@
-"""One YAML per experiment: read, checked whole, frozen.
+"""One YAML file per experiment: read, checked as a whole, frozen.
 
-Owns: the schema's fixed part, reading YAML and overrides, turning mappings into frozen dataclasses,
-the attribute-access mapping of the predecessor's API. May import: `utils`, `types`, `errors`. Why
-so: every component owns its own part of the schema (a nested `Config` dataclass) and declares it
-with `fields`; this package finds it through the registries and never imports a component.
+Owns: how settings are declared and parsed (`fields`), the experiment's model and rules (`schema`),
+YAML and overrides (`load`), the attribute-access mapping of the predecessor's API (`compat`), and
+which settings a resumed run may change (`resume_compat`). May import: `utils`, `types`, `errors`.
+Why so: every component declares its own part of the model with `fields`; this package finds it
+through the registries and never imports a component.
 """

@@ -1,19 +1,18 @@
-"""The mapping that the seeds' callers expect: keys are attributes, and it prints as a dict."""
+"""The predecessor's API of settings: a dict with attribute access, `default_config`."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from hpcdi.config.fields import ComponentConfig, to_mapping
-from hpcdi.config.parse import Parser
+from hpcdi.config.fields import ComponentConfig, Parser, to_mapping
 from hpcdi.errors import ConfigError
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import Registry
+from hpcdi.utils.registry import Registry, import_module
 
 
 class ConfigDict(dict[str, Any]):
-    """A dict whose keys are attributes too; nested mappings become `ConfigDict`.
+    """A dict whose keys are also attributes; nested mappings become `ConfigDict`.
 
     It prints, compares, copies, merges and indexes like any dict.
     """
@@ -47,7 +46,7 @@ class ConfigDict(dict[str, Any]):
             self[key] = value
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Value of `key`, set to `default` first where it is missing."""
+        """Return the value of `key` after setting it to `default` if it is missing."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -66,8 +65,6 @@ class ConfigDict(dict[str, Any]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConfigDict:
-        import copy
-
         return ConfigDict({key: copy.deepcopy(value, memo) for key, value in self.items()})
 
 
@@ -80,14 +77,14 @@ def _wrap(value: Any) -> Any:
 
 
 def component_class(registry: Registry, cfg: Any) -> Any:
-    """The class that ``cfg.type`` names, after the modules of ``cfg.import_names`` were imported.
+    """Import the modules of ``cfg.import_names`` and return the class registered as ``cfg.type``.
 
     Args:
-        registry: of its kind of component.
+        registry: of this kind of component.
         cfg: settings, a mapping or a frozen dataclass.
 
     Raises:
-        UnknownTypeError: no class has that type (it is a KeyError).
+        UnknownTypeError: no class has that type (a KeyError).
         ConfigError: a module is missing.
     """
     if isinstance(cfg, Mapping):
@@ -98,7 +95,7 @@ def component_class(registry: Registry, cfg: Any) -> Any:
 
 
 class Configurable:
-    """Mix-in for classes that own a nested `Config`: the seeds' `default_config`, and checking."""
+    """Mix-in for classes with a nested `Config`: `default_config` and parsing."""
 
     Config: ClassVar[type] = ComponentConfig
 
@@ -109,12 +106,14 @@ class Configurable:
 
     @classmethod
     def parse_config(cls, cfg: Any) -> Any:
-        """Checked, frozen settings from a mapping; an instance of `Config` passes as it is.
+        """Check a mapping and freeze it; an instance of `Config` is returned unchanged.
+
+        Args:
+            cfg: a mapping, an instance of `Config`, or None for all defaults.
 
         Raises:
-            ConfigError: with every problem of the mapping.
+            ConfigError: holds every problem of the mapping.
         """
-        # None means: all defaults.
         if isinstance(cfg, cls.Config):
             return cfg
         parser = Parser()

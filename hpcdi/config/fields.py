@@ -1,30 +1,54 @@
-"""How a component declares its settings.
+"""How a component declares its settings, and how a mapping becomes them.
 
 A component's settings are one frozen dataclass, `Config`, nested in its class and derived from
-`ComponentConfig`; each field says in one place what it is, what it may be, and its default::
+`ComponentConfig`; each field states in one place its meaning, its bounds and its default::
 
     @dataclass(frozen=True)
     class Config(ComponentConfig):
         type: str = "dqn"
         nstep: int = setting(1, "steps of the n-step return", minimum=1)
         learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+
+`Parser` builds it from a mapping and collects every problem instead of stopping at the first.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
-from hpcdi.errors import Problem
-from hpcdi.utils.registry import Registry
+from hpcdi.errors import ConfigError, Problem, UnknownTypeError
+from hpcdi.utils.registry import Registry, import_module
+
+RETIRED_KEYS = {
+    "host": "MPI needs no address",
+    "port": "MPI needs no port",
+    "operator_server": "there is no operator server in an MPI program",
+    "communication_mode": "there is one way to communicate",
+    "learner_gpu_num": "the number of learners is policy.learn.learner.learner_num",
+    "cfg_type": "a mark of default_config()",
+    "path_data": "a run keeps its data in its own folder (--run-dir)",
+    "path_policy": "a run keeps its policies in its own folder (--run-dir)",
+    "eval_freq": "a parallel run evaluates every policy.other.commander.eval_interval seconds",
+    "deepcopy": "buffers always store and return copies",
+    "enable_track_used_data": "system.storage.keep_data decides whether used data are kept",
+    "compressor": "shards are not compressed",
+    "print_freq": "system.coordinator.progress_interval is the interval of progress lines",
+}
+"""Keys of the predecessor without a meaning in an MPI program: accepted with a note."""
+_PARTS = {"registry", "section"}
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a setting may be: closed limits, an open lower limit, or a list of choices."""
+    """Allowed values of a setting: closed limits, an open lower limit, or a list of choices."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -32,7 +56,7 @@ class Bounds:
     choices: tuple[Any, ...] | None = None
 
     def objection(self, value: Any) -> str | None:
-        """Why `value`, or an element of it, is not allowed; None where it is."""
+        """Returns why `value`, or an element of it, is not allowed; None if it is."""
         if isinstance(value, list | tuple):
             return next(filter(None, map(self.objection, value)), None)
         if self.choices is not None and value not in self.choices:
@@ -57,7 +81,7 @@ def setting(
     above: float | None = None,
     choices: Sequence[Any] | None = None,
 ) -> Any:
-    """A setting with its default, one line about it, and what it may be."""
+    """Declare a setting: its default, one line about it, and its bounds."""
     bounds = Bounds(minimum, maximum, above, tuple(choices) if choices is not None else None)
     metadata = {"about": about, "bounds": bounds}
     if isinstance(default, list | dict):
@@ -66,45 +90,238 @@ def setting(
 
 
 def section(cls: type, about: str) -> Any:
-    """A nested group of settings: `cls` is a frozen dataclass."""
+    """Declare a nested group of settings; `cls` is a frozen dataclass."""
     return field(default_factory=cls, metadata={"about": about, "section": cls})
 
 
 def sections(cls: type, about: str) -> Any:
-    """Groups of settings: a list of mappings, one mapping, or by default nothing."""
+    """Declare any number of groups: a list of mappings or one mapping; none by default."""
     return field(default=(), metadata={"about": about, "sections": cls})
 
 
 def component(registry: Registry, default_type: str, about: str) -> Any:
-    """A part whose class, and so whose settings, follow from its `type` in a registry."""
+    """Declare a part whose class, and so its settings, is chosen by its `type` in a registry."""
     metadata = {"about": about, "registry": registry, "default_type": default_type}
     return field(default_factory=lambda: registry.get(default_type).Config(), metadata=metadata)
 
 
 @dataclass(frozen=True)
 class ComponentConfig:
-    """Settings that every component has: which class it is, and the modules that define it."""
+    """Settings that every component has: its type, and modules to import before it is looked up."""
 
     type: str = ""
     import_names: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """Rules over several settings of this component; paths are relative to it."""
+        """Check rules over several settings of this component; paths are relative to it."""
         return iter(())
 
 
 def to_mapping(config: Any) -> Any:
-    """Plain nested dict (lists, scalars) of a frozen configuration: what YAML and JSON can hold."""
+    """A frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {
-            # an override may put a mapping in place of nothing, but not in place of a list
-            f.name: to_mapping(getattr(config, f.name) or None)
-            if "sections" in f.metadata
-            else to_mapping(getattr(config, f.name))
-            for f in dataclasses.fields(config)
-        }
+        values = {f.name: to_mapping(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        for f in dataclasses.fields(config):
+            if "sections" in f.metadata:
+                # an override can replace null by a mapping, but not a list
+                values[f.name] = values[f.name] or None
+        return values
     if isinstance(config, dict):
         return {str(key): to_mapping(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [to_mapping(value) for value in config]
     return config
+
+
+class Parser:
+    """Builds dataclasses from mappings, and collects problems and notes while it does.
+
+    Attributes:
+        problems: everything that is wrong, each at its path.
+        notes: keys that were accepted and ignored.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+
+    def parse(self, cls: type, mapping: Any, path: str = "") -> Any:
+        """Build the dataclass `cls`; a setting with a problem keeps its default.
+
+        Returns:
+            The instance; None if a required setting is missing.
+        """
+        if not isinstance(mapping, Mapping):
+            self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
+            mapping = {}
+        hints = typing.get_type_hints(cls)
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        # an omitted part is parsed like an empty one, so that its rules are checked
+        omitted = [n for n, f in known.items() if n not in mapping and f.metadata.keys() & _PARTS]
+        values: dict[str, Any] = {}
+        for key, value in {**mapping, **{name: {} for name in omitted}}.items():
+            if key in known:
+                values[key] = self._value(known[key], hints[key], value, _join(path, key))
+            else:
+                self._unknown(path, str(key), list(known))
+        for name, spec in known.items():
+            if values.get(name, MISSING) is MISSING:
+                values[name] = self._default(spec, _join(path, name))
+        if any(value is MISSING for value in values.values()):
+            return None
+        config = cls(**values)
+        if hasattr(config, "problems"):
+            for problem in config.problems():
+                # where a value is wrong already, the rule judged the default in its place
+                self._add_once(_join(path, problem.path), problem.message)
+        return config
+
+    def _value(self, spec: dataclasses.Field[Any], hint: Any, value: Any, path: str) -> Any:
+        """One setting's value; MISSING if it has a problem."""
+        meta = spec.metadata
+        if "registry" in meta:
+            return self._component(meta["registry"], meta["default_type"], value, path)
+        if "section" in meta:
+            parsed = self.parse(meta["section"], value, path)
+            return MISSING if parsed is None else parsed
+        if "sections" in meta:
+            items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            several = tuple(
+                self.parse(meta["sections"], item, f"{path}[{number}]" if number else path)
+                for number, item in enumerate(items)
+            )
+            return MISSING if None in several else several
+        try:
+            parsed = convert(value, hint)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._add(path, str(error))
+            return MISSING
+        objection = meta["bounds"].objection(parsed) if "bounds" in meta else None
+        if objection:
+            self._add(path, objection)
+        return MISSING if objection else parsed
+
+    def _component(self, registry: Registry, default_type: str, mapping: Any, path: str) -> Any:
+        """Settings of the class that ``mapping["type"]`` selects; MISSING if there is none."""
+        if not isinstance(mapping, Mapping):
+            self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
+            return MISSING
+        names = mapping.get("import_names")
+        names = [names] if isinstance(names, str) else names
+        try:
+            import_module(names if isinstance(names, list | tuple) else ())
+            cls = registry.get(mapping.get("type", default_type))
+        except ConfigError as error:
+            self.problems += [Problem(_join(path, p.path), p.message) for p in error.problems]
+            return MISSING
+        except UnknownTypeError as error:
+            self._add(_join(path, "type"), str(error))
+            return MISSING
+        parsed = self.parse(cls.Config, {"type": default_type, **mapping}, path)
+        return MISSING if parsed is None else parsed
+
+    def _default(self, spec: dataclasses.Field[Any], path: str) -> Any:
+        if spec.default is not MISSING:
+            return spec.default
+        if spec.default_factory is MISSING:
+            self._add_once(path, "is required")
+            return MISSING
+        try:
+            return spec.default_factory()
+        except UnknownTypeError:  # `_component` has reported it
+            return MISSING
+
+    def _unknown(self, path: str, key: str, known: list[str]) -> None:
+        full = _join(path, key)
+        if key in RETIRED_KEYS:
+            self.notes.append(f"{full} is ignored: {RETIRED_KEYS[key]}")
+            return
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(known))}"
+        self.problems.append(Problem(full, f"unknown key; {hint}", is_unknown_key=True))
+
+    def _add(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def _add_once(self, path: str, message: str) -> None:
+        """Add a problem unless there is one at this path or below it."""
+        if not any(f"{problem.path}.".startswith(f"{path}.") for problem in self.problems):
+            self._add(path, message)
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Convert `value` to the type `hint` if that loses nothing.
+
+    Raises:
+        TypeError: it is of another type.
+        ValueError: it is nan, or not one of the literals.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, args)
+    if origin is typing.Literal:
+        if value not in args:
+            raise ValueError(f"must be one of {', '.join(map(repr, args))}, not {value!r}")
+        return value
+    if origin in (tuple, list):
+        return _convert_sequence(value, origin, args)
+    if origin is dict or hint is dict:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"must be a mapping, not {_type_name(value)}")
+        return dict(value)
+    return _convert_scalar(value, hint)
+
+
+def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
+    if value is None and type(None) in args:
+        return None
+    errors = []
+    for option in args:
+        if option is not type(None):
+            try:
+                return convert(value, option)
+            except (TypeError, ValueError) as error:
+                errors.append(str(error))
+    raise TypeError("; or ".join(dict.fromkeys(errors)))
+
+
+def _convert_sequence(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise TypeError(f"must be a list, not {_type_name(value)}")
+    element = args[0] if args else Any
+    return origin(convert(item, element) for item in value)
+
+
+def _convert_scalar(value: Any, hint: Any) -> Any:
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("must be a number, not nan")
+    if hint is float and value in ("inf", "-inf"):  # YAML itself spells it .inf
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hint is int and isinstance(value, bool):
+        raise TypeError(f"must be an integer, not {_type_name(value)}")
+    if isinstance(hint, type) and isinstance(value, hint):
+        return value
+    raise TypeError(f"must be {_WORDS.get(hint, hint)}, not {_type_name(value)}")
+
+
+_WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"{value!r} ({_WORDS.get(type(value), type(value).__name__)})"
+
+
+def _join(path: str, key: str) -> str:
+    return ".".join(part for part in (path, key) if part)

@@ -1,4 +1,4 @@
-"""Reading an experiment: YAML, overrides, what is wrong. Only this file knows OmegaConf."""
+"""Reading an experiment: YAML, overrides, all problems at once. Only this file uses OmegaConf."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcdi.config.check import check
-from hpcdi.config.fields import to_mapping
-from hpcdi.config.parse import Parser
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.fields import Parser, to_mapping
+from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.errors import ConfigError, Problem
 
 _MOST_PLACES = 3
+"""A key that occurs in more places is no hint."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A checked experiment and what its reader should know about it."""
+    """A checked experiment, and notes on keys that were ignored."""
 
     config: ExperimentConfig
     notes: tuple[str, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
-        """The whole experiment, defaults included, as plain data."""
+        """The whole experiment as nested dicts, defaults included."""
         mapping: dict[str, Any] = to_mapping(self.config)
         return mapping
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
-    """Compile the experiment of a YAML file with ``key=value`` overrides.
+    """Read and check an experiment from a YAML file and ``key=value`` overrides.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or anything in it is wrong; all at once.
+        ConfigError: the file is missing or not YAML, or a setting is wrong; holds all problems.
     """
-    mapping = read_mapping(path, overrides)
-    return compile_config(mapping, source=str(path))
+    return compile_config(read_mapping(path, overrides), source=str(path))
 
 
 def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The YAML file's mapping, overrides applied and ``${...}`` resolved, not checked yet."""
+    """Read a YAML file, apply overrides and resolve ``${...}``, without checking settings.
+
+    Raises:
+        ConfigError: the file is missing, not text or not YAML; or overrides are malformed.
+    """
     source = str(path)
     if not Path(path).is_file():
-        raise ConfigError(
-            [Problem("", f"there is no file {source!r}{_offer_configs(path)}")], source
-        )
+        message = f"there is no file {source!r}{_neighbours(Path(path))}"
+        raise ConfigError([Problem("", message)], source)
     try:
         tree: Any = OmegaConf.load(path)
         if not OmegaConf.is_dict(tree):
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
-        tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(_checked(overrides)))
+        _check_overrides(overrides)
+        tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (yaml.YAMLError, OmegaConfBaseException, OSError, TypeError) as error:
         raise ConfigError([Problem("", " ".join(str(error).split()))], source) from error
@@ -68,37 +70,36 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
     """Check a whole experiment.
 
     Raises:
-        ConfigError: with every problem, each at its path.
+        ConfigError: holds every problem, each with its path.
     """
     parser = Parser()
     config = parser.parse(ExperimentConfig, mapping)
-    problems = list(parser.problems)
-    if not problems:
-        problems += check(config)
+    # rules between components would judge defaults that stand in for wrong values
+    problems = parser.problems or check(config)
     if problems:
-        raise ConfigError(with_places(problems), source)
+        raise ConfigError(_with_places(problems), source)
     return Compiled(config, tuple(parser.notes))
 
 
 def dump(mapping: Mapping[str, Any]) -> str:
-    """YAML text of plain data, keys in their order."""
+    """YAML text of a nested mapping, its keys in order."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))
 
 
-def with_places(problems: Iterable[Problem]) -> list[Problem]:
-    """Add to unknown keys where in the default experiment such a key stands."""
+def _with_places(problems: Iterable[Problem]) -> list[Problem]:
+    """Add to unknown keys where in the default experiment the same key exists."""
     places: dict[str, list[str]] = {}
     for path in _paths(to_mapping(ExperimentConfig())):
         places.setdefault(path.rpartition(".")[2], []).append(path)
-    told = []
+    result = []
     for problem in problems:
         found = [p for p in places.get(problem.path.rpartition(".")[2], []) if p != problem.path]
-        # an equal key elsewhere is a better guess than a similar one here, unless it is everywhere
+        # an equal key elsewhere is a better guess than a similar key here, unless it is common
         if problem.is_unknown_key and 0 < len(found) <= _MOST_PLACES:
             where = " or ".join(found)
             problem = dataclasses.replace(problem, message=f"unknown key; did you mean {where}?")
-        told.append(problem)
-    return told
+        result.append(problem)
+    return result
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
@@ -108,7 +109,7 @@ def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
             yield from _paths(value, f"{prefix}{key}.")
 
 
-def _checked(overrides: Sequence[str]) -> list[str]:
+def _check_overrides(overrides: Sequence[str]) -> None:
     problems = []
     for text in overrides:
         key, sign, _ = text.partition("=")
@@ -122,10 +123,9 @@ def _checked(overrides: Sequence[str]) -> list[str]:
             problems.append(Problem("", f"the value of override {text!r} is not YAML: {why}"))
     if problems:
         raise ConfigError(problems, "the command line")
-    return list(overrides)
 
 
-def _offer_configs(path: str | Path) -> str:
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+def _neighbours(path: Path) -> str:
+    folder = path if path.is_dir() else path.parent
     found = sorted(p.name for p in folder.glob("[!.]*.yaml")) if folder.is_dir() else []
     return f"; in {folder} there are {', '.join(found)}" if found else ""

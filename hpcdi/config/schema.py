@@ -1,69 +1,80 @@
-"""The fixed part of an experiment: what stands in every YAML, whatever the components are."""
+"""The typed model of an experiment, and the rules over several of its parts.
+
+Here is what every YAML file has; a component (environment, policy, buffer ...) declares its own
+settings and the rules over them, see `hpcdi.config.fields`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.config.fields import component, section, sections, setting
-from hpcdi.config.slurm import SlurmConfig
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
     ENV_REGISTRY,
+    PARALLEL_COMMANDER_REGISTRY,
     POLICY_REGISTRY,
 )
 
 _ON_FAULT = ("continue", "abort")
+ALLOW_FAULTS = "HPCDI_ALLOW_FAULTS"
+"""Environment variable: if it is set, the section `fault` is accepted."""
 FAULT_KINDS = ("kill", "hang", "raise", "env_hang", "torn_shard", "enospc")
 FAULT_ROLES = ("coordinator", "learner", "collector", "serial")
 
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """How rank 0 treats tasks and workers."""
+    """Time-outs and intervals of rank 0."""
 
     collector_task_timeout: float = setting(
         30.0,
-        "seconds a collector may take to end a task when told to; then another is asked",
+        "seconds a collector may take to end a task that rank 0 has closed; then another is asked",
         above=0,
     )
     learner_task_timeout: float = setting(
         600.0, "seconds a learner may take from its task to its first demand for data", above=0
     )
     start_timeout_s: float = setting(
-        300.0, "seconds that ranks may take from MPI's start to their first word", above=0
+        300.0, "seconds that ranks may take from MPI's start to their first message", above=0
     )
     stop_timeout_s: float = setting(
-        20.0, "seconds that ranks may take to end in order before the job is aborted", above=0
+        20.0, "seconds that ranks may take to shut down before the job is aborted", above=0
     )
     progress_interval: float = setting(
-        10.0, "seconds between progress lines in a log (a terminal's line moves on)", above=0
+        10.0,
+        "seconds between progress lines in a log (a terminal has one moving line)",
+        above=0,
     )
 
 
 @dataclass(frozen=True)
 class SurvivalConfig:
-    """What a run goes on without, where the MPI library lets it (Open MPI 5: `hpcdi doctor`)."""
+    """Faults that a run survives, if the MPI library allows it (Open MPI 5: see `hpcdi doctor`)."""
 
     on_collector_death: str = setting(
-        "continue", "when a collector is killed: go on with the others", choices=_ON_FAULT
+        "continue", "when a collector dies: continue with the others, or abort", choices=_ON_FAULT
     )
     on_learner_death: str = setting(
         "continue",
-        "when a learner is killed: go on with the others, not on GPUs",
+        "when a learner dies: continue with the others (not on GPUs), or abort",
         choices=_ON_FAULT,
     )
     worker_timeout_s: float = setting(
         900.0,
-        "seconds that a rank's work may stand still (one environment step, one update): then its "
-        "stacks are shown and it is killed",
+        "seconds that a rank may make no progress (one environment step, one update); then its "
+        "stacks are printed and it is killed",
         minimum=5.0,
     )
     on_worker_error: str = setting(
-        "abort", "when one of them raises: end the run, or as if it was killed", choices=_ON_FAULT
+        "abort",
+        "when one of them raises: abort, or as after a death",
+        choices=_ON_FAULT,
     )
 
 
@@ -75,15 +86,15 @@ class StorageConfig:
         1 << 22, "a block is sealed when its rows reach this size", minimum=4096
     )
     seal_seconds: float = setting(
-        0.75, "a block is sealed at this age, even if it is not full", above=0
+        0.75, "a block is sealed at this age even if it is not full", above=0
     )
     fsync: bool = setting(True, "force shards to disk before they are announced")
     keep_data: bool = setting(
-        True, "keep every shard; false removes those that the replay buffer has dropped"
+        True, "keep every shard; false: remove those that the replay buffer has dropped"
     )
     disk_patience_s: float = setting(
         300.0,
-        "seconds that collectors wait for room on a full disk before the run ends",
+        "seconds that collectors wait for space on a full disk before the run ends",
         minimum=0,
     )
     policy_file_s: float = setting(
@@ -93,54 +104,88 @@ class StorageConfig:
 
 @dataclass(frozen=True)
 class SystemConfig:
-    """Everything about the machine and nothing about learning."""
+    """Settings of the machine, none of learning."""
 
     coordinator: CoordinatorConfig = section(CoordinatorConfig, "rank 0")
     storage: StorageConfig = section(StorageConfig, "shards and policy files")
-    survival: SurvivalConfig = section(SurvivalConfig, "ranks that die")
+    survival: SurvivalConfig = section(SurvivalConfig, "faults of ranks")
     transport: str = setting(
         "files",
         "how blocks reach the learners: shards on the shared file system",
         choices=("files",),
     )
     snapshot_s: float = setting(
-        60.0, "seconds between snapshots of the run, which --resume goes on from", above=0
+        60.0, "seconds between snapshots of the run, from which --resume continues", above=0
     )
     auto_resume: bool | None = setting(
         None,
-        "go on with the run that --run-dir holds, instead of refusing it; null: inside Slurm",
+        "continue the run that --run-dir holds instead of refusing it; null: only inside Slurm",
     )
     max_restarts_without_progress: int = setting(
-        3, "restarts in a row that may come to no newer snapshot", minimum=0
+        3, "restarts in a row that may end without a newer snapshot", minimum=0
     )
-    keep_snapshots: int = setting(2, "snapshots that are kept, the newest ones", minimum=1)
+    keep_snapshots: int = setting(2, "newest snapshots to keep", minimum=1)
     deterministic: bool = setting(
-        False, "give the same numbers each time: in rounds, each step waits for the one before it"
+        False, "reproduce the same numbers: work in rounds, each step waits for the one before it"
     )
     snapshot_rounds: int = setting(
         100,
-        "deterministic runs: rounds from one snapshot, at which episodes begin anew, to the next",
+        "deterministic runs: rounds between snapshots (episodes start anew at each)",
         minimum=1,
     )
-    prefetch: int = setting(16, "batches that wait ready at a learner", minimum=1, maximum=1024)
-    comm_learner: Any = component(COMM_LEARNER_REGISTRY, "mpi_fs", "the learner's message side")
+    prefetch: int = setting(16, "batches kept ready at a learner", minimum=1, maximum=1024)
+    comm_learner: Any = component(COMM_LEARNER_REGISTRY, "mpi_fs", "how a learner communicates")
     comm_collector: Any = component(
-        COMM_COLLECTOR_REGISTRY, "mpi_fs", "the collector's message side"
+        COMM_COLLECTOR_REGISTRY, "mpi_fs", "how a collector communicates"
     )
 
 
 @dataclass(frozen=True)
+class SlurmConfig:
+    """Resources and set-up of the batch job of `hpcdi submit`; other commands do not read it."""
+
+    partition: str = setting("", "partition, or several: a,b; empty: the site's default")
+    account: str = setting("", "account that pays; empty: the user's default")
+    qos: str = setting("", "quality of service; empty: the default")
+    constraint: str = setting("", "features that nodes must have, such as a100|h100")
+    time: str = setting("01:00:00", "time limit of one job; in YAML write it in quotes")
+    nodes: int = setting(1, "nodes", minimum=1)
+    ntasks_per_node: int = setting(
+        0, "ranks per node; 0: the experiment's ranks divided by the nodes", minimum=0
+    )
+    cpus_per_task: int = setting(1, "cores per rank", minimum=1)
+    gpus_per_node: int = setting(0, "GPUs per node, one for each learner", minimum=0)
+    mem: str = setting("", "memory per node, such as 64G; empty: the site's default")
+    launcher: str = setting("srun", "what starts the ranks in the job", choices=("srun", "mpirun"))
+    mpi: str = setting(
+        "", "PMI plugin of srun; empty: pmi2 where this Python has MPICH's wheel, else pmix"
+    )
+    signal_delay_s: int = setting(
+        120,
+        "seconds before the time limit at which the batch system signals the ranks, which then "
+        "take a snapshot; more if the last snapshot of a resumed run took longer",
+        minimum=30,
+    )
+    modules: tuple[str, ...] = setting((), "modules to load before Python starts")
+    setup: tuple[str, ...] = setting((), "lines of bash to run before Python starts")
+    container: str = setting(
+        "", "prefix of the Python command, such as: apptainer exec --nv hpcdi.sif"
+    )
+    options: tuple[str, ...] = setting((), "more options of sbatch, such as --exclusive")
+
+
+@dataclass(frozen=True)
 class FaultConfig:
-    """A fault that is made on purpose, for tests of one's own; see `hpcdi/worker/fault.py`."""
+    """A fault injected on purpose, for tests; see `hpcdi/worker/fault.py`."""
 
     kind: str = setting(
         "kill",
-        "kill: SIGKILL to the rank; raise: an error; hang: its computing thread stands still; "
-        "env_hang: one of its environments does; torn_shard: the next shard loses its second half; "
-        "enospc: what it writes finds no room",
+        "kill: SIGKILL to the rank; raise: an error; hang: its computing thread blocks; "
+        "env_hang: one of its environments blocks; torn_shard: the next shard loses its second "
+        "half; enospc: its writes fail as on a full disk",
         choices=FAULT_KINDS,
     )
-    rank: int | None = setting(None, "who has it: a rank, or", minimum=0)
+    rank: int | None = setting(None, "where: one rank, or", minimum=0)
     role: str | None = setting(None, "every rank of a role", choices=(None, *FAULT_ROLES))
     at_step: int | None = setting(
         None,
@@ -148,34 +193,147 @@ class FaultConfig:
         "coordinator's seconds, a serial run's env steps; or",
         minimum=0,
     )
-    after_s: float | None = setting(None, "so many seconds after the rank has begun", minimum=0)
-    every: float | None = setting(None, "and again after so many more of these", above=0)
+    after_s: float | None = setting(None, "this many seconds after the rank started", minimum=0)
+    every: float | None = setting(None, "repeat after this many more of them", above=0)
     seconds: float | None = setting(
-        None, "how long a hang or the lack of room lasts; empty: for ever", above=0
+        None, "duration of a hang or of a full disk; null: for ever", above=0
     )
     restart: int = setting(
-        0, "in which part of the run: 0 the first, 1 after the first --resume, ...", minimum=0
+        0, "in which part of the run: 0 the first, 1 after the first --resume, and so on", minimum=0
     )
 
     def problems(self) -> Iterator[Problem]:
-        """Who, when, and whether that rank can have it."""
+        """Check that rank or role, and the time, are given once, and fit the kind."""
         if (self.rank is None) == (self.role is None):
             yield Problem("rank", "name either a rank or a role")
         if (self.at_step is None) == (self.after_s is None):
             yield Problem("at_step", "name either at_step or after_s")
         of_collectors = self.kind in ("env_hang", "torn_shard")
         if of_collectors and self.role not in (None, "collector"):
-            yield Problem("role", f"only a collector can have {self.kind!r}, not a {self.role}")
+            yield Problem("role", f"{self.kind!r} is for collectors, not for a {self.role}")
 
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """One experiment; the compiled form of its YAML file."""
+    """One experiment: the checked, frozen form of its YAML file."""
 
     exp_name: str = setting("default_experiment", "names the folder runs/<exp_name>")
     seed: int = setting(0, "seed of every random number in the run", minimum=0, maximum=2**63 - 1)
-    env: Any = component(ENV_REGISTRY, "gymnasium", "what is stepped")
-    policy: Any = component(POLICY_REGISTRY, "dqn", "what is learnt, and from what")
+    env: Any = component(ENV_REGISTRY, "gymnasium", "the environment")
+    policy: Any = component(POLICY_REGISTRY, "dqn", "the algorithm, its data and its buffers")
     system: SystemConfig = section(SystemConfig, "the machine")
     slurm: SlurmConfig = section(SlurmConfig, "the batch job of `hpcdi submit`")
-    fault: Any = sections(FaultConfig, "faults on purpose; refused unless CI or HPCDI_ALLOW_FAULTS")
+    fault: Any = sections(FaultConfig, "injected faults; need CI or HPCDI_ALLOW_FAULTS to be set")
+
+
+def check(config: ExperimentConfig) -> list[Problem]:
+    """Rules that hold for every run."""
+    policy = config.policy
+    missing = [name for name in ("learn", "collect", "other") if not hasattr(policy, name)]
+    if missing:
+        why = f"the settings of type {policy.type!r} have no {', '.join(missing)}; its Config must"
+        return [Problem("policy", f"{why} be derived from hpcdi.policy.settings.PolicyConfig")]
+    problems = []
+    if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
+        message = f"must be a plain folder name, not {config.exp_name!r}"
+        problems.append(Problem("exp_name", message))
+    buffer, path = policy.other.replay_buffer, "policy.other.replay_buffer"
+    if not hasattr(buffer, "min_fill"):
+        message = (
+            f"training needs an 'advanced' buffer, not {buffer.type!r}; policy.priority: false "
+            "makes it sample uniformly"
+        )
+        problems.append(Problem(f"{path}.type", message))
+    if policy.on_policy:
+        if policy.random_collect_size:
+            message = "fills a replay buffer; an on-policy run learns only from its own policy"
+            problems.append(Problem("policy.random_collect_size", message))
+        return problems
+    size, least = buffer.replay_buffer_size, 4 * (policy.collect.n_sample + 1)
+    if policy.learn.batch_size > size:
+        message = (
+            f"a batch of {policy.learn.batch_size} cannot be sampled from a replay buffer of "
+            f"{size} ({path}.replay_buffer_size)"
+        )
+        problems.append(Problem("policy.learn.batch_size", message))
+    if size < least:
+        message = f"must be at least {least}, 4 x (policy.collect.n_sample + 1), not {size}"
+        problems.append(Problem(f"{path}.replay_buffer_size", message))
+    return problems
+
+
+def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list[Problem]:
+    """Faults are injected only where the environment's `variables` allow it."""
+    if not config.fault or variables.get("CI") or variables.get(ALLOW_FAULTS):
+        return []
+    message = (
+        "kills or disturbs ranks on purpose, for tests; set the environment variable "
+        f"{ALLOW_FAULTS}=1 to allow it, or remove the section"
+    )
+    return [Problem("fault", message)]
+
+
+def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
+    """Rules for a run over several ranks (`hpcdi train`)."""
+    problems = [
+        Problem("fault.role", "a run over several ranks has no rank 'serial'")
+        for fault in config.fault
+        if fault.role == "serial"
+    ]
+    if config.system.deterministic:
+        problems += _check_deterministic(config.policy)
+    return problems
+
+
+def _check_deterministic(policy: Any) -> list[Problem]:
+    """A deterministic run can use nothing that depends on the clock."""
+    commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
+    limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
+    rules = (
+        (policy.on_policy, "policy.on_policy", "on-policy learning cannot be deterministic yet"),
+        (
+            policy.collect.collector.collector_max is not None,
+            "policy.collect.collector.collector_max",
+            "a deterministic run has a fixed number of collectors",
+        ),
+        (
+            not hasattr(commander, "make_task"),
+            "policy.other.commander.type",
+            "a deterministic run needs a commander with a method make_task, such as 'solo'",
+        ),
+        (
+            limit.max < math.inf or limit.min > 0,
+            "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit",
+            "depends on the clock; a deterministic run uses policy.learn.update_per_collect",
+        ),
+        (
+            not hasattr(policy.eval.evaluator, "eval_freq"),
+            "policy.eval.evaluator.type",
+            "a deterministic run evaluates every policy.eval.evaluator.eval_freq iterations",
+        ),
+    )
+    return [Problem(path, f"{why} (system.deterministic)") for broken, path, why in rules if broken]
+
+
+def check_serial(config: ExperimentConfig) -> list[Problem]:
+    """Rules for a run in one process (`hpcdi serial`)."""
+    problems = [
+        Problem("fault", f"a run in one process is rank 0, role 'serial', without {fault.kind!r}")
+        for fault in config.fault
+        if fault.role not in (None, "serial")
+        or fault.rank not in (None, 0)
+        or fault.kind in ("env_hang", "torn_shard")
+    ]
+    collector, evaluator = config.policy.collect.serial_collector, config.policy.eval.evaluator
+    for path, part, supported in (
+        ("collect.serial_collector", collector, "'sample' or 'sample_1v1'"),
+        ("eval.evaluator", evaluator, "'interaction' or 'battle_interaction'"),
+    ):
+        if part.type in ("episode", "episode_1v1", "metric"):
+            message = f"`hpcdi serial` supports {supported}; {part.type!r} is for your own code"
+            problems.append(Problem(f"policy.{path}.type", message))
+    n_episode, env_num = getattr(evaluator, "n_episode", None), config.env.evaluator_env_num
+    if n_episode is not None and n_episode < env_num:
+        message = f"must be at least env.evaluator_env_num, {env_num}, not {n_episode}"
+        problems.append(Problem("policy.eval.evaluator.n_episode", message))
+    return problems

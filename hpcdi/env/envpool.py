@@ -18,8 +18,7 @@ from hpcdi.env.base import NamedEnvConfig
 from hpcdi.env.gymnasium import cannot_make, spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.utils.registry import ENV_REGISTRY, import_module
 
 
 class EnvPoolVector(VectorEnv[Array, Array, Array]):

@@ -18,8 +18,7 @@ from hpcdi.config.fields import setting
 from hpcdi.env.base import NamedEnvConfig, stored_dtype
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
-from hpcdi.utils.imports import import_module, missing_module
-from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.utils.registry import ENV_REGISTRY, import_module, missing_module
 
 _AUTORESET = {
     "next_step": AutoresetMode.NEXT_STEP,

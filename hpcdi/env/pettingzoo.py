@@ -24,8 +24,7 @@ from hpcdi.env.base import NamedEnvConfig
 from hpcdi.env.gymnasium import cannot_make, read_spaces
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.utils.registry import ENV_REGISTRY, import_module
 
 Joint = list[Any]
 """One element for each player."""

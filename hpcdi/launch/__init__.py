@@ -1,11 +1,10 @@
-"""From a command to a running role: which ranks there are, who plays what, where it writes.
+"""From a command to a running role: which ranks there are, their roles, and where they write.
 
-Owns: what the launcher says (`environment`) and the batch system (`allocation`, `hostlist`,
-`slurm_queue`), how many ranks there must be (`topology`) and who plays what where (`placement`),
-the experiment (`experiment`), the run folder (`run_folder`), who has that
-(`run_lock`) and whether it is gone on with (`resume`, `new_settings`), starting mpirun here
-(`local`, `mpi_folders`), composing a rank's program (`entry`) and rank 0's (`coordinate`), when it
-has to end (`signals`, `time_limit`) and how many collectors are to work (`scale_file`), what a run
-says at its start and end (`words`), the same in one process (`serial`). May import: everything
-below `commands`. Why so: it is the one place that knows all roles.
+Owns: the variables of launcher and batch system (`environment`, `hostlist`, `slurm_queue`), the
+number of ranks and their roles (`placement`), the experiment (`experiment`), the run folder
+(`run_folder`), its lock (`run_lock`) and how it is resumed (`resume`), starting mpirun (`local`),
+one rank's program (`entry`) and rank 0's (`coordinate`), what ends it (`signals`, `time_limit`) and
+scales it (`scale_file`), the lines that a run prints at its start and end (`messages`), and the
+same in one process (`serial`). May import: everything below `commands`. Why so: it is the one place
+that knows all roles.
 """

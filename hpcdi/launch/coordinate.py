@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
-from hpcdi.launch import resume, run_folder, run_lock, words
-from hpcdi.launch.allocation import allocation
-from hpcdi.launch.placement import table
+from hpcdi.launch import messages, resume, run_folder, run_lock
+from hpcdi.launch.environment import allocation
+from hpcdi.launch.placement import learner_count, table, working_collectors
 from hpcdi.launch.scale_file import ScaleFile
 from hpcdi.launch.time_limit import TimeLimit
-from hpcdi.launch.topology import learner_count, working_collectors
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.utils.watchdog import Watchdog
 
@@ -31,7 +30,7 @@ def coordinate(context: Any, ends_at: float) -> int:
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     from hpcdi.comm.failure import abort_job, describe, headline
-    from hpcdi.launch.new_settings import NewSettings
+    from hpcdi.launch.resume import NewSettings
     from hpcdi.utils.log import LOGGER, say
     from hpcdi.worker.coordinator import Coordinator
 
@@ -105,12 +104,12 @@ def _tell_silent(silent: list[int], waited_s: float) -> None:
 
 def _snapshot_of(layout: Any) -> Any:
     """The newest snapshot, or None; curves after it are forgotten before anybody writes anew."""
-    from hpcdi.utils.log import forget_events_after
+    from hpcdi.utils.curves import drop_events_after
 
     if not resume.has_snapshot(layout):
         return None
     snapshot = resume.newest_snapshot(layout)
-    forget_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+    drop_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
     return snapshot
 
 
@@ -163,7 +162,7 @@ def _opening(context: Any) -> list[str]:
         f"of {config.env.collector_env_num} environments{_waiting(collectors, size, config)}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return [*words.opening(title, context.layout), *_where(context.layout)]
+    return [*messages.opening(title, context.layout), *_where(context.layout)]
 
 
 def _waiting(collectors: int, size: int, config: Any) -> str:
@@ -186,11 +185,11 @@ def _where(layout: Any) -> list[str]:
 
 
 def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
-    lines = [words.verdict(outcome.state, outcome.reason), *summary]
-    lines += [words.folder_line(layout), words.tensorboard_line(layout)]
+    lines = [messages.verdict(outcome.state, outcome.reason), *summary]
+    lines += [messages.folder_line(layout), messages.tensorboard_line(layout)]
     if outcome.state != "done" and resume.has_snapshot(layout):
         lines.append(resume.hint("hpcdi train", layout))
     if layout.data_dir.exists():
         inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
         lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
-    return lines + words.policy_lines(layout)
+    return lines + messages.policy_lines(layout)

@@ -1,4 +1,4 @@
-"""The composition root: one rank's program, from MPI's start to its exit code."""
+"""One rank's program, from MPI's start to its exit code: builds its role and runs it."""
 
 from __future__ import annotations
 
@@ -15,38 +15,48 @@ from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
-from hpcdi.launch.allocation import component, visible_gpus
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment, check_world_size
-from hpcdi.launch.placement import Place, check_gpus, gpu_names, learner_of, roles_of
-from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.signals import SignalFlag
-from hpcdi.launch.topology import (
+from hpcdi.launch.environment import (
+    LAUNCHER_VARIABLE,
+    LaunchEnvironment,
+    check_world_size,
+    component,
+    visible_gpus,
+)
+from hpcdi.launch.placement import (
+    Place,
+    check_gpus,
+    gpu_names,
+    learner_of,
     niceness_of,
+    roles_of,
+    share_of_host,
     thread_variables,
     threads_of,
 )
+from hpcdi.launch.run_lock import RunLock
+from hpcdi.launch.signals import SignalFlag
 
 _SWITCH_INTERVAL_S = 1e-3
-"""Python's time slice: shorter than the default, so that the communication thread gets its turn."""
+"""Python's thread switch interval, shortened for the communication thread."""
 
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """What the command line says."""
+    """Arguments of `hpcdi train`."""
 
     config: str | None
     overrides: tuple[str, ...] = ()
     ranks: int | None = None
     run_dir: str | None = None
     resume: str | None = None
-    """Run folder to go on with, by its own configuration unless `config` names another."""
+    """Run folder to resume, with its own configuration unless `config` names another."""
     time_limit: str | None = None
-    """How long the run may last, as Slurm spells it; by default what the queue says."""
+    """Time limit of the run, as Slurm spells it; by default that of the job."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What rank 0 has found, told to every rank; `error` is a message that ends them all."""
+    """Start-up facts that rank 0 sends to every rank; all ranks end if `error` is not empty."""
 
     experiment: Mapping[str, Any]
     run_dir: str
@@ -58,7 +68,7 @@ class Agreement:
 
 
 def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
-    """Play this rank's role in an MPI world; gives the exit code."""
+    """Start MPI and run this rank's role; returns the exit code."""
     flag = SignalFlag()
     try:
         flag.install()
@@ -75,7 +85,7 @@ def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
     try:
         world = open_world()
         check_world_size(launched, world.size)
-    except HpcdiError as error:  # the ranks do not know of each other; one word is enough
+    except HpcdiError as error:  # the ranks have no contact: only one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
@@ -89,14 +99,14 @@ def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
             else:
                 exit_code = _play(agreement, world, flag, chosen_by_user)
         return leave_job(exit_code)
-    except BaseException as error:  # whatever it is, it must end the whole job, with its traceback
+    except BaseException as error:  # any error must end the whole job, with its traceback
         sys.stderr.write(headline(describe(error, "starting"), world.rank) + "\n")
         abort_job(EXIT_FAILED)
     return EXIT_FAILED
 
 
 def _agree(arguments: TrainArguments, world: Any, held: ExitStack) -> Agreement:
-    """Rank 0 reads the experiment and takes the run folder; everybody learns what came of it."""
+    """Rank 0 reads the experiment and takes the run folder; all ranks get the result."""
     facts = {
         "host": platform.node(),
         "local_rank": world.local_rank,
@@ -126,8 +136,8 @@ def _prepare(
         _assign(placement, config)
         if arguments.ranks not in (None, len(placement)):
             raise LaunchError(
-                f"-n {arguments.ranks} was asked for, but the launcher has started "
-                f"{len(placement)} ranks; the number of ranks is the launcher's to say"
+                f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
+                "ranks; set the number of ranks there"
             )
         way = resume.way_of(arguments, compiled, "coordinator", os.environ)
         path = resume.folder_of(arguments, way, config.exp_name)
@@ -143,7 +153,7 @@ def _prepare(
 
 
 def _assign(placement: list[dict[str, Any]], config: Any) -> None:
-    """Add to each rank's place its number, its role, and the GPU that it computes on.
+    """Add each rank's number, role and GPU to its entry of `placement`.
 
     Raises:
         LaunchError: the world is too small for the experiment, or has no GPU for its learners.
@@ -167,7 +177,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
 
     place = agreement.placement[world.rank]
     role = place["role"]
-    share = _share_of_host(place, agreement.placement)
+    share = share_of_host(place, agreement.placement)
     os.nice(niceness_of(role, **share))
     threads = thread_variables(threads_of(role, **share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
@@ -177,6 +187,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]
     learners = [rank for rank, each in enumerate(roles) if each == "learner"]
+    own = learner_of(world.rank, roles)
     group = world.subgroup(role == "learner") if len(learners) > 1 else None
     context = WorkerContext(
         config, layout, world.open_link(),
@@ -184,7 +195,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
             config.seed, role, world.rank,
             0 if config.system.deterministic else agreement.restarts,
         ),
-        _own_first(learner_of(world.rank, roles), learners), group, flag.take, agreement.restarts,
+        tuple(sorted(learners, key=lambda rank: rank != own)), group, flag.take, agreement.restarts,
     )  # fmt: skip
     try:
         exit_code = (
@@ -197,25 +208,8 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     return EXIT_DONE if LAUNCHER_VARIABLE in os.environ else exit_code
 
 
-def _own_first(own: int, learners: list[int]) -> tuple[int, ...]:
-    return (own, *(rank for rank in learners if rank != own))
-
-
-def _share_of_host(place: Mapping[str, Any], placement: list[dict[str, Any]]) -> dict[str, Any]:
-    """A rank's cores, and with whom it shares them: the arguments of `threads_of`."""
-    neighbours = [p for p in placement if p["host"] == place["host"]]
-    is_bound = all(p is place or not set(p["cores"]) & set(place["cores"]) for p in neighbours)
-    learners = sum(p["role"] == "learner" for p in neighbours)
-    return {
-        "cores": len(place["cores"]),
-        "others": len(neighbours) - learners,
-        "learners": learners,
-        "is_bound": is_bound,
-    }
-
-
 def _work(role: str, context: Any) -> int:
-    """A learner's or a collector's program."""
+    """Run a learner or collector; returns its exit code."""
     from hpcdi.comm.failure import abort_job, describe, die_alone, headline
     from hpcdi.comm.pump import LinkPump
     from hpcdi.utils.log import LOGGER
@@ -231,12 +225,12 @@ def _work(role: str, context: Any) -> int:
         else:
             worker = create_comm_collector(system.comm_collector, context)
         worker.run()
-    except BaseException as error:  # told to rank 0, which ends the run in order
+    except BaseException as error:  # reported to rank 0, which shuts the run down
         failure = describe(error, role)
         LOGGER.info("this rank failed", exc_info=True)
         pump = worker.pump if worker is not None and worker.pump.is_alive else None
         leave = (pump or LinkPump(context.link)).report_failure(failure, release=_leaver(context))
-        if leave is None:  # rank 0 does not answer: say it here, and end the job
+        if leave is None:  # rank 0 does not answer: print it here and end the job
             sys.stderr.write(headline(failure, context.link.rank) + "\n")
             abort_job(failure.exit_code)
         if leave is not None and leave.alone:
@@ -246,7 +240,7 @@ def _work(role: str, context: Any) -> int:
 
 
 def _leaver(context: Any) -> Callable[[], None]:
-    """How a rank that has failed leaves the other learners, who wait for its gradients."""
+    """Returns how a failed rank leaves the group of learners, which wait for its gradients."""
     if context.group is None:
         return lambda: None
     from hpcdi.comm.dist import dist_finalize

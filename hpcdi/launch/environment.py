@@ -1,15 +1,17 @@
-"""What the launcher has said to this process: pure functions of the environment variables."""
+"""Environment variables of the launcher (mpirun, srun) and of the batch system."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcdi.errors import LaunchError
+from hpcdi.launch.hostlist import compress, expand
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
-"""Set by `hpcdi train` for the ranks that it starts: which `hpcdi train` that was. It gives the
-exit code itself."""
+"""Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
 
 _RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
@@ -32,7 +34,7 @@ class LaunchEnvironment:
 
     Attributes:
         launcher: "mpirun", "srun" or "none".
-        tasks: processes that the launcher says it started; 1 where it does not say.
+        tasks: number of processes that the launcher started; 1 if unknown.
     """
 
     launcher: str
@@ -40,17 +42,17 @@ class LaunchEnvironment:
 
     @property
     def is_world(self) -> bool:
-        """Whether this process is one of an MPI job, or was meant to be."""
+        """Whether a launcher started this process as a rank."""
         return self.launcher != "none"
 
 
 def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
-    """Read the launcher's variables."""
+    """Detect the launcher from its variables."""
     tasks = int(variables.get("SLURM_NTASKS", "1"))
     if _is_slurm_step(variables):
         if tasks > 1:
             return LaunchEnvironment("srun", tasks)
-        # a shell (srun --pty bash), in which the site's default plugin may name a rank
+        # a shell (srun --pty bash), for which the site's default plugin may set a rank
         return LaunchEnvironment("none", 1)
     if any(name in variables for name in _RANK_VARIABLES):
         sizes = [int(variables[name]) for name in _SIZE_VARIABLES if name in variables]
@@ -59,13 +61,13 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
 
 
 def is_first(variables: Mapping[str, str]) -> bool:
-    """Whether the launcher calls this process its first one, or says nothing."""
+    """Whether this process is rank 0 for its launcher, or has no launcher."""
     names = ("SLURM_PROCID", *_RANK_VARIABLES)
     return all(variables[name] == "0" for name in names if name in variables)
 
 
 def check_world_size(environment: LaunchEnvironment, world_size: int) -> None:
-    """See that the processes have found each other.
+    """Check that the processes have found each other.
 
     Raises:
         LaunchError: the launcher started several, and each is a world of its own.
@@ -91,5 +93,102 @@ def _is_slurm_step(variables: Mapping[str, str]) -> bool:
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
     if not step.isdigit() or int(step) > _LARGEST_STEP:
         return False
-    # mpirun inside an allocation starts its daemons by srun; ranks below them are mpirun's
+    # mpirun inside an allocation starts its daemons with srun; their children are mpirun's ranks
     return not any(name in variables for name in _MPIRUN_ONLY)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A job of a batch system.
+
+    Attributes:
+        scheduler: "slurm", "pbs" or "lsf".
+        job: its id; of an array, with the index.
+        hosts: its hosts in the batch system's order; empty if unknown.
+        restarts: how often the batch system has restarted it.
+    """
+
+    scheduler: str
+    job: str
+    hosts: tuple[str, ...] = ()
+    restarts: int = 0
+
+    def __str__(self) -> str:
+        name = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF"}[self.scheduler]
+        where = f" on {compress(self.hosts)}" if self.hosts else ""
+        again = f", restarted {self.restarts} x" if self.restarts else ""
+        return f"{name} job {self.job}{where}{again}"
+
+
+def allocation(variables: Mapping[str, str]) -> Allocation | None:
+    """Returns the batch job that this process belongs to, or None."""
+    if "SLURM_JOB_ID" in variables:
+        return _slurm(variables)
+    if "PBS_JOBID" in variables:
+        # one line per slot
+        hosts = _words_of_file(variables.get("PBS_NODEFILE", ""))
+        return Allocation("pbs", variables["PBS_JOBID"], _once(hosts))
+    if "LSB_JOBID" in variables:
+        return _lsf(variables)
+    return None
+
+
+def component(variables: Mapping[str, str]) -> int:
+    """Returns this process's component of a heterogeneous Slurm job, from 0."""
+    own = variables.get("SLURMD_NODENAME", "")
+    for number in range(int(variables.get("SLURM_HET_SIZE", "0"))):
+        if own in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
+            return number
+    return 0
+
+
+def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> tuple[str, ...]:
+    """Returns the GPUs that this process may use, as the scheduler or else the driver names them.
+
+    Args:
+        variables: environment variables.
+        devices: folder of device files.
+    """
+    given = variables.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        found = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
+        if any((devices / other).exists() for other in ("kfd", "dxg")):  # AMD's; Windows's
+            found.append("0")
+        return tuple(sorted(filter(str.isdecimal, set(found)), key=int))
+    names: list[str] = []
+    for name in given.split(","):
+        if name.strip() in ("", "-1", "NoDevFiles"):  # CUDA ignores what follows
+            break
+        names.append(name.strip())
+    return tuple(names)
+
+
+def _slurm(variables: Mapping[str, str]) -> Allocation:
+    parts = int(variables.get("SLURM_HET_SIZE", "0"))
+    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(parts)]
+    lists = [variables[name] for name in names if name in variables]
+    lists = lists or [variables.get("SLURM_JOB_NODELIST", "")]
+    hosts = [host for text in lists for host in expand(text)]
+    job = variables["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in variables:
+        job = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '?')}"
+    return Allocation("slurm", job, _once(hosts), int(variables.get("SLURM_RESTART_COUNT", "0")))
+
+
+def _lsf(variables: Mapping[str, str]) -> Allocation:
+    words = variables.get("LSB_MCPU_HOSTS", "").split()  # hostA 4 hostB 8
+    hosts = words[::2] or variables.get("LSB_HOSTS", "").split()
+    if not hosts:
+        hosts = _words_of_file(variables.get("LSB_DJOB_HOSTFILE", ""))
+    job, index = variables["LSB_JOBID"], variables.get("LSB_JOBINDEX", "0")
+    job = f"{job}[{index}]" if index != "0" else job
+    return Allocation("lsf", job, _once(hosts), int(variables.get("LSB_RESTART", "N") == "Y"))
+
+
+def _words_of_file(path: str) -> list[str]:
+    file = Path(path)
+    return re.findall(r"\S+", file.read_text()) if path and file.is_file() else []
+
+
+def _once(hosts: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(hosts))

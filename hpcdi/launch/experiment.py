@@ -1,4 +1,4 @@
-"""Compiling an experiment for a run: its configuration, checked against its environment."""
+"""Loads an experiment for a run: its configuration, checked against its environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdi.config.check import check_faults, check_over_ranks, check_serial
 from hpcdi.config.load import Compiled, compile_config, load
+from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import get_policy_cls
@@ -18,21 +18,21 @@ from hpcdi.types import Spaces
 def load_experiment(
     path: str, overrides: Sequence[str], *, over_ranks: bool | None = True
 ) -> tuple[Compiled, Spaces]:
-    """Compile a YAML file, make its environment once, and fill what follows from its spaces.
+    """Load a YAML file, create its environment once, and fill in what follows from its spaces.
 
     Args:
         path: the file.
         overrides: ``key=value``.
-        over_ranks: the run is one of several ranks, which cannot do everything; or of one, which
-            cannot either; None: nothing is to be trained.
+        over_ranks: also apply the rules for a run over several ranks (True) or in one process
+            (False); None: nothing is trained.
 
     Raises:
-        ConfigError: anything is wrong; all problems at once.
+        ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
     spaces = get_spaces(compiled.config.env)
     if over_ranks is not None:
-        _see_that_it_can(compiled.config, path, over_ranks=over_ranks)
+        _check_can_run(compiled.config, path, over_ranks=over_ranks)
     policy_cls = get_policy_cls(compiled.config.policy)
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
@@ -44,17 +44,17 @@ def load_experiment(
     ), spaces
 
 
-def _see_that_it_can(config: Any, path: str, *, over_ranks: bool) -> None:
+def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
     problems += check_faults(config, os.environ)
     players = battle_players(config.env)
     if over_ranks and players > 1:
-        said = f"has {players} players: battles run in one process, by `hpcdi serial {path}`"
-        problems.append(Problem("env.env_id", said))
+        message = f"has {players} players: battles run in one process, `hpcdi serial {path}`"
+        problems.append(Problem("env.env_id", message))
     if problems:
         raise ConfigError(problems, path)
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Any:
-    """The experiment of a compiled mapping, as another rank sent it."""
+    """Returns the experiment of a compiled mapping from another rank."""
     return compile_config(mapping).config

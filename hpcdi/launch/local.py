@@ -1,9 +1,10 @@
-"""Starting an MPI job on this machine: what `hpcdi train` does when no launcher has started it."""
+"""Starts an MPI job with mpirun: `hpcdi train` without a launcher."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import platform
 import re
@@ -11,7 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -32,22 +34,27 @@ from hpcdi.launch.coordinate import TERMINAL_VARIABLE
 from hpcdi.launch.entry import TrainArguments
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.mpi_folders import mpi_folders
+from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.signals import preempt_signals
-from hpcdi.launch.topology import check_world, default_world_size
 from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 
 _PR_SET_PDEATHSIG = 1
+_FOLDER_PREFIX = "hpcdi-mpi-"
+_SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
+_MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _ULFM_SINCE = 5
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def train(arguments: TrainArguments) -> int:
-    """Check everything, start the ranks, see them through; gives the exit code.
+    """Check the experiment, start the ranks and wait for them; returns the exit code.
 
     Raises:
-        ConfigError: the experiment is wrong. LaunchError: it cannot be started.
+        ConfigError: the experiment is wrong.
+        LaunchError: it cannot be started.
     """
     experiment = resume.config_of(arguments, "coordinator")
     compiled, _ = load_experiment(experiment, arguments.overrides)
@@ -73,12 +80,12 @@ def train(arguments: TrainArguments) -> int:
         with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
             return job.wait()
     finally:
-        with contextlib.suppress(OSError):  # a folder that nothing was written to
+        with contextlib.suppress(OSError):  # removes only an empty folder
             path.rmdir()
 
 
 def _may_die(system: SystemConfig) -> bool:
-    """Whether the run wants to go on without a rank that dies."""
+    """Whether the run should survive the death of a rank."""
     rules = system.survival
     return not system.deterministic and "continue" in (
         rules.on_collector_death,
@@ -87,11 +94,11 @@ def _may_die(system: SystemConfig) -> bool:
 
 
 def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
-    """How to start `ranks` processes here with the MPI library that mpi4py uses.
+    """Returns the command that starts `ranks` processes with the MPI library that mpi4py uses.
 
     Args:
-        ranks: how many.
-        may_die: let the others go on when one is killed, where this library can.
+        ranks: number of processes.
+        may_die: let the others continue when one is killed, if this library can.
 
     Raises:
         LaunchError: there is no mpirun.
@@ -112,27 +119,27 @@ def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
 
 
 def _has_ulfm(program: str) -> bool:
-    """Whether this is the mpirun of an Open MPI that has ULFM: one of version 5 or newer."""
-    told = subprocess.run(  # noqa: S603 (our own command line)
+    """Whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
+    shown = subprocess.run(  # noqa: S603 (our own command line)
         [program, "--version"], capture_output=True, text=True, check=False
     )
-    version = re.search(r"\(Open MPI\) (\d+)\.", told.stdout)
+    version = re.search(r"\(Open MPI\) (\d+)\.", shown.stdout)
     return version is not None and int(version[1]) >= _ULFM_SINCE
 
 
 def _is_mpich(program: Path) -> bool:
-    """Whether an mpirun, links followed, is MPICH's; a host may have Open MPI's beside it."""
+    """Whether an mpirun (its resolved path) is MPICH's; a host may have Open MPI's beside it."""
     beside = program.parent / "mpiexec.hydra"
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
 
 
 def is_one_host(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether mpirun starts all ranks here: there is no allocation that may have more hosts."""
+    """Whether mpirun starts all ranks on this host, because there is no allocation."""
     return not any(name in variables for name in _ALLOCATION_VARIABLES)
 
 
 def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the ranks."""
+    """Returns the environment variables of the ranks."""
     environment = dict(variables)
     environment[LAUNCHER_VARIABLE] = _this_launcher()
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
@@ -148,12 +155,12 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class Job:
-    """A running mpirun, in a process group of its own so that Ctrl-C reaches the ranks in order.
+    """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
 
     Args:
         command: mpirun's command line.
         path: the run folder.
-        folders: variables that name folders for MPI's own files; the user's own take precedence.
+        folders: variables with folders for MPI's own files; the user's variables take precedence.
     """
 
     def __init__(
@@ -186,83 +193,156 @@ class Job:
             self._process.wait()
 
     def wait(self) -> int:
-        """Wait for the job; gives the run's exit code, whatever number mpirun made of it."""
+        """Wait for the job; returns the run's exit code, which mpirun may have changed."""
         returned = self._process.wait()
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
         if facts and returned != EXIT_DONE:
-            sweep_temporary(self._path)  # whoever wrote them is gone
+            sweep_temporary(self._path)  # their writers have ended
         if facts.get("state") in ("done", "failed", "stopped"):
             return self._ended(int(facts["exit_code"]), returned)
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
         elif not facts and returned != EXIT_DONE:
-            # it never started; the ranks, or mpirun, have said why
+            # it never started; the ranks or mpirun have printed why
             return EXIT_USAGE if returned == EXIT_USAGE else EXIT_FAILED
         else:
             state, exit_code = "failed", EXIT_FAILED
-            reason = f"the job ended without saying how (mpirun: {returned}); was a rank killed?"
+            reason = f"the job ended without a result (mpirun: {returned}); was a rank killed?"
             log = self._path / "log"
-            sys.stderr.write(f"hpcdi: {reason}\n  the ranks' last words are in {log}\n")
+            sys.stderr.write(f"hpcdi: {reason}\n  the ranks' logs are in {log}\n")
             if resume.has_snapshot(RunLayout(self._path)):
                 sys.stderr.write(resume.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
-            from hpcdi.store.room import or_warn  # late: it loads what a launcher does not need
-
             layout = RunLayout(self._path)
             end = partial(run_folder.end, layout, state, reason, exit_code, {})
             or_warn("end of the run", end)
         return exit_code
 
     def _ended(self, exit_code: int, returned: int) -> int:
-        """Exit code of a run that has said how it ended."""
+        """Exit code of a run whose run.json has a result."""
         if exit_code == EXIT_DONE and returned != EXIT_DONE:
             sys.stderr.write(
-                f"hpcdi: the run was done, but a rank did not leave well (mpirun: {returned})\n"
+                f"hpcdi: the run was done, but a rank did not shut down well (mpirun: {returned})\n"
             )
             return EXIT_FAILED
         if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
-            return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun hands a TERM on
+            return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun forwards SIGTERM
         return exit_code
 
     def _facts(self) -> dict[str, Any]:
-        """What run.json says, if it is of this job and not of another that was faster."""
+        """Contents of run.json if it belongs to this job."""
         facts = run_folder.read(self._path)
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal asks rank 0 for an orderly end; the second ends mpirun.
+        """The first signal asks rank 0 to shut down; the second ends mpirun.
 
-        One by which the queue wants the nodes back is handed on, however often it comes.
+        A preemption signal is forwarded every time.
         """
         coordinator = self._facts()
         is_here = coordinator.get("host") == platform.node()
         if number in self._preempt:
-            with contextlib.suppress(OSError):  # rank 0 may have gone already
+            with contextlib.suppress(OSError):  # rank 0 may have ended
                 os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
             return
         asked = signal.SIGTERM if number == signal.SIGHUP else number
         if self._asked is None and asked == signal.SIGTERM and coordinator and not is_here:
             self._asked = asked
-            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun hands it on
+            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
         elif self._asked is None and is_here:
             self._asked = asked
-            with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone already
+            with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone
                 os.kill(int(coordinator["pid"]), asked)
-                sys.stderr.write("\nhpcdi: ending in order; press Ctrl-C again to end at once\n")
+                sys.stderr.write("\nhpcdi: shutting down; press Ctrl-C again to end at once\n")
         else:
             self._asked = number
             self._process.terminate()
 
 
 def _this_launcher() -> str:
-    """Names this `hpcdi train` among all of them."""
+    """Identifies this `hpcdi train` among all of them."""
     return f"{platform.node()}:{os.getpid()}"
 
 
 def _die_with_parent() -> None:
-    """In mpirun's process: end when `hpcdi train` is killed (Linux)."""
+    """Runs in mpirun's process: ends it when `hpcdi train` is killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
+    """Creates folders for the files of one Open MPI job, and removes them after it.
+
+    Open MPI names its files by mpirun's process id and leaves them behind when mpirun is killed.
+    Then the next mpirun with that id does not start ("The PMIx server's listener thread failed to
+    start"), and its shared memory stays allocated. So each job has folders with unique names; those
+    of a killed launcher are removed by the next one.
+
+    Args:
+        one_host: all ranks are on this host and can use the folder for shared memory.
+
+    Yields:
+        The environment variables that name the folders.
+
+    Raises:
+        LaunchError: the folder for temporary files does not exist, is full, or cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
+            variables = {_SESSION_VARIABLE: str(session)}
+            if one_host and os.access(_SHARED_MEMORY, os.W_OK):
+                variables[_MEMORY_VARIABLE] = str(stack.enter_context(_own_folder(_SHARED_MEMORY)))
+        except OSError as error:
+            raise LaunchError(
+                f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
+            ) from error
+        yield variables
+
+
+@contextlib.contextmanager
+def _own_folder(base: Path) -> Iterator[Path]:
+    """A new folder in `base`, locked while it is needed."""
+    _sweep(base)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=base))
+        lock = _locked(path)
+        if path.exists():  # no other launcher removed it before it was locked
+            break
+        _unlock(lock)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # ranks that are still ending may write there
+        _unlock(lock)
+
+
+def _sweep(base: Path) -> None:
+    """Remove folders of launchers that were killed."""
+    for path in base.glob(f"{_FOLDER_PREFIX}*"):
+        lock = _locked(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            _unlock(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """Lock a folder until the returned descriptor is closed; None if another process has it."""
+    with contextlib.suppress(OSError):  # another user's, removed, or no locks
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise
+        return lock
+    return None
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)

@@ -1,4 +1,4 @@
-"""Who plays which role where: pure functions of the ranks' places and the configuration."""
+"""How many ranks an experiment needs, their roles, and how they share a host: pure functions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 
 from hpcdi.errors import LaunchError
 from hpcdi.launch.hostlist import compress
-from hpcdi.launch.topology import check_world, learner_count
 
+COLLECTOR_NICENESS = 5
+"""Gives a collector a third of the learner's weight in the Linux scheduler."""
 _MOST_ROWS = 16
-"""Of a table; more ranks than that are told by host."""
+"""Of `table`; more ranks are summarised by host."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is.
+    """Where a rank runs.
 
     Attributes:
-        host: its name.
-        gpus: that the rank may use, by the scheduler's names.
-        component: of a heterogeneous job.
+        host: name of its host.
+        gpus: GPUs that the rank may use, as the scheduler names them.
+        component: its component of a heterogeneous job.
     """
 
     host: str
@@ -30,8 +31,53 @@ class Place:
     component: int = 0
 
 
+def learner_count(config: Any) -> int:
+    """Returns the number of learner ranks."""
+    return int(config.policy.learn.learner.learner_num)
+
+
+def default_world_size(config: Any) -> int:
+    """Returns the number of ranks of an experiment: coordinator, learners, collectors."""
+    collector = config.policy.collect.collector
+    return 1 + learner_count(config) + int(collector.collector_max or collector.collector_num)
+
+
+def working_collectors(world: int, config: Any) -> int:
+    """Returns the number of collectors that work at first; others wait until they are needed."""
+    collector, there = config.policy.collect.collector, world - 1 - learner_count(config)
+    return there if collector.collector_max is None else min(there, int(collector.collector_num))
+
+
+def check_world(world: int, config: Any) -> None:
+    """Check that a world is large enough.
+
+    Raises:
+        LaunchError: no rank is left for a collector; or, on-policy, for one per learner: a batch
+            consists of a rollout of every collector, and each learner needs one.
+    """
+    learners = learner_count(config)
+    collectors = learners if config.policy.on_policy else 1
+    working = working_collectors(world, config)
+    if working < collectors <= world - 1 - learners:
+        raise LaunchError(
+            f"of {world - 1 - learners} collectors {working} would work at first "
+            f"(policy.collect.collector.collector_num), but on-policy each of {learners} learners "
+            "needs one"
+        )
+    needed = 1 + learners + collectors
+    if world < needed:
+        missing = needed - world
+        raise LaunchError(
+            f"a world of {world} rank{'s' if world != 1 else ''} is too small: {missing} missing. "
+            f"This experiment needs 1 coordinator, {learners} learner{'s' * (learners > 1)} and at "
+            f"least {collectors} collector{'s' * (collectors > 1)}"
+            f"{', one to each learner on-policy' * (collectors > 1)}; start it with -n {needed} "
+            f"or more (it asks for {default_world_size(config)})"
+        )
+
+
 def roles_of(places: Sequence[Place], config: Any) -> list[str]:
-    """Role of every rank: 0 is the coordinator, some learn (see `learner_ranks`), others collect.
+    """Returns the role of every rank: 0 is the coordinator, then see `learner_ranks`.
 
     Raises:
         LaunchError: the world is too small for the experiment.
@@ -43,25 +89,25 @@ def roles_of(places: Sequence[Place], config: Any) -> list[str]:
 
 
 def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[int]:
-    """Ranks that learn, in their order.
+    """Chooses the learner ranks, in ascending order.
 
-    With `cuda` they are ranks that see GPUs, one to a GPU, host after host; if there are fewer GPUs
-    than learners, those share them evenly. Otherwise they are the first ranks after rank 0, in a
-    heterogeneous job those behind its first component.
+    With `cuda` they are ranks that see GPUs, one per GPU, host after host; if there are fewer GPUs
+    than learners, these share them evenly. Otherwise they are the first ranks after rank 0, in a
+    heterogeneous job those after its first component.
 
     Args:
         places: of all ranks.
-        count: how many are to learn, less than there are ranks.
+        count: number of learners, less than the number of ranks.
         cuda: whether they compute on GPUs.
     """
     free = sorted(range(1, len(places)), key=lambda rank: (places[rank].component == 0, rank))
     if not cuda or not any(places[rank].gpus for rank in free):
         return sorted(free[:count])
-    # ranks of a host that are shown the same devices share them; those shown others do not
+    # ranks of a host share the devices that all of them see
     taken: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
     def turn(rank: int) -> tuple[int, int]:
-        """How many learners each of its devices has already, where it sees any."""
+        """Learners per device that the rank sees, then the rank."""
         place = places[rank]
         return taken[place.host, place.gpus] // len(place.gpus), rank
 
@@ -77,22 +123,22 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
 
 
 def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
-    """See that learners that are to compute on GPUs may find some.
+    """Check that learners that need GPUs can get some.
 
     Raises:
-        LaunchError: no rank sees one.
+        LaunchError: no rank sees a GPU.
     """
     if cuda and not any(place.gpus for place in places):
         hosts = compress(list(dict.fromkeys(place.host for place in places)))
         raise LaunchError(
-            f"policy.cuda is true, but no rank sees a GPU on {hosts}; ask the scheduler for some "
-            "(--gpus-per-node), or learn on cores: policy.cuda=false. hpcdi doctor --cuda tells "
+            f"policy.cuda is true, but no rank sees a GPU on {hosts}; request some (Slurm: "
+            "--gpus-per-node), or learn on CPUs: policy.cuda=false. `hpcdi doctor --cuda` shows "
             "more"
         )
 
 
 def learner_of(rank: int, roles: Sequence[str]) -> int:
-    """Learner rank that a rank belongs to: a learner's own, a collector's in turn."""
+    """Returns the learner that a rank belongs to: a learner to itself, collectors round-robin."""
     learners = [r for r, role in enumerate(roles) if role == "learner"]
     if roles[rank] == "learner":
         return rank
@@ -100,11 +146,11 @@ def learner_of(rank: int, roles: Sequence[str]) -> int:
 
 
 def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines that say which rank is where, with which cores and GPU.
+    """Returns lines with each rank's host, role, cores and GPU.
 
     Args:
-        placement: of each rank: ``rank``, ``host``, ``role``, ``cores`` (a list), ``gpu`` (of a
-            learner with one: its name).
+        placement: per rank: ``rank``, ``host``, ``role``, ``cores`` (a list) and ``gpu`` (the name
+            of a learner's GPU, or empty).
     """
     if len(placement) <= _MOST_ROWS:
         width = max(4, *(len(place["host"]) for place in placement))
@@ -125,16 +171,18 @@ def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _summary(there: Sequence[Mapping[str, Any]]) -> str:
-    """What is on one host."""
+    """Roles, cores and GPUs of one host."""
     roles = Counter(place["role"] for place in there)
     gpus = list(dict.fromkeys(place["gpu"] for place in there if place["gpu"]))
     cores = len({core for place in there for core in place["cores"]})
-    said = ", ".join(f"{n} {role}{'s' * (n > 1)}" for role, n in sorted(roles.items()))
-    return f"{said}; {cores} core{'s' * (cores > 1)}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
+    parts = ", ".join(f"{n} {role}{'s' * (n > 1)}" for role, n in sorted(roles.items()))
+    return (
+        f"{parts}; {cores} core{'s' * (cores > 1)}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
+    )
 
 
 def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> list[str]:
-    """GPU that each rank computes on, by the scheduler's name; empty for those without."""
+    """Returns the scheduler's name of the GPU that each rank computes on, or an empty string."""
     names, before = [], Counter[str]()
     for place, role in zip(places, roles, strict=True):
         is_on_gpu = cuda and role == "learner" and place.gpus
@@ -142,3 +190,58 @@ def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> l
         names.append(place.gpus[before[place.host] % len(place.gpus)] if is_on_gpu else "")
         before[place.host] += role == "learner"
     return names
+
+
+def share_of_host(
+    place: Mapping[str, Any], placement: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns a rank's cores and who shares them: the arguments of `threads_of`."""
+    neighbours = [p for p in placement if p["host"] == place["host"]]
+    is_bound = all(p is place or not set(p["cores"]) & set(place["cores"]) for p in neighbours)
+    learners = sum(p["role"] == "learner" for p in neighbours)
+    return {
+        "cores": len(place["cores"]),
+        "others": len(neighbours) - learners,
+        "learners": learners,
+        "is_bound": is_bound,
+    }
+
+
+def threads_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """Returns the number of threads that a rank computes with.
+
+    A learner that is bound to its own cores uses all of them. On a shared host every other rank
+    gets one core, and the learners divide the rest. Coordinators and collectors use one thread.
+
+    Args:
+        role: the rank's role.
+        cores: number of cores that the rank may run on.
+        others: ranks of this job on the host that are not learners.
+        learners: ranks of this job on the host that are learners.
+        is_bound: whether the rank has these cores to itself.
+    """
+    if role != "learner":
+        return 1
+    return max(1, cores if is_bound else (cores - others) // learners)
+
+
+def niceness_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """Returns a rank's Unix niceness, for the arguments of `threads_of`.
+
+    If the ranks of a host outnumber its cores, collectors give way to learners: new data are useful
+    only as fast as they are learnt from.
+    """
+    is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
+    return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
+
+
+def thread_variables(threads: int) -> Mapping[str, str]:
+    """Returns environment variables that limit the threads of numerical libraries."""
+    names = (
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    )  # fmt: skip
+    return dict.fromkeys(names, str(threads))

@@ -5,18 +5,25 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdi.config.fit import BINDING, SAME, differences, is_below, named
+from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import Compiled, load
+from hpcdi.config.resume_compat import BINDING, SAME, differences, is_below, named
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.checkpoints import names as checkpoint_names
+from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 
 if TYPE_CHECKING:
     from hpcdi.store.checkpoints import Checkpoint
+
+_CHECK_EVERY_S = 1.0
 
 
 class Way(Enum):
@@ -238,3 +245,36 @@ def hint(command: str, layout: Any) -> str:
 def _kept(path: str) -> dict[str, Any]:
     """The configuration of a run, whole."""
     return load(RunLayout(Path(path)).config_file).to_mapping()
+
+
+class NewSettings:
+    """Rewrites ``config.yaml`` after the first snapshot that was taken with the new settings.
+
+    Until then a restart uses the settings of the existing snapshots: a setting with which the run
+    cannot even start is not kept.
+
+    Args:
+        layout: the run folder, before anything is written there.
+        config: the new settings.
+    """
+
+    def __init__(self, layout: RunLayout, config: ExperimentConfig) -> None:
+        self._layout, self._config = layout, config
+        self._newest = checkpoint_names(layout.snapshots_dir)[-1:]
+        self._is_due = bool(self._newest)  # else run and config.yaml are new
+        self._looked_at = 0.0
+
+    def look(self, now: float, *, at_once: bool = False) -> None:
+        """Check for a new snapshot, at most once a second.
+
+        Args:
+            now: seconds of a monotonic clock.
+            at_once: check in any case.
+        """
+        if not self._is_due or (now - self._looked_at < _CHECK_EVERY_S and not at_once):
+            return
+        self._looked_at = now
+        if checkpoint_names(self._layout.snapshots_dir)[-1:] != self._newest:
+            self._is_due = False
+            write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
+            or_warn("config.yaml", write)

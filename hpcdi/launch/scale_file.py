@@ -16,12 +16,12 @@ LOOK_S = 1.0
 
 
 class ScaleFile:
-    """Rank 0's side: what people have written, once each time that it changes.
+    """Reads the number of collectors that a user has written, once per change.
 
     Args:
         layout: the run folder.
-        ranks: that collect, or wait; what was wanted of another number is forgotten.
-        ask: what else may be asked for, e.g. by a signal; it comes first.
+        ranks: that collect or wait; a request for another number of ranks is ignored.
+        ask: returns other requests, e.g. of a signal; they come first.
     """
 
     def __init__(self, layout: RunLayout, ranks: int, ask: Callable[[], Any]) -> None:
@@ -29,7 +29,7 @@ class ScaleFile:
         self._due, self._seen = float("-inf"), 0
 
     def take(self) -> Any:
-        """What is asked for, or how many collectors should work; None: nothing new."""
+        """Returns a request, or how many collectors should work; None: nothing new."""
         asked, now = self._ask(), time.monotonic()
         if asked is not None or now < self._due:
             return asked
@@ -41,12 +41,12 @@ class ScaleFile:
         if changed == self._seen:
             return None
         self._seen = changed
-        told = read_json(self._path)
-        count = told.get("collectors")
+        found = read_json(self._path)
+        count = found.get("collectors")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             LOGGER.warning("%s does not say how many collectors are wanted: ignored", self._path)
             return None
-        if told.get("of") != self._ranks:
+        if found.get("of") != self._ranks:
             return None
         LOGGER.info("%d collectors are wanted", count)
         return ScaleCollectors(count)

@@ -1,4 +1,4 @@
-"""Signals: a handler sets a flag, loops look at it."""
+"""Signals set a flag; loops poll it."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from hpcdi.comm.messages import StopRequest
 
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
-"""Names a signal by which the queue tells that it wants the nodes back, beside USR2."""
+"""Environment variable that names the batch system's preemption signal, besides USR2."""
 
 _ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
-"""Signals of which a second one ends the process at once, with this exit code."""
+"""Signals that end the process at once when they come twice, and the exit code."""
 
 
 def preempt_signals() -> list[signal.Signals]:
-    """Signals that ask, beside SIGTERM, for a last snapshot and the exit code "requeue me".
+    """Returns the signals, besides SIGTERM, that ask for a last snapshot and exit code 85.
 
     Raises:
-        LaunchError: the variable names no signal, or one that means something else.
+        LaunchError: the variable names no signal, or one with another meaning.
     """
     given = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
-    if given in ("", "TERM"):  # TERM asks for the same, but a second one ends at once
+    if given in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
         return [signal.SIGUSR2]
     number = getattr(signal, f"SIG{given}", None)
     if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
         raise LaunchError(
-            f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} names no signal that can be used; "
-            "name one such as USR1 or HUP"
+            f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
+            "such as USR1 or HUP"
         )
     return sorted({signal.SIGUSR2, number})
 
 
 class SignalFlag:
-    """Remembers the first signal; a second SIGINT or SIGTERM ends the process at once.
+    """Keeps the first signal; a second SIGINT or SIGTERM ends the process at once.
 
     Args:
-        hint: what to tell the person who pressed Ctrl-C; empty: nothing.
+        hint: printed at the first signal unless empty.
     """
 
     def __init__(self, hint: str = "") -> None:
         self._hint = hint
         self._received: int | None = None
         self._taken = False
-        self._is_ending = False  # SIGINT or SIGTERM has come
+        self._is_ending = False  # received SIGINT or SIGTERM
 
     def install(self) -> None:
-        """Take over SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 shows all stacks (main thread).
+        """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
 
         Raises:
             LaunchError: see `preempt_signals`.
@@ -64,10 +64,12 @@ class SignalFlag:
             faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
     def take(self) -> StopRequest | None:
-        """What a signal asked for, once."""
+        """Returns the request of a signal, once; else None."""
         if self._received is None or self._taken:
             return None
-        from hpcdi.comm.messages import StopRequest  # late: numpy comes after the threads are set
+        from hpcdi.comm.messages import (
+            StopRequest,  # late: numpy reads thread limits when it is imported
+        )
 
         self._taken = True
         number = signal.Signals(self._received)
@@ -81,5 +83,5 @@ class SignalFlag:
         self._is_ending |= ends
         if self._received is None:
             self._received = number
-            if self._hint:  # printing is not for signal handlers
+            if self._hint:  # print() is not safe in signal handlers
                 os.write(2, f"\nhpcdi: {self._hint}\n".encode())

@@ -1,4 +1,4 @@
-"""The end of the allocation: a run must have taken its last snapshot before it."""
+"""Time limit of a job: a run takes its last snapshot before it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hpcdi.errors import EXIT_REQUEUE, LaunchError
 
 END_VARIABLE = "SLURM_JOB_END_TIME"
 _LEAST_S = 30.0
-"""Room before the limit, whatever a snapshot takes: ranks publish, say goodbye, processes end."""
+"""Seconds before the limit for publishing data and ending processes."""
 _TIMES = 3.0
-"""And so many times what the last snapshot took: disks are slowest when all jobs end."""
+"""Plus this many times the duration of the last snapshot: disks are slow when all jobs end."""
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of a duration as Slurm spells it: ``90`` (minutes), ``1:30:00``, ``2-12:00:00``.
+    """Parses a duration as Slurm spells it: ``90`` (minutes), ``1:30:00``, ``2-12:00:00``.
 
     Raises:
-        LaunchError: it is none.
+        LaunchError: `text` is not a duration.
     """
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if found is None:
         raise LaunchError(
-            f"the time limit {text!r} is no duration: give minutes (90), hours:minutes:seconds "
+            f"the time limit {text!r} is not a duration: give minutes (90), hours:minutes:seconds "
             "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
         )
     days, first, second, third = (int(part) if part else None for part in found.groups())
@@ -41,28 +41,28 @@ def seconds_of(text: str) -> float:
 
 
 def end_of(given: str | None, variables: Mapping[str, str], now: float) -> float:
-    """When the run must be over, in seconds since the epoch; infinite: nobody says.
+    """Returns the time limit in seconds since the epoch; infinite if there is none.
 
     Args:
-        given: a duration from now on, see `seconds_of`; it comes before what the queue says.
-        variables: of the environment.
+        given: a duration from `now`, see `seconds_of`; overrides the job's limit.
+        variables: environment variables.
         now: seconds since the epoch.
     """
     if given is not None:
         return now + seconds_of(given)
-    said = variables.get(END_VARIABLE, "")
-    return float(said) if said.isdigit() and int(said) > 0 else math.inf
+    end = variables.get(END_VARIABLE, "")
+    return float(end) if end.isdigit() and int(end) > 0 else math.inf
 
 
 class TimeLimit:
-    """Asks for the end of a run in time.
+    """Requests the end of a run before its time limit.
 
     Args:
         end: see `end_of`.
-        ask: what else may ask for it, e.g. a signal.
+        ask: another source of such requests, such as `SignalFlag.take`.
 
     Attributes:
-        snapshot_s: gives what the last snapshot took, in seconds.
+        snapshot_s: returns the duration of the last snapshot in seconds.
     """
 
     def __init__(self, end: float, ask: Callable[[], Any]) -> None:
@@ -70,7 +70,7 @@ class TimeLimit:
         self.snapshot_s: Callable[[], float] = lambda: 0.0
 
     def take(self) -> Any:
-        """A request to end the run, once; None while there is none."""
+        """Returns a request to end the run, once; else None."""
         request = self._ask()
         left_s = self._end - time.time()
         if request is None and left_s <= _LEAST_S + _TIMES * self.snapshot_s():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdi.types import Array, Columns
-from hpcdi.utils.imports import lazy_module
+from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
     import torch

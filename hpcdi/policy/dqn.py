@@ -21,8 +21,7 @@ from hpcdi.policy.returns import n_step
 from hpcdi.policy.settings import LearnConfig, ModelConfig, PolicyConfig
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.types import Array, Columns, RowView, Settings
-from hpcdi.utils.imports import lazy_module
-from hpcdi.utils.registry import POLICY_REGISTRY
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
     import torch

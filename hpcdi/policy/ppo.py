@@ -24,8 +24,7 @@ from hpcdi.policy.settings import CollectConfig, LearnConfig, ModelConfig, Polic
 from hpcdi.policy.spaces import as_shape
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.imports import lazy_module
-from hpcdi.utils.registry import POLICY_REGISTRY
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
     import torch

@@ -27,8 +27,8 @@ from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.spaces import fill_spaces
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
-from hpcdi.utils.imports import lazy_module
 from hpcdi.utils.nested import split_columns, stack_columns
+from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hpcdi.utils.jsonable import jsonable
+from hpcdi.utils.nested import jsonable
 
 TEMPORARY_MARK = ".tmp-"
 _PRETENCE = {"full_until": float("-inf")}

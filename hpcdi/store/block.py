@@ -23,10 +23,10 @@ import numpy as np
 
 from hpcdi import __version__
 from hpcdi.errors import ShardError
+from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import Image, image_of
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
-from hpcdi.utils.checksum import crc32_of, crc32_of_array
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1

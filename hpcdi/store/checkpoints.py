@@ -29,7 +29,7 @@ from typing import Any
 
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside, write_json
-from hpcdi.utils.checksum import crc32_of
+from hpcdi.store.checksum import crc32_of
 
 MANIFEST = "manifest.json"
 POLICY_FILE = "policy.safetensors"

@@ -17,11 +17,11 @@ from typing import IO, Any, Self
 import h5py
 import numpy as np
 
+from hpcdi.store.checksum import crc32_joined, crc32_of_array
 from hpcdi.store.hdf5 import LIBVER, write_attributes
 from hpcdi.store.pages import PagedFile
 from hpcdi.types import Array, Columns
-from hpcdi.utils.checksum import crc32_joined, crc32_of_array
-from hpcdi.utils.disk import set_room_aside
+from hpcdi.utils.disk import reserve_space
 
 ALIGNMENT = 64
 THREADS = 2
@@ -127,7 +127,7 @@ def write_pieces(file: IO[bytes], pieces: Sequence[Piece]) -> None:
     Raises:
         OSError: where there is no room for them, before anything is written.
     """
-    set_room_aside(file.fileno(), max((offset + len(piece) for offset, piece in pieces), default=0))
+    reserve_space(file.fileno(), max((offset + len(piece) for offset, piece in pieces), default=0))
     for offset, piece in pieces:
         file.seek(offset)
         file.write(piece)

@@ -1,4 +1,4 @@
-"""What a file or a run folder holds, in words, with every checksum verified."""
+"""Describes a file or a run folder, and verifies every checksum."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hpcdi.utils.nested import flatten
 
 @dataclass
 class Report:
-    """Lines about what was found, and the errors among it."""
+    """Lines for people, and errors."""
 
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
 def inspect(path: str | Path) -> Report:
-    """Look into a shard, a policy, saved state, a checkpoint, or a whole run folder."""
+    """Describe a shard, a policy, saved state, a checkpoint, or a whole run folder."""
     path = Path(path)
     report = Report()
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcdi.errors import PolicyFileError
 from hpcdi.store.atomic import published
-from hpcdi.utils.checksum import crc32_of, crc32_of_array
+from hpcdi.store.checksum import crc32_of, crc32_of_array
 
 _LENGTH = struct.Struct("<Q")
 

@@ -1,12 +1,12 @@
-"""What a file system can do: locks, shards that others see, time to disk, space."""
+"""Probes of a file system: locks, shards that other hosts see, time to disk, space."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -24,8 +24,7 @@ _WIDTH = 64  # float32 of a row: a shard of 1 MiB
 _SYNCED_BYTES = 1_000_000
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """A file system's size; inodes are 0 where it does not count them."""
 
     free_bytes: int
@@ -35,7 +34,7 @@ class Space:
 
 
 def space(path: Path) -> Space:
-    """Room for an ordinary user on the file system that a path is on."""
+    """Returns the size of a path's file system, as an ordinary user may use it."""
     found = os.statvfs(path)
     return Space(
         found.f_bavail * found.f_frsize,
@@ -46,7 +45,7 @@ def space(path: Path) -> Space:
 
 
 def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:
-    """What is mounted, where, and its file-system type, of the text of ``/proc/mounts``."""
+    """Yields device, mount point and file-system type of each line of ``/proc/mounts``."""
     for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 3:
@@ -55,7 +54,7 @@ def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """File-system type and mount point of an absolute path.
+    """Returns the file-system type and mount point of an absolute path.
 
     Args:
         path: links followed.
@@ -69,7 +68,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def lock_error(folder: Path) -> str:
-    """Why HDF5 cannot lock files here; empty where it can. Leaves nothing behind."""
+    """Returns why HDF5 cannot lock files here; empty where it can. Leaves nothing behind."""
     path = folder / "lock.h5"
     try:
         with h5py.File(path, "w", locking=True, libver=LIBVER) as file:
@@ -82,7 +81,7 @@ def lock_error(folder: Path) -> str:
 
 
 def sync_s(folder: Path) -> float:
-    """Seconds to force 1 MB to disk: the median of five files. Leaves nothing behind."""
+    """Returns the seconds to force 1 MB to disk, the median of five. Leaves nothing behind."""
     times = []
     path = folder / "sync"
     try:
@@ -99,7 +98,7 @@ def sync_s(folder: Path) -> float:
 
 
 def write_probe(folder: Path, number: int) -> None:
-    """Publish a shard of 1 MiB that `await_probe` can know."""
+    """Publish a shard of 1 MiB that `await_probe` recognises."""
     items = np.zeros(1, ITEM_DTYPE)
     items["item_len"] = _ROWS
     columns = {"x": np.full((_ROWS, _WIDTH), number, np.float32)}
@@ -107,7 +106,7 @@ def write_probe(folder: Path, number: int) -> None:
 
 
 def await_probe(folder: Path, number: int, limit_s: float) -> float:
-    """Seconds until a shard that another rank has published is seen here, whole and right.
+    """Returns the seconds until a shard that another rank has published is seen here, whole.
 
     Raises:
         ShardError: it is not, within `limit_s`.

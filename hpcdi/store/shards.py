@@ -19,8 +19,8 @@ from hpcdi.store.block import (
     open_block,
     row_columns,
 )
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.room import DiskPatience
 from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing

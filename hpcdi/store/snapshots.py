@@ -19,9 +19,9 @@ import numpy as np
 from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
+from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.image import THREADS, Draft, read_arrays, write_pieces
-from hpcdi.utils.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import flatten, unflatten
 
 FORMAT = "hpcdi-state"

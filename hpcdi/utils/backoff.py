@@ -1,4 +1,4 @@
-"""Waiting. Only this file sleeps; everything that waits says for what, and until when."""
+"""Waiting. Only this file sleeps; every caller has a deadline and reports what it waits for."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import threading
 import time
 
 PROBES = 10
-"""How often to look before each nap: one MPI probe is one turn of MPI's progress engine, and a
-message that has arrived may need several turns to be seen."""
+"""Probes before each nap: one MPI probe is one turn of MPI's progress engine, and a message may
+need several turns to become visible."""
 
 
 class Backoff:
-    """Naps that grow while nothing happens and start short again when something does.
+    """Naps that get longer while nothing happens and short again when something does.
 
-    A loop looks `PROBES` times, then calls `nap()`; when it found something it calls `reset()`.
+    A loop probes `PROBES` times, then calls `nap()`; when it has found something, `reset()`.
 
     Args:
-        shortest_s: first nap after something happened.
-        longest_s: naps grow by half each, up to this.
-        wake: an event that ends a nap early; without one a nap lasts.
+        shortest_s: first nap after a reset.
+        longest_s: each nap is 1.5 times as long as the one before, up to this.
+        wake: an event that ends a nap early.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Backoff:
         self._wake = wake
 
     def reset(self) -> None:
-        """Something happened: nap briefly again."""
+        """Start with the shortest nap again."""
         self._next_s = self._shortest_s
 
     def nap(self, at_most_s: float = float("inf")) -> None:
@@ -41,10 +41,10 @@ class Backoff:
         self._next_s = min(self._next_s * 1.5, self._longest_s)
         if self._wake is None:
             time.sleep(nap_s)
-        elif self._wake.wait(nap_s):  # whoever waits for the event clears it
+        elif self._wake.wait(nap_s):  # the owner of the event clears it
             self.reset()
 
 
 def wait_s(seconds: float) -> None:
-    """Sleep once, in a loop that says what it waits for and until when."""
+    """Sleep once; for loops with a deadline."""
     time.sleep(seconds)

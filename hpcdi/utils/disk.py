@@ -1,47 +1,51 @@
-"""A disk that is full: how it shows, and what to say of it."""
+"""Writing to a disk that may be full: how to recognise it, and files that survive it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import sys
+from collections import deque
 from pathlib import Path
 
+from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_BUFFERED_BYTES = 1 << 20
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or what caused it, is that a disk or a quota is full."""
-    return _number_of(error) is not None
+    """Returns whether an error, or its cause, is a full disk or an exceeded quota."""
+    return _full_errno(error) is not None
 
 
 def shortage(path: str | Path, error: BaseException) -> str:
-    """What is short where a path could not be written, for people."""
-    place = _existing(Path(path))
+    """Describes what is used up where `path` could not be written: quota, inodes or bytes."""
+    folder = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
     try:
-        state = os.statvfs(place)
+        state = os.statvfs(folder)
     except OSError as problem:
-        return f"{place} does not say what is free ({problem.strerror or problem})"
+        return f"the free space of {folder} is unknown ({problem.strerror or problem})"
     free = f"{human_bytes(state.f_bavail * state.f_frsize)} are free there"
-    if _number_of(error) == errno.EDQUOT:
+    if _full_errno(error) == errno.EDQUOT:
         return f"your quota is used up ({free})"
     if state.f_files and not state.f_favail:
         return f"no more files can be made there: 0 inodes are free ({free})"
     return free
 
 
-def set_room_aside(file: int, n_bytes: int) -> None:
-    """Have the file system keep room for the first bytes of a file, of which it may have some.
+def reserve_space(file: int, n_bytes: int) -> None:
+    """Allocate the first bytes of a file, which makes writing them faster (on ext4 by a third).
 
-    Writing is quicker then (on ext4 by a third). The file is at least so long afterwards. Where a
-    file system, or an operating system, cannot do it, nothing is done.
+    The file is at least that long afterwards; its contents stay. Does nothing if the file system or
+    the operating system cannot allocate.
 
     Args:
         file: descriptor of a file that is open for writing.
-        n_bytes: room, from the file's start on.
+        n_bytes: bytes to allocate, from the start of the file.
 
     Raises:
         OSError: the disk or the quota is full.
@@ -55,22 +59,83 @@ def set_room_aside(file: int, n_bytes: int) -> None:
             raise OSError(number, os.strerror(number))
 
 
-def show(text: str) -> None:
-    """Write to the terminal, or to what takes its place; to a file on a full disk: not."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        if not is_full(error):
+class AppendFile(Closing):
+    """A file that one writer appends whole records to; a full disk costs records, not the run.
+
+    A record that cannot be written is buffered and written with a later one. When more than
+    `buffered_bytes` are buffered, the oldest records are dropped. Standard error shows one line
+    when writing fails and one when it works again.
+
+    Args:
+        path: the file; it and its folder are created by the first record.
+        what: name of the file in messages.
+        buffered_bytes: limit of the buffer.
+
+    Attributes:
+        dropped: number of records that were lost.
+    """
+
+    def __init__(self, path: Path, what: str, buffered_bytes: int = _BUFFERED_BYTES) -> None:
+        self.dropped = 0
+        self._path, self._what, self._buffered_bytes = path, what, buffered_bytes
+        self._buffer: deque[bytes] = deque()
+        self._file: int | None = None
+        self._is_failing = False
+
+    def add(self, record: bytes) -> None:
+        """Append a record, after those that are buffered."""
+        self._buffer.append(record)
+        self.flush()
+
+    def flush(self) -> None:
+        """Try to write the buffered records."""
+        if not self._buffer:
+            return
+        try:
+            self._write(b"".join(self._buffer))
+        except OSError as error:
+            if not self._is_failing:
+                self._warn(f"cannot be written: {error.strerror or error}; the run goes on")
+            self._is_failing = True
+            size = sum(map(len, self._buffer))
+            while size > self._buffered_bytes:
+                size -= len(self._buffer.popleft())
+                self.dropped += 1
+            return
+        self._buffer.clear()
+        if self._is_failing:
+            lost = f", without {self.dropped} records" if self.dropped else ""
+            self._warn(f"can be written again{lost}")
+            self._is_failing = False
+
+    def close(self) -> None:
+        """Try to write the buffered records, and close the file. Idempotent."""
+        self.flush()
+        self._buffer.clear()
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # some file systems report a failed write only here
+                os.close(file)
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        size = os.fstat(self._file).st_size
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            os.ftruncate(self._file, size)  # no half records
             raise
 
+    def _warn(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # not through the log: this may be the log
+            sys.stderr.write(f"hpcdi: warning: {self._what} {self._path} {text}\n")
 
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    return next(place for place in (path, *path.parents) if place.exists())
 
-
-def _number_of(error: BaseException | None) -> int | None:
+def _full_errno(error: BaseException | None) -> int | None:
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return error.errno

@@ -1,4 +1,4 @@
-"""Life times: what is opened is closed, once."""
+"""Objects that are closed once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closing:
-    """Mix-in for objects with an idempotent `close()`: with-statement and a last-resort `__del__`.
+    """Mix-in for objects with a `close()`: the with-statement, and `__del__` as a last resort.
 
-    The seeds' API promises a ``__del__`` that closes; code here uses ``with``.
+    The predecessor's API promises a ``__del__`` that closes; code here uses ``with``.
     """
 
     def close(self) -> None:
-        """Release what is held; calling it again does nothing."""
+        """Release resources. Idempotent."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -29,6 +29,6 @@ class Closing:
         self.close()
 
     def __del__(self) -> None:
-        # A half-built object, or an interpreter that is going down: nobody could act on an error.
+        # the object may be half-built, or the interpreter shutting down: an error helps nobody
         with contextlib.suppress(AttributeError, TypeError, ImportError):
             self.close()

@@ -1,4 +1,4 @@
-"""Numbers about a run while it runs: counters, means, rates, distributions; and for people."""
+"""Numbers about a running run: counters, means, rates, percentiles; formatting for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class CountVar:
-    """A counter that is shared by reference."""
+    """A mutable counter, shared by reference."""
 
     def __init__(self, init_val: int = 0) -> None:
         self.val = init_val
@@ -29,10 +29,10 @@ HISTOGRAM = "[histogram]"
 
 
 class ScalarMonitor:
-    """Sums scalars until their means are taken, and keeps the latest arrays until then.
+    """Accumulates scalars until their means are taken; keeps the latest arrays.
 
-    A log's key says what its value is: ``[scalars]name`` a mapping of numbers, which are curves of
-    one chart; ``[histogram]name`` an array whose distribution is of interest; any other a number.
+    The prefix of a key gives the kind of its value: ``[scalars]name`` is a mapping of numbers, the
+    curves of one chart; ``[histogram]name`` is an array; a key without a prefix has a number.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ScalarMonitor:
         self._arrays: dict[str, Any] = {}
 
     def add(self, scalars: Mapping[str, Any]) -> None:
-        """Add one iteration's log; what is not a number, by its key either, is passed over."""
+        """Add one iteration's log; values of other types are ignored."""
         for name, value in scalars.items():
             if name.startswith(HISTOGRAM):
                 self._arrays[name.removeprefix(HISTOGRAM)] = value
@@ -56,17 +56,17 @@ class ScalarMonitor:
         self._counts[name] = self._counts.get(name, 0) + count
 
     def take_sums(self) -> dict[str, tuple[float, int]]:
-        """Sum and count of each scalar since it was last taken."""
+        """Returns and resets the sum and count of each scalar."""
         sums = {name: (total, self._counts[name]) for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return sums
 
     def take_means(self) -> dict[str, float]:
-        """Mean of each scalar since it was last taken; of a chart's, ``[scalars]chart/curve``."""
+        """Returns and resets the mean of each scalar; those of charts: ``[scalars]chart/curve``."""
         return {name: total / count for name, (total, count) in self.take_sums().items()}
 
     def take_arrays(self) -> dict[str, Any]:
-        """The latest array of each name (without its mark) since the last call."""
+        """Returns and resets the latest array of each name (without its prefix)."""
         arrays, self._arrays = self._arrays, {}
         return arrays
 
@@ -74,7 +74,7 @@ class ScalarMonitor:
 def split_charts(
     means: Mapping[str, float],
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """What `ScalarMonitor.take_means` gave, as curves of their own and as charts of several."""
+    """Splits the result of `ScalarMonitor.take_means` into single curves and charts of several."""
     curves: dict[str, float] = {}
     charts: dict[str, dict[str, float]] = {}
     for name, value in means.items():
@@ -87,10 +87,10 @@ def split_charts(
 
 
 class Rate:
-    """How fast a counter grows, over a sliding window.
+    """Growth of a counter over a sliding window.
 
     Args:
-        window_s: seconds that the rate looks back.
+        window_s: length of the window in seconds.
     """
 
     def __init__(self, window_s: float = 10.0) -> None:
@@ -98,13 +98,13 @@ class Rate:
         self._points: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, count: float) -> None:
-        """Say that the counter stood at `count` at time `now` (seconds, any origin)."""
+        """Record the counter's value `count` at time `now` (seconds, any origin)."""
         self._points.append((now, count))
         while len(self._points) > 2 and now - self._points[1][0] >= self._window_s:
             self._points.popleft()
 
     def per_second(self) -> float:
-        """Growth per second; 0 before there are two points."""
+        """Returns the growth per second; 0 with fewer than two points."""
         if len(self._points) < 2:
             return 0.0
         (t0, c0), (t1, c1) = self._points[0], self._points[-1]
@@ -112,7 +112,7 @@ class Rate:
 
 
 class Distribution:
-    """The last `size` values of something, for its percentiles."""
+    """Keeps the last `size` values for percentiles."""
 
     def __init__(self, size: int = 4096) -> None:
         self._values: deque[float] = deque(maxlen=size)
@@ -122,7 +122,7 @@ class Distribution:
         self._values.append(value)
 
     def percentile(self, percent: float) -> float:
-        """Percentile of the values (0 to 100); nan when there are none."""
+        """Returns a percentile (0 to 100) of the values; nan without values."""
         if not self._values:
             return float("nan")
         return float(np.percentile(np.fromiter(self._values, dtype=np.float64), percent))
@@ -132,11 +132,11 @@ class Distribution:
 
 
 def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
-    """What an evaluation's curves show, under the predecessor's names.
+    """Scalars of an evaluation's curves, with the predecessor's names.
 
     Args:
-        returns: of its episodes, at least one.
-        duration_s: seconds that it took.
+        returns: one per episode, at least one.
+        duration_s: seconds that the evaluation took.
     """
     values = np.asarray(returns, dtype=np.float64)
     return {
@@ -150,12 +150,12 @@ def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
 
 
 def human_return(value: float, scale: float | None = None) -> str:
-    """A return for people: two decimals where returns are small (or `scale` is), else one."""
+    """Formats a return: two decimals if it (or `scale`) is below 10, else one."""
     return f"{value:.2f}" if abs(value if scale is None else scale) < 10 else f"{value:.1f}"
 
 
 def human_count(value: float) -> str:
-    """A count for people: 1234567 -> '1.23M'."""
+    """Formats a count: 1234567 -> '1.23M'."""
     if abs(value) < 9999.5 or not np.isfinite(value):
         return f"{value:.0f}"
     for scale, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
@@ -165,7 +165,7 @@ def human_count(value: float) -> str:
 
 
 def human_bytes(value: float) -> str:
-    """A size for people, in powers of 1024."""
+    """Formats a number of bytes in powers of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         text = f"{value:.0f}" if unit == "B" else f"{value:.1f}"
         if abs(float(text)) < 1024:
@@ -175,7 +175,7 @@ def human_bytes(value: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """A duration for people: '42s', '3m05s', '2h14m', '?' where there is none."""
+    """Formats a duration: '42s', '3m05s', '2h14m'; '?' if it is not finite."""
     if not np.isfinite(seconds):
         return "?"
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""Nested dictionaries of arrays as flat columns, and back.
+"""Nested dictionaries: as flat columns of arrays and back, as tensors, as JSON.
 
 ``{"obs": {"image": a, "speed": b}, "done": c}`` is ``{"obs/image": a, "obs/speed": b, "done": c}``:
 the names that HDF5 gives to groups and datasets.
@@ -6,6 +6,7 @@ the names that HDF5 gives to groups and datasets.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -20,12 +21,12 @@ from hpcdi.types import Array, Columns
 def flatten(
     tree: Mapping[str, Any], prefix: str = "", *, keep_empty: bool = False
 ) -> dict[str, Any]:
-    """Leaves of a nested mapping by their '/'-joined path, in order.
+    """Returns the leaves of a nested mapping by '/'-joined path, in order.
 
     Args:
         tree: the mapping.
-        prefix: goes before every path.
-        keep_empty: an empty mapping is a leaf too; else nothing is left of it.
+        prefix: put before every path.
+        keep_empty: keep an empty mapping as a leaf instead of dropping it.
 
     Raises:
         ValueError: a key contains '/'.
@@ -43,7 +44,7 @@ def flatten(
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionary of '/'-joined paths."""
+    """Returns the nested dictionary of '/'-joined paths."""
     if not any("/" in path for path in flat):
         return dict(flat)
     tree: dict[str, Any] = {}
@@ -57,10 +58,10 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stack_columns(items: Iterable[Mapping[str, Any]]) -> Columns:
-    """Columns of a list of items (nested dicts of scalars or arrays): one row an item.
+    """Stacks items (nested dicts of scalars or arrays) into columns with one row per item.
 
     Raises:
-        ValueError: an item has other keys, or an array another shape, than the first one.
+        ValueError: an item differs from the first one in its keys or an array's shape.
     """
     flat = [flatten(item) for item in items]
     if not flat:
@@ -77,7 +78,7 @@ def stack_columns(items: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List of nested dicts, one a row: the inverse of `stack_columns`."""
+    """Returns a nested dict per row: the inverse of `stack_columns`."""
     rows = len(next(iter(columns.values()))) if columns else 0
     return [
         unflatten({name: column[row] for name, column in columns.items()}) for row in range(rows)
@@ -85,12 +86,12 @@ def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def column_rows(columns: Columns) -> int:
-    """Rows of columns: the length of the first."""
+    """Returns the number of rows."""
     return len(next(iter(columns.values()))) if columns else 0
 
 
 def concatenate_columns(parts: Iterable[Columns]) -> Columns:
-    """Columns of several parts with the same names, one after the other; empty parts are passed."""
+    """Concatenates columns with the same names; parts without columns are skipped."""
     filled = [part for part in parts if part]
     if len(filled) < 2:
         return filled[0] if filled else {}
@@ -98,7 +99,7 @@ def concatenate_columns(parts: Iterable[Columns]) -> Columns:
 
 
 def to_tensors(tree: Any) -> Any:
-    """Numbers and arrays of a nested mapping as torch tensors of their own, float32."""
+    """Copies numbers and arrays of a nested mapping to float32 torch tensors."""
     import torch
 
     if isinstance(tree, Mapping):
@@ -107,10 +108,10 @@ def to_tensors(tree: Any) -> Any:
 
 
 def share_tensors(columns: Columns, *, pin_memory: bool = False) -> dict[str, Any]:
-    """Columns as torch tensors of the same memory; or of page-locked memory, for copies to a GPU.
+    """Returns columns as torch tensors that share their memory, or as copies in pinned memory.
 
     Raises:
-        BufferContractError: page-locked memory needs a GPU, and there is none.
+        BufferContractError: pinned memory needs a CUDA device, and there is none.
     """
     torch = sys.modules.get("torch") or import_module("torch")
     if pin_memory and not torch.cuda.is_available():
@@ -120,7 +121,7 @@ def share_tensors(columns: Columns, *, pin_memory: bool = False) -> dict[str, An
 
 
 def narrowed(integers: Array) -> Array:
-    """Integers in the smallest dtype that holds all of them: a copy."""
+    """Copies integers to the smallest dtype that holds all of them."""
     if not integers.size:
         return integers.copy()
     ends = np.min_scalar_type(integers.min()), np.min_scalar_type(integers.max())
@@ -129,7 +130,7 @@ def narrowed(integers: Array) -> Array:
 
 
 def column_objection(columns: Columns, like: Columns) -> str | None:
-    """Why columns have not the names, dtypes and row shapes of `like`; None where they have."""
+    """Returns how columns differ from `like` in names, dtypes or row shapes, or None."""
     odd = sorted(columns.keys() ^ like.keys())
     if odd:
         return f"only one of them has {odd}"
@@ -141,3 +142,17 @@ def column_objection(columns: Columns, like: Columns) -> str | None:
                 f"not {first.dtype}{first.shape[1:]}"
             )
     return None
+
+
+def jsonable(value: Any) -> Any:
+    """Plain data for JSON: numpy scalars as numbers, nan and inf as None, other objects as text."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    is_scalar = getattr(value, "ndim", None) == 0
+    return jsonable(value.item()) if is_scalar else str(value)

@@ -1,4 +1,4 @@
-"""What a person sees while a run runs: one line that says how it stands, and each evaluation."""
+"""Progress of a run on the terminal: one status line, and a line per evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdi.utils.disk import show
+from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
 TERMINAL_EVERY_S = 0.5
@@ -15,7 +15,7 @@ _INFINITE = float("inf")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: mean, spread and number of returns; which policy, and when."""
+    """One evaluation: its returns, its policy, and the env step at which it was made."""
 
     mean: float
     std: float
@@ -37,15 +37,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Status:
-    """How a run stands.
+    """State of a run.
 
     Attributes:
-        env_steps: environment steps so far, and how many a second.
-        train_iter: train iterations so far, and how many a second.
-        returns: of the last episodes that were collected.
+        env_steps: environment steps so far, and per second.
+        train_iter: train iterations so far, and per second.
+        returns: of the last collected episodes.
         evaluation: mean return of the last evaluation; None before the first.
-        parts: what else there is to say, before and after the returns.
-        facts: what else programs may want to know: plain data by name.
+        parts: more texts for the line, before and after the returns.
+        facts: more data for programs, by name.
     """
 
     env_steps: tuple[int, float]
@@ -57,13 +57,13 @@ class Status:
 
 
 class StatusLine:
-    """One line that moves on a terminal; one plain line per interval in a log.
+    """One moving line on a terminal; one plain line per interval in a log.
 
     Args:
-        is_terminal: whether a person is looking.
+        is_terminal: whether the output is a terminal.
         interval_s: seconds between plain lines.
         limits: environment steps and train iterations at which the run ends; may be infinite.
-        started: when the run started.
+        started: time at which the run started, by the clock of `refresh`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class StatusLine:
     def refresh(
         self, status: Callable[[], Status], evaluations: Sequence[Evaluation], now: float
     ) -> None:
-        """Show the line if it is due; an evaluation gets a line of its own at once."""
+        """Print the line if it is due, and a line for each new evaluation at once."""
         for evaluation in evaluations[self._evaluations_shown :]:
             self._evaluations_shown += 1
             clock = _clock(now - self._started)
@@ -89,7 +89,7 @@ class StatusLine:
             self._write(self.text(status(), now))
 
     def text(self, status: Status, now: float) -> str:
-        """Text of the line."""
+        """Returns the line's text."""
         (env_steps, steps_per_s), (train_iter, iters_per_s) = status.env_steps, status.train_iter
         parts = [
             f"env {human_count(env_steps)} ({human_count(steps_per_s)}/s)",
@@ -109,12 +109,15 @@ class StatusLine:
         return f"{_clock(now - self._started)} " + " | ".join([*parts, *status.parts[1]])
 
     def say(self, text: str) -> None:
-        """Print a line of its own, above the moving one."""
+        """Print a separate line above the moving one."""
         erase = "\r\x1b[K" if self._is_terminal else ""
-        show(f"{erase}{text}\n")
+        say(f"{erase}{text}")
 
     def _write(self, text: str) -> None:
-        show(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
+        if self._is_terminal:
+            say(f"\r\x1b[K{text}", end="")
+        else:
+            say(text)
 
 
 def _whole(value: float) -> str:
@@ -129,10 +132,5 @@ def _eta(limit: float, count: float, per_s: float) -> float:
 
 
 def _clock(elapsed_s: float) -> str:
-    whole = int(elapsed_s)
-    hours, rest = divmod(whole, 3600)
-    return (
-        f"[{hours}:{rest // 60:02d}:{rest % 60:02d}]"
-        if hours
-        else f"[{rest // 60:02d}:{rest % 60:02d}]"
-    )
+    hours, rest = divmod(int(elapsed_s), 3600)
+    return f"[{f'{hours}:' if hours else ''}{rest // 60:02d}:{rest % 60:02d}]"

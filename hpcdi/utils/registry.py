@@ -1,22 +1,23 @@
 """Registries: the `type` of a configuration -> the class that implements it.
 
-A class registers itself where it is defined, with its type names as a decorator::
+A class registers its type names with a decorator::
 
     @POLICY_REGISTRY.register("dqn")
     class DQNPolicy: ...
 
-Built-in types are registered when their package is imported, which a registry does when it is first
-asked; yours by naming your module in ``import_names`` beside the ``type``.
+A registry imports the package of the built-in types when it is first asked for one. Types of your
+own are found through ``import_names``, which names their modules beside the ``type``.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from hpcdi.errors import UnknownTypeError
+from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 
 T = TypeVar("T", bound=type)
 
@@ -25,8 +26,8 @@ class Registry:
     """Type names -> classes, for one kind of component.
 
     Args:
-        kind: a word for messages.
-        home: the package whose import registers the built-in types; imported when first needed.
+        kind: name of the kind in messages.
+        home: package whose import registers the built-in types; imported when first needed.
     """
 
     def __init__(self, kind: str, home: str) -> None:
@@ -35,9 +36,10 @@ class Registry:
         self._classes: dict[str, type] = {}
 
     def register(self, *names: str) -> Callable[[T], T]:
-        """Give a class its type names; naming two classes alike is an error.
+        """Decorator that registers a class; re-importing the same class replaces it.
 
-        Re-importing the same class (same module and name) replaces it.
+        Raises:
+            ValueError: another class has one of these names.
         """
 
         def add(cls: T) -> T:
@@ -53,10 +55,10 @@ class Registry:
         return add
 
     def get(self, name: str) -> Any:
-        """Class of a type name.
+        """Returns the class of a type name.
 
         Raises:
-            UnknownTypeError: no class is registered under `name`; says which is like it.
+            UnknownTypeError: no class is registered as `name`; suggests the nearest name.
         """
         if isinstance(name, str):
             if name not in self._classes:
@@ -66,7 +68,7 @@ class Registry:
         raise UnknownTypeError(self.explain(name))
 
     def explain(self, name: object) -> str:
-        """Why `name` is not known, with the nearest known name."""
+        """Message for an unknown `name`, with the nearest known one."""
         near = difflib.get_close_matches(str(name), self._classes, n=1)
         guess = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(self._classes)) or "none"
@@ -98,3 +100,44 @@ SERIAL_COLLECTOR_REGISTRY = Registry("serial collector", _WORKERS)
 SERIAL_EVALUATOR_REGISTRY = Registry("serial evaluator", _WORKERS)
 COMM_COLLECTOR_REGISTRY = Registry("comm collector", _WORKERS)
 PARALLEL_COMMANDER_REGISTRY = Registry("parallel commander", _WORKERS)
+
+
+def import_module(names: str | Iterable[object]) -> None:
+    """Import modules for the classes that they register.
+
+    Raises:
+        ConfigError: modules, or modules that they import, are not installed; names all of them.
+    """
+    problems = []
+    for name in [names] if isinstance(names, str) else names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            problems.append(Problem("import_names", f"{name!r} is not the name of a module"))
+            continue
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            problems.append(Problem("import_names", missing_module(name, error)))
+    if problems:
+        raise ConfigError(problems)
+
+
+def missing_module(wanted: str, error: ModuleNotFoundError) -> str:
+    """Message for a module that cannot be imported: which one is missing, and what to do."""
+    missing = error.name or wanted
+    needed = "" if missing == wanted else f" (needed by {wanted!r})"
+    return (
+        f"there is no module {missing!r}{needed}; install it into this environment, "
+        "or put its folder on PYTHONPATH"
+    )
+
+
+def lazy_module(name: str) -> Any:
+    """Returns a stand-in for a module, which is imported when an attribute is first used."""
+    return _LazyModule(name)
+
+
+class _LazyModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value

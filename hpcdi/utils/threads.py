@@ -1,7 +1,7 @@
-"""Background threads: daemons whose errors are not lost. Only this file starts threads.
+"""Background threads whose errors are not lost. Only this file starts threads.
 
-They are daemons because a live ordinary thread keeps the interpreter, and so the whole MPI job,
-from ending after an error.
+They are daemons: an ordinary thread would keep the interpreter, and so the whole MPI job, alive
+after an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOOK_S = 0.5
 
 
 class BackgroundThread:
-    """Runs a function on a thread of its own; what it raises is kept for whoever asks.
+    """Runs a function on a thread of its own, and keeps what it raises for `check`.
 
     Args:
         target: the function.
@@ -33,13 +33,13 @@ class BackgroundThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise, once, what ended the function."""
+        """Raise what the function raised, once."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
     def join(self) -> None:
-        """Wait for the function to end; from within it: do nothing."""
+        """Wait for the function to end; does nothing if called from within it."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -58,7 +58,7 @@ class BackgroundThread:
 
 
 class JobThread(Closing):
-    """Does jobs, one after the other, on a thread of its own that starts with the first one.
+    """Runs jobs one after the other on a thread of its own, which the first job starts.
 
     Args:
         name: of the thread, for stack dumps.
@@ -70,21 +70,21 @@ class JobThread(Closing):
         self._thread: BackgroundThread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have a job done; raises what an earlier one raised, after which no more are done."""
+        """Queue a job; raises what an earlier job raised, after which none are run."""
         if self._thread is None:
             self._thread = BackgroundThread(self._run, self._name)
         self._thread.check()
         self._jobs.put(job)
 
     def wait(self) -> None:
-        """Wait until all jobs so far are done; raises what one of them raised."""
+        """Wait for all jobs so far; raises what one of them raised."""
         done = threading.Event()
         self.submit(done.set)
         while not done.wait(_LOOK_S) and self._thread is not None:
             self._thread.check()
 
     def close(self) -> None:
-        """Do all jobs, then end; raises what one of them raised. Again: nothing."""
+        """Finish all jobs and end; raises what one of them raised. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)

@@ -1,4 +1,4 @@
-"""Where the time goes: a stop watch, and a ledger of seconds by activity."""
+"""Where the time goes: a stopwatch, and seconds by activity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class EasyTimer:
-    """Stop watch for a with-block; `value` is the seconds of the last one."""
+    """Stopwatch for a with-block; `value` holds the seconds of the last one."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -31,13 +31,13 @@ class EasyTimer:
 class TimeLedger:
     """Seconds that one thread spent, by activity.
 
-    A loop calls `mark("env")` when it has done with its environments: the time since the last mark
-    is booked there. One mark costs about 0.15 us, so every turn of every loop is measured.
+    A loop calls `mark("env")` after stepping its environments, which adds the time since the last
+    mark to "env". A mark costs about 0.15 us, so every iteration of every loop is measured.
 
     Attributes:
         seconds: by activity.
         activity: of the last mark.
-        last_mark: when that was, in seconds of `time.perf_counter`.
+        last_mark: its time, in seconds of `time.perf_counter`.
     """
 
     def __init__(self) -> None:
@@ -46,19 +46,19 @@ class TimeLedger:
         self.activity = ""
 
     def mark(self, activity: str) -> None:
-        """Book the time since the last mark under `activity`."""
+        """Add the time since the last mark to `activity`."""
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self.last_mark
         self.last_mark, self.activity = now, activity
 
     def shares(self) -> dict[str, float]:
-        """Activity -> share of the time since the ledger was opened (0 to 1)."""
+        """Returns each activity's share of the time since the ledger was created (0 to 1)."""
         total = max(time.perf_counter() - self._opened, 1e-9)
         return {name: seconds / total for name, seconds in self.seconds.items()}
 
 
 class RoleMeter(TimeLedger):
-    """What a rank does with its time, its cores and its memory.
+    """Measures how a rank uses its time, cores and memory.
 
     Args:
         role: "coordinator", "learner" or "collector".
@@ -70,7 +70,7 @@ class RoleMeter(TimeLedger):
         self._cpu_s = cpu_seconds()
 
     def report(self) -> dict[str, Any]:
-        """Shares of time, cores used on average since the meter was made, peak memory."""
+        """Returns shares of time, mean number of busy cores since creation, and peak memory."""
         elapsed_s = max(time.perf_counter() - self._opened, 1e-9)
         return {
             "role": self._role,

@@ -9,9 +9,8 @@ _counter = itertools.count()
 
 
 def get_task_uid() -> str:
-    """Name that is unique within a run: process id and a counter, no clock and no randomness.
+    """Returns a name that is unique in this process: process id and a counter.
 
-    Ranks on different hosts may share a process id, so whoever names things for the whole run is
-    rank 0 alone.
+    Ranks on different hosts may share a process id: names for the whole run come from rank 0 only.
     """
     return f"{os.getpid():d}_{next(_counter):d}"

@@ -1,4 +1,4 @@
-"""Frames as files that people can watch: GIF always, MP4 where ``hpcdi[video]`` is installed."""
+"""Video files from frames: GIF always, MP4 if ``hpcdi[video]`` is installed."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 
 _GIF_TICK_MS = 10  # a GIF counts time in hundredths of a second
-_GIF_FASTEST_MS = 20  # viewers take anything shorter for a mistake, and play it slowly
+_GIF_FASTEST_MS = 20  # viewers play shorter frames slowly
 
 
 def encode_video(frames: Array, fps: float) -> tuple[bytes, str]:
-    """A video file's bytes and its suffix: ".mp4" where imageio has ffmpeg, else ".gif".
+    """Returns a video file's bytes and its suffix: ".mp4" if imageio finds ffmpeg, else ".gif".
 
     Args:
         frames: uint8 [T, H, W, 3].
-        fps: frames a second.
+        fps: frames per second.
 
     Raises:
-        ValueError: `frames` are something else, or none.
+        ValueError: `frames` have another shape or dtype, or are empty.
     """
     try:
         return encode_mp4(frames, fps), ".mp4"
-    except (ImportError, RuntimeError) as error:  # RuntimeError: there is no ffmpeg to be found
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no ffmpeg found
         _say_once(f"{type(error).__name__}: {error}")
         return encode_gif(frames, fps), ".gif"
 
 
 def encode_gif(frames: Array, fps: float) -> bytes:
-    """An endless GIF of frames uint8 [T, H, W, 3]; 256 colours a frame, at most 50 frames a second.
+    """Returns a looping GIF of frames uint8 [T, H, W, 3]; 256 colours, at most 50 per second.
 
-    Frames that are alike become one that is shown as long as all of them.
+    Equal consecutive frames become one with their total duration.
     """
     from PIL import Image
 
@@ -48,12 +48,13 @@ def encode_gif(frames: Array, fps: float) -> bytes:
 
 
 def encode_mp4(frames: Array, fps: float) -> bytes:
-    """An H.264 MP4 of frames uint8 [T, H, W, 3]; odd sides grow by one, repeating the edge.
+    """Returns an H.264 MP4 of frames uint8 [T, H, W, 3]; odd sides are padded with their edge.
 
     Raises:
-        ImportError: imageio or imageio-ffmpeg is not installed. RuntimeError: it has no ffmpeg.
+        ImportError: imageio or imageio-ffmpeg is not installed.
+        RuntimeError: imageio finds no ffmpeg.
     """
-    import imageio_ffmpeg  # noqa: F401  (imageio says only later, and unclearly, that it misses it)
+    import imageio_ffmpeg  # noqa: F401  (imageio reports a missing one late and unclearly)
     from imageio import v3 as imageio
 
     frames = _checked(frames)
@@ -68,13 +69,13 @@ def encode_mp4(frames: Array, fps: float) -> bytes:
 
 
 def side_by_side(videos: Array) -> Array:
-    """Videos [N, T, C, H, W] as one that shows all of them in a row: uint8 [T, H, N * W, 3].
+    """Returns videos [N, T, C, H, W] side by side as one video: uint8 [T, H, N * W, 3].
 
     Args:
         videos: uint8, C being 1 (grey) or 3.
 
     Raises:
-        ValueError: they are something else.
+        ValueError: they have another shape or dtype.
     """
     videos = np.asarray(videos)
     if videos.ndim != 5 or videos.shape[2] not in (1, 3) or videos.dtype != np.uint8:
@@ -87,14 +88,14 @@ def side_by_side(videos: Array) -> Array:
 
 
 def as_frame(image: Any, max_size: int | None = None) -> Array:
-    """A picture as uint8 [H, W, 3], neither side above `max_size` pixels.
+    """Returns an image as uint8 [H, W, 3], neither side above `max_size` pixels.
 
     Args:
         image: uint8 [H, W, 3], [H, W, 4] (alpha is dropped), [H, W, 1] or [H, W].
-        max_size: larger pictures are scaled down, as they are in proportion; None: none is.
+        max_size: larger images are scaled down, keeping the ratio of sides; None: no limit.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it has another shape or dtype.
     """
     frame = np.asarray(image)
     if frame.ndim == 2:
@@ -105,7 +106,7 @@ def as_frame(image: Any, max_size: int | None = None) -> Array:
         )
     frame = np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame[..., :3]
     if max_size is None or max(frame.shape[:2]) <= max_size:
-        return np.array(frame)  # a copy: some environments draw over the picture before
+        return np.array(frame)  # a copy: some environments reuse the array
     from PIL import Image
 
     scale = max_size / max(frame.shape[:2])

@@ -42,7 +42,7 @@ def test_a_torn_shard_a_full_disk_and_a_hung_environment(start: Start) -> None:
     assert "data/rank00002/" in str(torn)
     # full: waited for
     assert ended.err.count("[rank 3 collector] warning: the disk is full") == 1
-    assert ended.err.count("[rank 3 collector] warning: there is room on the disk again") == 1
+    assert ended.err.count("[rank 3 collector] warning: the disk has free space again") == 1
     # hung: replaced
     assert "environment 0 failed (step took longer than 1 s) and is re-created" in ended.err
     assert ended.run["figures"]["ranks"]["3"]["env_failures"] == 1

@@ -47,7 +47,7 @@ def test_collectors_pause_and_go_on_by_themselves(
     ended = job.wait()
     ended.check(0, "done")
     assert ended.err.count("the disk is full") == 2, "each collector says it once"
-    assert ended.err.count("there is room on the disk again") == 2
+    assert ended.err.count("the disk has free space again") == 2
     assert re.search(NO_SPACE, ended.err)
     figures = ended.run["figures"]
     assert figures["blocks_lost"] == 0

@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     job.kill_everything()
     code, told = status(run_dir)
     assert (code, told["state"]) == (1, "dead")
-    assert "is gone; its last word is" in told["why"]
+    assert "is gone; its last status is" in told["why"]
     assert told["next"][-1] == f"hpcdi train --resume {run_dir}"
     assert json.loads((run_dir / "run.json").read_text())["state"] == "running"  # its own word
     followed = hpcdi("tail", run_dir, "-f", "-n", 5)

@@ -15,20 +15,18 @@ from mpi4py import MPI
 from fakes.link_contract import RANKS
 from hpcdi.comm import probe
 from hpcdi.comm.muster import Muster
-from hpcdi.comm.probe_dist import reduce_together
-from hpcdi.comm.probe_facts import Begun
-from hpcdi.comm.probe_start import begin_mpi
+from hpcdi.comm.probe import reduce_together, start_mpi
 from hpcdi.comm.world import World, open_world
-from hpcdi.commands.doctor.checks import CHECKS, Check
-from hpcdi.commands.doctor.report import FAIL, OK, WARN, Finding, ranks_text
-from hpcdi.commands.doctor.rounds import Rounds
+from hpcdi.commands.doctor import examine as examination
+from hpcdi.commands.doctor.examine import examine
+from hpcdi.commands.doctor.facts import Facts
+from hpcdi.commands.doctor.report import FAIL, OK, Finding, ranks_text
 from hpcdi.errors import StoreError
 from hpcdi.launch.environment import detect
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 pytestmark = pytest.mark.mpi(RANKS)
 LIMIT_S = 30.0
-BEGUN = Begun("Open MPI v5", "MULTIPLE")
 
 
 class Rows:
@@ -108,11 +106,10 @@ def test_who_does_not_come_is_named_and_then_the_step_is_ended(
 # ------------------------------------------------------------------------------------------- probes
 
 
-def test_what_the_library_says_of_itself() -> None:
-    begun = begin_mpi()  # again: nothing is printed any more
-    assert begun.library in MPI.Get_library_version()
-    assert begun.thread_level in ("SERIALIZED", "MULTIPLE")
-    assert begun.transports == {}
+def test_a_library_that_has_been_started_tells_no_transports() -> None:
+    start_s, transports = start_mpi()
+    assert start_s < LIMIT_S
+    assert transports == {}
     assert "OMPI_MCA_ompi_display_comm" not in os.environ
 
 
@@ -150,69 +147,80 @@ def test_two_ranks_reduce_together_and_again(comm: MPI.Intracomm) -> None:
             assert said[-1] == f"an all-reduce over gloo of ranks {list(ranks)}"
 
 
-# ------------------------------------------------------------------------------------------- rounds
+# -------------------------------------------------------------------------------------- examination
 
 
-def go(world: World, target: Path, checks: tuple[Check, ...], **options: Any) -> tuple[int, Rows]:
-    rows = Rows()
-    rounds = Rounds(world, BEGUN, rows, end=fails)
-    code = rounds.run(
-        detect(os.environ), target, options.get("cuda", False), dict(os.environ), checks
-    )
-    return code, rows
+def go(world: World, target: Path, report: Any) -> int:
+    own = Facts(world.host, library="Open MPI v5", thread_level="MULTIPLE")
+    return examine(
+        world, own, detect(os.environ), target, dict(os.environ), report, end=fails
+    )  # fmt: skip
 
 
 def test_all_checks_find_this_machine_and_leave_nothing(world: World, shared_path: Path) -> None:
-    code, rows = go(world, shared_path / "runs", CHECKS)
-    assert code == 7  # rank 0's, on all
+    report = Rows()
+    assert go(world, shared_path / "runs", report) == 7  # rank 0's, on all
     assert list(shared_path.iterdir()) == []
     if world.rank:
-        assert rows.rows == {}
+        assert report.rows == {}
         return
-    names = [name for check in CHECKS for name in check.judges]
-    assert list(rows.rows) == ["launcher", *names]
-    assert len(set(names)) == len(names)
-    errors = {name: row for name, row in rows.rows.items() if "could not be judged" in row.found}
+    assert list(report.rows) == [
+        "launcher", "mpi", "software", "rank death", "transport", "messages", "gloo", "nccl",
+        "folder", "hdf5 locks", "disk", "sharing", "cores", "threads", "memory", "shm", "limits",
+        "clocks", "gpus", "packages",
+    ]  # fmt: skip
+    errors = {name: row for name, row in report.rows.items() if "could not be judged" in row.found}
     assert not errors
     for name in ("launcher", "mpi", "software", "sharing", "clocks", "packages"):
-        assert rows.rows[name].status == OK, rows.rows[name]
-    assert f"mpirun: {world.size} ranks on {world.host}" in rows.rows["launcher"].found
-    assert "ranks 0-1: formed in" in rows.rows["gloo"].found
-    assert str(shared_path) in rows.rows["folder"].found
+        assert report.rows[name].status == OK, report.rows[name]
+    assert f"mpirun: {world.size} ranks on {world.host}" in report.rows["launcher"].found
+    assert "ranks 0-1: formed in" in report.rows["gloo"].found
+    assert str(shared_path) in report.rows["folder"].found
 
 
-def test_checks_need_earlier_ones() -> None:
-    for i, check in enumerate(CHECKS):
-        assert not check.needs or check.needs in [earlier.name for earlier in CHECKS[:i]]
-
-
-def test_facts_that_cannot_be_had_fail_with_the_ranks_that_lack_them(
-    world: World, shared_path: Path
+def test_a_probe_that_fails_on_some_ranks_is_a_row(
+    world: World, shared_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def collect(ground: Any) -> int:
-        return fails() if ground.world.rank in (1, 2) else ground.world.rank
-
-    code, rows = go(
-        world,
-        shared_path,
-        (
-            Check(collect, {"files": fails, "more": fails}, "mount it"),
-            Check(fails, {"after": fails}, needs="files"),
-            Check(fails, {"after that": fails}, needs="after"),
-            Check(lambda g: g.world.rank, {"sum": lambda f, _g: Finding(WARN, f"{sum(f)}")}),
-            Check(lambda _g: 1, {"judge": lambda _f, _g: Finding(OK, f"{1 // 0}")}),
-        ),
-    )
-    assert code == 7
+    if world.rank in (1, 2):
+        monkeypatch.setattr(examination.facts, "memory", fails)
+    report = Rows()
+    assert go(world, shared_path, report) == 7
     if world.rank == 0:
-        del rows.rows["launcher"]
-        assert rows.rows == {
-            "files": Finding(
-                FAIL, f"ranks 1-2 ({world.host}): /scratch: is gone", "mount it"
-            ),
-            "sum": Finding(WARN, f"{sum(range(world.size))}"),
-            "judge": Finding(
-                FAIL,
-                "could not be judged: ZeroDivisionError: integer division or modulo by zero",
-            ),
-        }  # fmt: skip
+        assert report.rows["memory"] == Finding(
+            FAIL, f"ranks 1-2 ({world.host}): /scratch: is gone"
+        )
+        assert "shm" not in report.rows
+        assert report.rows["limits"].status
+
+
+def test_a_rank_that_hangs_is_named_and_the_job_is_ended(
+    world: World, shared_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last rank hangs until rank 0 has given it up; here that does not end the test."""
+    last, given_up = world.size - 1, shared_path / "given up"
+    if world.rank == last:
+
+        def hang() -> dict[str, int]:
+            until(given_up.exists)
+            return {}
+
+        monkeypatch.setattr(examination.facts, "memory", hang)
+    monkeypatch.setattr(examination, "_GATHER_LIMIT_S", 3.0)
+    own = Facts(world.host, library="Open MPI v5", thread_level="MULTIPLE")
+    report = Later()
+    code = examine(
+        world, own, detect(os.environ), shared_path, dict(os.environ), report,
+        end=lambda code: given_up.write_text(str(code)),
+    )  # fmt: skip
+    assert code == 7
+    assert given_up.read_text() == "1"
+    if world.rank == 0:
+        assert report.rows["facts"].status == FAIL
+        assert f"waiting for rank {last} ({world.host})" in report.rows["facts"].found
+
+
+class Later(Rows):
+    """A report that goes on after its end: a real job is gone then."""
+
+    def add(self, name: str, finding: Finding) -> None:
+        self.rows.setdefault(name, finding)

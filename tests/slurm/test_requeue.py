@@ -58,7 +58,7 @@ def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) ->
     job.until(lambda: cluster.run(*listed) == "")
     assert job.state == "CANCELLED"
     assert job.restarts == 0
-    assert "is to go on" not in cluster.hpcdi("status", job.run_dir, code=None)
+    assert "will resume" not in cluster.hpcdi("status", job.run_dir, code=None)
 
 
 def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_mpirun_and_its_lost_node(cluster: Cluster, tmp_path: Path) -> None:
         said = job.wait("FAILED")
     finally:
         cluster.repair()
-    assert "the job ended without saying how" in said
+    assert "the job ended without a result" in said
     assert job.run["state"] == "failed"
 
 
@@ -100,4 +100,4 @@ def test_a_time_limit(limited: Job) -> None:
     check_gone_on(limited, limited.restarts)  # one, unless this machine is very slow
     assert "the time limit is near" in said
     assert f"job {limited.number} is to go on with it" in said
-    assert f"Slurm job {limited.number} on node[3-4], started again 1 x" in said
+    assert f"Slurm job {limited.number} on node[3-4], restarted 1 x" in said

@@ -30,7 +30,7 @@ def test_a_job_that_lost_a_node_waits_and_cancelled_it_is_dead(
         job.until(lambda: job.state == "PENDING")  # it needs four nodes, and there are three
         told = json.loads(cluster.hpcdi("status", job.run_dir, "--json"))
         assert told["state"] == "pending"
-        assert "it goes on from its newest snapshot" in told["why"]
+        assert "it will resume from its newest snapshot" in told["why"]
         cluster.run("scancel", job.number)
         job.wait("CANCELLED")
         assert job.run["state"] == "running"  # it could not say any more

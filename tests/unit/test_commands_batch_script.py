@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.commands.batch_script import BatchJob, script_text, slurm_body, slurm_options
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "submit"

@@ -1,4 +1,4 @@
-"""`hpcdi doctor`: what its judges say of the facts of all ranks, and how that is shown.
+"""`hpcdi doctor`: its checks on facts of all ranks, and its report.
 
 The facts are literals: clusters of 40 hosts whose faults are known.
 """
@@ -17,32 +17,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.doctor_facts import FOLDER, GIB, ROOM
 from hpcdi import cli
-from hpcdi.comm.probe_facts import Begun, Link, Reduced
-from hpcdi.comm.probe_start import parse_transports
-from hpcdi.commands.doctor import facts, files, host, world
-from hpcdi.commands.doctor.command import Report
-from hpcdi.commands.doctor.facts import Cores, Gpus, Limits, Memory, Software
-from hpcdi.commands.doctor.files import place_of
-from hpcdi.commands.doctor.report import FAIL, OK, WARN, Finding, over_hosts, ranks_text, together
+from hpcdi.comm.probe import GroupSpeed, LinkSpeed, parse_transports
+from hpcdi.commands.doctor import checks, facts
+from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
+from hpcdi.commands.doctor.report import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    Report,
+    over_hosts,
+    ranks_text,
+    together,
+)
 from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.utils.watch import Patience, Watch
+from hpcdi.utils.watchdog import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]
 HOSTS = [node for node in NODES for _ in range(4)]  # 160 ranks
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6"}
-SOFTWARE = Software("ab12", "5e77929a", VERSIONS)
 OPEN_MPI = "Open MPI v5.0.11, package: somebody's"
+GIB = 1 << 30
+FOLDER = Folder(
+    "/scratch/me", "lustre", "/scratch", 0o022, stat.S_IFDIR | 0o755, "", (), 500 * GIB,
+    1000 * GIB, 10**7, 10**8,
+)  # fmt: skip
+SPACE = FOLDER.free_bytes, FOLDER.total_bytes
 
 
-def differing(common: Any, other: Any, *ranks: int) -> list[Any]:
-    """A fact of 160 ranks: the common one but on some."""
-    return [other if rank in ranks else common for rank in range(160)]
+def cluster(ranks: int = 160, **common: Any) -> list[Facts]:
+    """Facts of ranks, four on a host, all alike."""
+    return [Facts(host, **common) for host in HOSTS[:ranks]]
+
+
+def differing(known: list[Facts], *ranks: int, **other: Any) -> list[Facts]:
+    """The same, but for some ranks."""
+    return [replace(own, **other) if rank in ranks else own for rank, own in enumerate(known)]
 
 
 # ------------------------------------------------------------------------------- launcher, software
@@ -62,7 +77,7 @@ def differing(common: Any, other: Any, *ranks: int) -> list[Any]:
 def test_the_world_against_the_launchers_promise(
     launched: LaunchEnvironment, size: int, status: str, words: str
 ) -> None:
-    finding = world.judge_launcher(launched, size, HOSTS[:size])
+    finding = checks.check_launcher(cluster(size), launched)
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
@@ -82,29 +97,28 @@ def test_one_of_many_worlds_speaks(variables: dict[str, str], expected: bool) ->
 
 
 def test_one_mpi_everywhere() -> None:
-    mine, other = Begun(OPEN_MPI, "MULTIPLE", {}, 1.5), Begun("MPICH 4.3", "MULTIPLE", {}, 0.2)
-    good = world.judge_mpi([mine] * 160, HOSTS)
+    known = cluster(library=OPEN_MPI, thread_level="MULTIPLE", start_s=1.5)
+    good = checks.check_mpi(known)
     assert good == Finding(OK, "Open MPI v5.0.11, threads MULTIPLE, started in 1.5 s")
-    bad = world.judge_mpi(differing(mine, other, 4, 5), HOSTS)
+    bad = checks.check_mpi(differing(known, 4, 5, library="MPICH 4.3"))
     assert bad.status == FAIL
     assert "MPICH 4.3 MULTIPLE on ranks 4-5 (node02)" in bad.found
 
 
 def test_versions_that_differ_are_named_with_their_ranks() -> None:
-    assert world.judge_software([SOFTWARE] * 160, HOSTS).status == OK
-    old = replace(SOFTWARE, versions={**VERSIONS, "torch": "2.9.1"})
-    finding = world.judge_software(differing(SOFTWARE, old, 156, 157, 158, 159), HOSTS)
+    known = cluster(code="ab12", commit="5e77929a", versions=VERSIONS)
+    assert checks.check_software(known).status == OK
+    old = {**VERSIONS, "torch": "2.9.1"}
+    finding = checks.check_software(differing(known, 156, 157, 158, 159, versions=old))
     assert finding.status == FAIL
     assert "torch: 2.9.1 on ranks 156-159 (node40), elsewhere 2.13.0" in finding.found
     assert "one environment" in finding.advice
-    edited = replace(SOFTWARE, code="cd34")
-    finding = world.judge_software(differing(SOFTWARE, edited, 0), HOSTS)
+    finding = checks.check_software(differing(known, 0, code="cd34"))
     assert "hpcdi's files: cd34 on rank 0 (node01), elsewhere ab12" in finding.found
 
 
 def test_what_is_not_installed_fails() -> None:
-    bare = replace(SOFTWARE, versions={**VERSIONS, "torch": "not installed"})
-    finding = world.judge_software([bare] * 3, HOSTS[:3])
+    finding = checks.check_software(cluster(3, versions={**VERSIONS, "torch": "not installed"}))
     assert (finding.status, finding.advice) == (FAIL, "pip install torch")
 
 
@@ -119,16 +133,18 @@ def test_what_is_not_installed_fails() -> None:
     ],
 )
 def test_death_of_a_rank(states: list[str], library: str, status: str, words: str) -> None:
-    finding = world.judge_fault_tolerance(states, library, is_ours=False)
+    known = [Facts("node01", library=library, ulfm=state) for state in states]
+    finding = checks.check_fault_tolerance(known, is_ours=False)
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_runs_that_hpcdi_starts_outlive_a_death_where_that_is_built_in() -> None:
-    finding = world.judge_fault_tolerance(["inactive"] * 3, OPEN_MPI, is_ours=True)
+    known = cluster(3, library=OPEN_MPI, ulfm="inactive")
+    finding = checks.check_fault_tolerance(known, is_ours=True)
     assert (finding.status, finding.advice) == (OK, "")
-    absent = world.judge_fault_tolerance(["absent"] * 3, OPEN_MPI, is_ours=True)
-    assert absent.status == WARN
+    absent = cluster(3, library=OPEN_MPI, ulfm="absent")
+    assert checks.check_fault_tolerance(absent, is_ours=True).status == WARN
 
 
 # ----------------------------------------------------------------------------------------- messages
@@ -157,65 +173,71 @@ def test_what_open_mpi_says_of_its_connections() -> None:
 
 
 def test_transports() -> None:
-    slow = {"on": "sm", "off": "tcp"}
-    finding = world.judge_transport(slow, {"OMPI_MCA_btl": "^ofi"}, False)
+    slow = Facts(transports={"on": "sm", "off": "tcp"})
+    finding = checks.check_transport(replace(slow, transport_variables={"OMPI_MCA_btl": "^ofi"}))
     expected = "sm on a host, tcp between hosts; set: OMPI_MCA_btl=^ofi"
     assert finding == Finding(OK, expected)
-    assert world.judge_transport(slow, {}, True).status == WARN
-    assert world.judge_transport({"off": "ucx"}, {}, True).status == OK
-    assert "not told" in world.judge_transport({}, {}, False).found
+    assert checks.check_transport(replace(slow, has_infiniband=True)).status == WARN
+    quick = Facts(transports={"off": "ucx"}, has_infiniband=True)
+    assert checks.check_transport(quick).status == OK
+    assert "not told" in checks.check_transport(Facts()).found
 
 
 @pytest.mark.parametrize(
     ("links", "status", "words"),
     [
         ([], OK, "nothing to measure"),
-        ([Link(4, 2e-6, 10e9)], OK, "rank 0 with rank 4: 64 B 2.0 us"),
-        ([Link(4, 2e-6, 10e9), Link(8, 3e-6, 9e9)], OK, "2 pairs: worst of 64 B 3.0 us"),
-        ([Link(4, 2e-6, 10e9), Link(8, 9e-3, 9e9)], WARN, "rank 8 (node03) answers late"),
-        ([Link(4, 2e-6, 110e6), Link(8, 3e-6, 9e9)], WARN, "rank 4 (node02) is reached as if over"),
-        ([Link(1, 2e-6, 110e6)], OK, "rank 1"),  # on one host it is no network
+        ([LinkSpeed(4, 2e-6, 10e9)], OK, "rank 0 with rank 4: 64 B 2.0 us"),
+        ([LinkSpeed(4, 2e-6, 10e9), LinkSpeed(8, 3e-6, 9e9)], OK, "2 pairs: worst of 64 B 3.0 us"),
+        ([LinkSpeed(4, 2e-6, 10e9), LinkSpeed(8, 9e-3, 9e9)], WARN, "rank 8 (node03) answers late"),
+        (
+            [LinkSpeed(4, 2e-6, 110e6), LinkSpeed(8, 3e-6, 9e9)],
+            WARN,
+            "rank 4 (node02) is reached as if over",
+        ),
+        ([LinkSpeed(1, 2e-6, 110e6)], OK, "rank 1"),  # on one host it is no network
     ],
 )
-def test_speed_of_messages(links: list[Link], status: str, words: str) -> None:
-    finding = world.judge_links(links, HOSTS)
+def test_speed_of_messages(links: list[LinkSpeed], status: str, words: str) -> None:
+    finding = checks.check_links(differing(cluster(), 0, links=links))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_process_groups() -> None:
-    quick, slow = Reduced((0, 1), 2.0, 0.1, 0.005), Reduced((0, 4), 9.0, 8.0, 0.005)
-    finding = world.judge_groups([[quick], [quick], []], "gloo")
+    quick, slow = GroupSpeed((0, 1), 2.0, 0.1, 0.005), GroupSpeed((0, 4), 9.0, 8.0, 0.005)
+    finding = checks.check_groups([[quick], [quick], []], "gloo")
     assert finding.status == OK
     assert "ranks 0-1: formed in 0.10 s, 4 MB all-reduced in 5.0 ms" in finding.found
-    finding = world.judge_groups([[quick, slow], [quick], [], [], [slow]], "gloo")
+    finding = checks.check_groups([[quick, slow], [quick], [], [], [slow]], "gloo")
     assert finding.status == WARN
     assert "ranks 0, 4: formed in 8.00 s" in finding.found
     assert "imported in 9.0 s" in finding.found
     assert "GLOO_SOCKET_IFNAME" in finding.advice
-    assert world.judge_groups([[]], "gloo").found == "one rank: skipped"
+    assert checks.check_groups([[]], "gloo").found == "one rank: skipped"
 
 
 def test_ranks_of_the_nccl_test_have_a_device_each() -> None:
-    none, one, two = Gpus(), Gpus(("H200",)), Gpus(("H200", "H200"))
-    assert world.nccl_members([none] * 3, HOSTS) == []
-    assert world.nccl_members([none, two, two, two], HOSTS) == [1, 2]
-    assert world.nccl_members([one, one, one, one], HOSTS) == [0]
-    assert world.nccl_members([one] * 8, HOSTS) == [0, 4]
-    assert world.judge_nccl([], []).found == "no GPU: skipped"
-    alone = world.judge_nccl([[Reduced((0,), 1.0, 0.1, 0.001)]], [0])
+    one, two = ("H200",), ("H200", "H200")
+    assert checks.nccl_members(cluster(3)) == []
+    assert checks.nccl_members(differing(cluster(4), 1, 2, 3, gpus=two)) == [1, 2]
+    assert checks.nccl_members(cluster(4, gpus=one)) == [0]
+    assert checks.nccl_members(cluster(8, gpus=one)) == [0, 4]
+    assert checks.check_nccl([], []).found == "no GPU: skipped"
+    alone = checks.check_nccl([[GroupSpeed((0,), 1.0, 0.1, 0.001)]], [0])
     assert "no pair was tried" in alone.found
 
 
 # -------------------------------------------------------------------------------------------- hosts
 
 
-def on_cores(*masks: tuple[int, ...], usable: int = 8) -> list[Cores]:
-    return [Cores(mask, usable, {}) for mask in masks]
+def on_cores(*masks: tuple[int, ...], usable: int = 8) -> list[Facts]:
+    ranks = zip(HOSTS, masks, strict=False)
+    return [Facts(host, cores=mask, usable_cores=usable) for host, mask in ranks]
 
 
 @pytest.mark.parametrize(
-    ("cores", "status", "words"),
+    ("known", "status", "words"),
     [
         (on_cores((0,), (1,), (2, 3)), OK, "3 ranks, 1 to 2 cores each, of 8"),
         (on_cores((0, 1), (0, 1), (0, 1), usable=2), OK, "3 ranks, 2 cores each, of 2"),
@@ -225,8 +247,8 @@ def on_cores(*masks: tuple[int, ...], usable: int = 8) -> list[Cores]:
         (on_cores((0, 1), (1, 2), (2, 0), (0, 2), usable=4), FAIL, "ranks 0-3 share 3 cores"),
     ],
 )
-def test_cores(cores: list[Cores], status: str, words: str) -> None:
-    finding = host.judge_cores(cores, HOSTS[: len(cores)])
+def test_cores(known: list[Facts], status: str, words: str) -> None:
+    finding = checks.check_cores(known)
     assert finding.status == status
     assert words in finding.found
 
@@ -234,95 +256,102 @@ def test_cores(cores: list[Cores], status: str, words: str) -> None:
 def test_the_one_host_of_40_where_ranks_share_a_core_is_named() -> None:
     masks = [(rank % 4,) for rank in range(160)]
     masks[150] = masks[149]
-    finding = host.judge_cores(on_cores(*masks), HOSTS)
+    finding = checks.check_cores(on_cores(*masks))
     assert finding.status == FAIL
     assert finding.found == "ranks 149-150 share 1 core while 5 more are free on node38"
-    everywhere = host.judge_cores(on_cores(*[(0,)] * 160), HOSTS)
+    everywhere = checks.check_cores(on_cores(*[(0,)] * 160))
     assert len(everywhere.found) < 300
     assert "and so on" in everywhere.found
 
 
 def test_threads() -> None:
-    plain = Cores((0, 1), 8, {})
-    assert "no thread variable is set" in host.judge_threads([plain] * 4, HOSTS).found
-    many = replace(plain, threads={"OMP_NUM_THREADS": "64"})
-    finding = host.judge_threads([plain, many, plain, plain], HOSTS)
+    plain = cluster(4, cores=(0, 1), usable_cores=8)
+    assert "no thread variable is set" in checks.check_threads(plain).found
+    finding = checks.check_threads(differing(plain, 1, threads={"OMP_NUM_THREADS": "64"}))
     assert finding.status == WARN
     assert "more threads than cores on rank 1 (node01)" in finding.found
-    cut = replace(plain, asked=4)
-    finding = host.judge_threads([cut] * 4, HOSTS)
+    finding = checks.check_threads(cluster(4, cores=(0, 1), asked_cores=4))
     assert "SRUN_CPUS_PER_TASK" in finding.advice
 
 
 def test_memory_is_shared_by_the_ranks_of_a_host() -> None:
-    rich, poor = Memory(64 * GIB, 0, GIB, GIB), Memory(64 * GIB, 2 * GIB, GIB, 64 << 20)
-    good = host.judge_memory([rich] * 160, HOSTS)
+    rich = cluster(memory_bytes=64 * GIB, shm_bytes=GIB, shm_free_bytes=GIB)
+    good = checks.check_memory(rich)
     assert good.status == OK
     assert good.found.startswith("least: 16.0 GiB a rank (64.0 GiB free, no cgroup limit) on ")
-    facts = differing(rich, poor, 4, 5, 6, 7)
-    bad = host.judge_memory(facts, HOSTS)
+    poor = differing(rich, 4, 5, 6, 7, memory_limit_bytes=2 * GIB, shm_free_bytes=64 << 20)
+    bad = checks.check_memory(poor)
     assert bad.status == WARN
     assert bad.found == "512.0 MiB a rank (64.0 GiB free, cgroup limit 2.0 GiB) on node02"
-    assert host.judge_shm([rich] * 160, HOSTS).status == OK
-    shm = host.judge_shm(facts, HOSTS)
+    assert checks.check_shm(rich).status == OK
+    shm = checks.check_shm(poor)
     assert (shm.status, shm.found) == (WARN, "64.0 MiB of 1.0 GiB of /dev/shm are free on node02")
 
 
 def test_limits() -> None:
-    usual = Limits(65536, 65536, -1, True)
-    assert host.judge_limits([usual] * 160, HOSTS).status == OK
-    low = host.judge_limits(differing(usual, Limits(256, 4096, -1, True), 9), HOSTS)
+    usual = cluster(open_files=65536, open_files_hard=65536, has_infiniband=True)
+    assert checks.check_limits(usual).status == OK
+    low = checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=4096))
     assert (low.status, low.advice) == (WARN, "ulimit -n 576")
+    assert low.found.startswith("256 open files (ulimit -n)")
     assert "rank 9 (node03) may need 576" in low.found
-    stuck = host.judge_limits(differing(usual, Limits(256, 300, -1, True), 9), HOSTS)
+    stuck = checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=300))
     assert "ask for a hard limit of 576 (now 300)" in stuck.advice
-    locked = host.judge_limits([replace(usual, locked_bytes=65536)] * 160, HOSTS)
+    locked = checks.check_limits(cluster(has_infiniband=True, locked_bytes=65536))
     assert "ulimit -l unlimited" in locked.advice
-    bare = replace(usual, locked_bytes=65536, has_infiniband=False)
-    assert host.judge_limits([bare] * 160, HOSTS).status == OK
+    assert locked.found.startswith("unlimited open files")
+    assert checks.check_limits(cluster(locked_bytes=65536)).status == OK
 
 
 def test_clocks() -> None:
-    offsets: list[float | None] = [None] * 160
-    assert host.judge_clocks(offsets, HOSTS) == Finding(OK, "one host, one clock")
-    offsets[4], offsets[8] = 0.002, -0.004
-    assert host.judge_clocks(offsets, HOSTS).found == "at most 4.0 ms apart"
-    offsets[156] = -3.25
-    finding = host.judge_clocks(offsets, HOSTS)
+    assert checks.check_clocks(cluster(4)) == Finding(OK, "one host, one clock")
+    offsets_s = [0.002, -0.004, *[0.0] * 37]
+    near = differing(cluster(), 0, offsets_s=offsets_s)
+    assert checks.check_clocks(near).found == "at most 4.0 ms apart"
+    finding = checks.check_clocks(differing(cluster(), 0, offsets_s=[*offsets_s[:-1], -3.25]))
     assert finding.status == WARN
     assert finding.found == "up to 3.2 s apart: rank 156 (node40)"
 
 
-H200 = Gpus(("NVIDIA H200",) * 4, "570.1", "12.8", None)
+H200 = {"gpus": ("NVIDIA H200",) * 4, "driver": "570.1", "cuda": "12.8"}
 
 
 @pytest.mark.parametrize(
-    ("gpus", "learners", "must_be", "status", "words"),
+    ("known", "learners", "must_be", "status", "words"),
     [
-        ([Gpus()] * 4, 1, False, OK, "no GPU: learners compute on cores"),
-        ([Gpus()] * 4, 1, True, FAIL, "no rank sees a CUDA device"),
-        ([H200] * 4, 3, True, OK, "4 x NVIDIA H200 a host, driver 570.1, torch for CUDA 12.8"),
-        ([H200, Gpus(), H200, H200], 2, True, OK, "2 learners"),  # ranks 2 and 3
-        ([H200, Gpus(), H200, Gpus()], 2, True, FAIL, "rank 1 (node01) will learn, sees none"),
-        ([H200, Gpus(), H200, Gpus()], 2, False, WARN, "rank 1 (node01) will learn, sees none"),
-        ([replace(H200, names=("NVIDIA H200",))] * 4, 3, False, WARN, "3 learners share 1 GPU of"),
+        (cluster(4), 1, False, OK, "no GPU: learners compute on cores"),
+        (cluster(4), 1, True, FAIL, "no rank sees a CUDA device"),
+        (
+            cluster(4, **H200), 3, True, OK,
+            "4 x NVIDIA H200 a host, driver 570.1, torch for CUDA 12.8",
+        ),
+        (differing(cluster(4, **H200), 1, gpus=()), 2, True, OK, "2 learners"),  # ranks 2 and 3
+        (
+            differing(cluster(4, **H200), 1, 3, gpus=()), 2, True, FAIL,
+            "rank 1 (node01) will learn, sees none",
+        ),
+        (
+            differing(cluster(4, **H200), 1, 3, gpus=()), 2, False, WARN,
+            "rank 1 (node01) will learn, sees none",
+        ),
+        (cluster(4, gpus=("NVIDIA H200",)), 3, False, WARN, "3 learners share 1 GPU of"),
     ],
-)
+)  # fmt: skip
 def test_gpus(
-    gpus: list[Gpus], learners: int, must_be: bool, status: str, words: str
+    known: list[Facts], learners: int, must_be: bool, status: str, words: str
 ) -> None:  # fmt: skip
-    finding = host.judge_gpus(gpus, HOSTS[:4], learners, must_be)
+    finding = checks.check_gpus(known, learners, must_be=must_be)
     assert finding.status == status
     assert words in finding.found
 
 
 def test_gpus_that_the_scheduler_has_given_one_to_a_task() -> None:
-    one_each = [Gpus(("H200",), "570.1", "12.8", str(rank)) for rank in range(4)]
-    assert host.judge_gpus(one_each, HOSTS[:4], 3, True).status == OK
+    one_each = [Facts("node01", gpus=("H200",), visible=str(rank)) for rank in range(4)]
+    assert checks.check_gpus(one_each, 3, must_be=True).status == OK
 
 
 def test_packages() -> None:
-    finding = host.judge_packages({"numba": True, "onnx": False, "envpool": True})
+    finding = checks.check_packages({"numba": True, "onnx": False, "envpool": True})
     assert finding == Finding(OK, "numba, envpool: there; onnx: not")
 
 
@@ -333,38 +362,36 @@ def test_packages() -> None:
     ("change", "status", "words"),
     [
         ({}, OK, "/scratch/me is on lustre (/scratch): 500.0 GiB of 1000.0 GiB free, 10M inodes"),
-        ({"room": replace(ROOM, free_bytes=GIB)}, WARN, "little space is left"),
-        ({"room": replace(ROOM, free_bytes=1 << 20)}, FAIL, "the disk is full"),
-        ({"room": replace(ROOM, free_inodes=2_000)}, WARN, "little inodes is left"),
-        ({"room": replace(ROOM, free_inodes=7)}, FAIL, "no more files can be made"),
-        ({"room": replace(ROOM, free_inodes=0, total_inodes=0)}, OK, "free; umask 0022"),
+        ({"free_bytes": GIB}, WARN, "little space is left"),
+        ({"free_bytes": 1 << 20}, FAIL, "the disk is full"),
+        ({"free_inodes": 2_000}, WARN, "little inodes is left"),
+        ({"free_inodes": 7}, FAIL, "no more files can be made"),
+        ({"free_inodes": 0, "total_inodes": 0}, OK, "free; umask 0022"),
         ({"kind": "tmpfs"}, WARN, "it is memory, no disk"),
         ({"mode": stat.S_IFDIR | 0o2775}, WARN, "umask 0002"),
         ({"mode": stat.S_IFDIR | 0o2775, "umask": 0o002}, OK, "umask 0002"),
     ],
 )
 def test_the_folder(change: dict[str, Any], status: str, words: str) -> None:
-    finding = files.judge_folder(replace(FOLDER, **change))
+    finding = checks.check_folder(replace(FOLDER, **change))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_locks_disk_and_sharing() -> None:
-    assert files.judge_locks(FOLDER).status == OK
-    refused = files.judge_locks(replace(FOLDER, lock_error="errno = 37"))
+    assert checks.check_locks(FOLDER).status == OK
+    refused = checks.check_locks(replace(FOLDER, lock_error="errno = 37"))
     assert refused.status == WARN
     assert "HDF5_USE_FILE_LOCKING=FALSE" in refused.advice
-    assert files.judge_disk(0.004, 0.02).status == OK
-    assert files.judge_disk(0.004, 1.5).status == WARN
-    seen: list[float | None] = [None] * 160
-    assert files.judge_sharing(seen, HOSTS).status == OK
-    seen[4], seen[8] = 0.01, 0.02
-    good = files.judge_sharing(seen, HOSTS)
+    assert checks.check_disk(0.004, 0.02).status == OK
+    assert checks.check_disk(0.004, 1.5).status == WARN
+    assert checks.check_sharing(cluster()).status == OK
+    seen = differing(differing(cluster(), 4, seen_s=0.01), 8, seen_s=0.02)
+    good = checks.check_sharing(seen)
     assert (good.status, good.found.split(" by ")[1]) == (
         OK, "a rank of every other host within 20.0 ms",
     )  # fmt: skip
-    seen[8] = 3.5
-    late = files.judge_sharing(seen, HOSTS)
+    late = checks.check_sharing(differing(seen, 8, seen_s=3.5))
     assert late.status == WARN
     assert "rank 8 (node03) wait for attribute caches" in late.advice
 
@@ -410,18 +437,105 @@ def test_looking_at_a_file_system_leaves_nothing(tmp_path: Path) -> None:
     assert "unable" in probe.lock_error(tmp_path / "not" / "there").lower()
 
 
-def test_a_folder_that_is_not_there_is_looked_for_above(tmp_path: Path) -> None:
-    place = place_of(tmp_path / "not" / "there", cuda=True)
-    assert (place.folder, place.learners, place.cuda) == (tmp_path.resolve(), 1, True)
-    assert not place.scratch.exists()
-
-
 def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("colour: red")  # not a run's
-    assert place_of(tmp_path, cuda=False).learners == 1
+    assert checks.learners_of(tmp_path) == 1
     compiled = load(ROOT / "configs" / "cartpole_dqn.yaml", ["policy.learn.learner.learner_num=2"])
     (tmp_path / "config.yaml").write_text(dump(compiled.to_mapping()))
-    assert place_of(tmp_path, cuda=False).learners == 2
+    assert checks.learners_of(tmp_path) == 2
+
+
+# ------------------------------------------------------------------------------------------- quotas
+
+# No kernel here has quotas: programs of those names print what the manuals show.
+KIB = 1 << 10
+LFS = """\
+Disk quotas for usr 500 (uid 500):
+     Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace
+   /mnt/lustre/project
+                 302048* 300000  309200 1d2h   1   0   0       -
+"""
+QUOTA = """\
+Disk quotas for user me (uid 500): none
+Disk quotas for group us (gid 100):
+     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+      /dev/home   10240    9000       0       0       2     100     200       0
+      /dev/work    5120       0   20480       0     190       0     200       0
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def prints(text: str, code: int = 0) -> str:
+    return f"cat <<'END'\n{text}END\nexit {code}"
+
+
+def test_quotas_of_the_folders_own_file_system(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        facts, "_is_mounted", lambda device, mount: (device, mount) == ("/dev/work", "/work")
+    )
+    program(programs, "quota", prints(QUOTA, code=1))  # 1: one is exceeded
+    assert quotas_of(Path("/"), "ext4", "/work") == (
+        Quota("group", "bytes", 5120 * KIB, 20480 * KIB), Quota("group", "files", 190, 200),
+    )  # fmt: skip
+    assert quotas_of(Path("/"), "ext4", "/elsewhere") == ()
+
+
+def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_path: Path) -> None:
+    program(programs, "lfs", f'echo "$@" >> {tmp_path}/asked\n' + prints(LFS, code=1))
+    (user, group) = quotas_of(tmp_path, "lustre", "/mnt/lustre")
+    assert user == group == Quota("user", "bytes", 302048 * KIB, 300000 * KIB)
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        f"quota -u {os.getuid()} {tmp_path}", f"quota -g {tmp_path.stat().st_gid} {tmp_path}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nonsense", "exec sleep 30"])
+def test_who_tells_nothing_ends_nothing(
+    programs: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "_QUOTA_LIMIT_S", 0.2)
+    program(programs, "quota", script)
+    assert quotas_of(Path("/"), "nfs4", "/") == ()
+
+
+def test_without_the_command_nothing_is_known(programs: Path) -> None:
+    (programs / "quota").unlink(missing_ok=True)
+    assert quotas_of(Path("/"), "lustre", "/") == ()
+
+
+@pytest.mark.parametrize(
+    ("used", "status", "words"),
+    [
+        (10 * GIB, OK, "10.0 GiB of 100.0 GiB (user quota)"),
+        (95 * GIB, WARN, "free some space, or ask for a larger quota"),
+        (100 * GIB, FAIL, "100.0 GiB of 100.0 GiB (user quota)"),
+    ],
+)
+def test_a_quota_is_judged_with_its_folder(used: int, status: str, words: str) -> None:
+    finding = checks.check_folder(
+        replace(FOLDER, quotas=(Quota("user", "bytes", used, 100 * GIB),))
+    )
+    assert finding.status == status
+    assert words in f"{finding.found}; {finding.advice}"
+
+
+def test_files_are_counted() -> None:
+    finding = checks.check_quota(Quota("group", "files", 190, 200))
+    assert (finding.status, finding.found) == (WARN, "190 of 200 files (group quota)")
 
 
 # ------------------------------------------------------------------------------------- this machine
@@ -429,23 +543,55 @@ def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
 
 def test_facts_of_this_process() -> None:
     own = facts.cores({"OMP_NUM_THREADS": "3", "SLURM_CPUS_PER_TASK": "2"})
-    assert own.mask == tuple(sorted(os.sched_getaffinity(0)))
-    assert (own.threads, own.asked) == ({"OMP_NUM_THREADS": "3"}, 2)
-    assert 1 <= own.usable <= (os.cpu_count() or 1)
-    assert facts.cores({"SLURM_CPUS_ON_NODE": "1"}).usable == 1
-    assert facts.memory().available_bytes > 0
-    assert facts.software().versions["python"] == platform.python_version()
-    assert facts.software().versions["numpy"] == np.__version__
+    assert own["cores"] == tuple(sorted(os.sched_getaffinity(0)))
+    assert (own["threads"], own["asked_cores"]) == ({"OMP_NUM_THREADS": "3"}, 2)
+    assert 1 <= own["usable_cores"] <= (os.cpu_count() or 1)
+    assert facts.cores({"SLURM_CPUS_ON_NODE": "1"})["usable_cores"] == 1
+    assert facts.memory()["memory_bytes"] > 0
+    assert facts.software()["versions"]["python"] == platform.python_version()
+    assert facts.software()["versions"]["numpy"] == np.__version__
+    probes = (own, facts.memory(), facts.software(), facts.limits(), facts.gpus({}))
+    Facts(**{name: value for found in probes for name, value in found.items()})
 
 
 def test_packages_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "OPTIONAL_PACKAGES", ("numpy", "no_such_package"))
-    assert facts.optional_packages() == {"numpy": True, "no_such_package": False}
+    assert facts.packages() == {"packages": {"numpy": True, "no_such_package": False}}
 
 
 @pytest.mark.parametrize(("listing", "count"), [("0", 1), ("0-3,8", 5), ("2-2,4-5", 3)])
 def test_a_kernels_list_of_cores(listing: str, count: int) -> None:
     assert facts.count_cores(listing) == count
+
+
+# ------------------------------------------------------------------------------- all checks at once
+
+
+def test_a_probe_that_failed_is_a_row_with_its_ranks_and_advice() -> None:
+    known = differing(cluster(4, versions=VERSIONS), 1, 2, errors={"gpus": "no driver"})
+    rows = dict(checks.findings(known, 1, cuda=False))
+    assert rows["gpus"].found == "ranks 1-2 (node01): no driver"
+    assert (rows["gpus"].status, "nvidia-smi" in rows["gpus"].advice) == (FAIL, True)
+    assert list(rows)[:3] == ["mpi", "software", "rank death"]
+    assert len(rows) == 19
+
+
+def test_checks_that_make_no_sense_after_a_failed_probe_are_left_out() -> None:
+    known = differing(cluster(4), 0, errors={"folder": "/proc: cannot be written"})
+    rows = dict(checks.findings(known, 1, cuda=False))
+    assert rows["folder"].status == FAIL
+    assert not {"hdf5 locks", "disk", "sharing"} & rows.keys()
+    known = differing(cluster(4), 0, folder=FOLDER, errors={"disk": "it is full"})
+    rows = dict(checks.findings(known, 1, cuda=False))
+    assert rows["disk"] == Finding(FAIL, "rank 0 (node01): it is full", rows["disk"].advice)
+    assert rows["folder"].status == rows["hdf5 locks"].status == OK
+    assert "sharing" not in rows
+
+
+def test_a_check_that_raises_is_a_row() -> None:
+    rows = dict(checks.findings(cluster(4), 1, cuda=False))  # nobody has looked at the folder
+    assert rows["folder"].status == FAIL
+    assert rows["folder"].found.startswith("could not be judged: ValueError: rank 0")
 
 
 # ------------------------------------------------------------------------------------------ showing

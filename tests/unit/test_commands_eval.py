@@ -305,7 +305,7 @@ def test_a_policy_of_somebody_else(
     assert said["return_max"] <= 11
     assert said["stop_value_reached"] is None
     error = refused("export", tmp_path / "p.safetensors", "--config", config, code=1)
-    assert "policy of type 'foreign' does not say what is to be exported" in error
+    assert "policy of type 'foreign' cannot be exported" in error
 
 
 # ------------------------------------------------------------------------ what it leaves, and films

@@ -88,7 +88,7 @@ def test_what_is_written_acts_as_the_policy_does(
         "checked      64 observations, largest difference of an action ",
     ):  # fmt: skip
         assert words in said, words
-    assert ("it knows no masks" in said) == (name == "battle")
+    assert ("it knows no action masks" in said) == (name == "battle")
     module, mode = torch.export.load(file).module(), mode_of(run_dir)
     rng = np.random.default_rng(7)
     for batch in (1, 2, 37):

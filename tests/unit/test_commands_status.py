@@ -51,16 +51,16 @@ def _no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({}, seen(None, None, job("PENDING", "Priority")), "pending", "is PENDING (Priority)"),
         ({}, seen(None, None, job("RUNNING")), "starting", "job 12 is RUNNING"),
         ({}, seen(None, None, job("FAILED")), "dead", "it never began: job 12 is FAILED"),
-        ({}, seen(), "dead", "it never began: nobody knows its job"),
+        ({}, seen(), "dead", "it never began: no queue knows its job"),
         # it calls itself running
         (FACTS, seen(1.0, True), "running", ""),
         (FACTS, seen(1.0, None), "running", ""),
-        (FACTS, seen(1.0, False), "dead", "process 7 on node1 is gone; its last word is 1 s"),
+        (FACTS, seen(1.0, False), "dead", "process 7 on node1 is gone; its last status is 1 s"),
         (FACTS, Evidence(1.0), "dead", "process 7 on node1 is gone"),  # there is no lock
         (FACTS, seen(QUIET_S + 1, True), "running", "31 s old: does it hang?"),
         (FACTS, seen(QUIET_S + 1), "running", "does it hang?"),
         (FACTS, Evidence(900.0, SILENT_S - 1), "running", "does it hang?"),
-        (FACTS, Evidence(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last word"),
+        (FACTS, Evidence(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last status"),
         (FACTS, Evidence(900.0, SILENT_S + 1, True), "running", "does it hang?"),
         (FACTS, Evidence(900.0, SILENT_S + 1, None, job("RUNNING")), "running", "does it hang?"),
         (FACTS, seen(1.0, None, job("NODE_FAIL")), "dead", "job 12 is NODE_FAIL; its last"),
@@ -68,7 +68,7 @@ def _no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (FACTS, seen(9.0, None, job("PENDING", "BeginTime")), "pending", "newest snapshot"),
         # it has said how it ended
         (ENDED, seen(900.0), "stopped", "received SIGTERM"),
-        (ENDED, seen(9.0, None, job("PENDING")), "pending", "it goes on from its snapshot"),
+        (ENDED, seen(9.0, None, job("PENDING")), "pending", "it will resume from its snapshot"),
         (ENDED | {"exit_code": 130}, seen(9.0, None, job("PENDING")), "stopped", "received"),
         ({"state": "done", "reason": "solved"}, seen(9.0, None, job(GONE)), "done", "solved"),
         ({"state": "failed", "reason": "oh"}, seen(9.0, False), "failed", "oh"),
@@ -178,7 +178,7 @@ def test_a_run_whose_process_is_gone_is_dead_and_says_why_and_what_next(tmp_path
     layout.log_file(2).write_text(json.dumps(entry) + "\n")
     (layout.snapshots_dir / "snapshot_000003").mkdir(parents=True)
     text = told(layout.root)
-    assert f"dead; process {process.pid} on {platform.node()} is gone; its last word is" in text
+    assert f"dead; process {process.pid} on {platform.node()} is gone; its last status is" in text
     assert "error        rank 2 (collector, host node1): ValueError: 1\n    ...\n      a" in text
     assert text.count("  a\n") == 5  # the end of the traceback is what is read
     assert "snapshot_000003" in text
@@ -238,7 +238,9 @@ def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
     write_progress(make_run(tmp_path / "runs" / "pong" / "c"), job=array)
     assert find("12").name == "a"
     assert find("14_2").name == "c"
-    with pytest.raises(LaunchError, match=r"no run in .*/runs is of job 99; no queue knows it"):
+    with pytest.raises(
+        LaunchError, match=r"no run in .*/runs belongs to job 99; no queue knows it"
+    ):
         find("99")
     assert cli.main(["status", "nowhere"]) == 2
     assert "there is no nowhere; name a run folder" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from hpcdi.commands.submit import (
     write,
 )
 from hpcdi.config.load import load
-from hpcdi.config.slurm import SlurmConfig
+from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
 from hpcdi.store.layout import RunLayout
 
@@ -139,8 +139,8 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
         (["slurm.nodes=0"], "slurm.nodes: must be at least 1, not 0"),
         (["--nodes", "many"], "slurm.nodes: must be an integer, not 'many'"),
         (["--launcher", "ssh"], "slurm.launcher: must be one of 'srun', 'mpirun', not 'ssh'"),
-        (["slurm.time=12:00:00"], "slurm.time: must be a text"),
-        (["--time", "noon"], "'noon' is no duration"),
+        (["slurm.time=12:00:00"], "slurm.time: must be a string"),
+        (["--time", "noon"], "'noon' is not a duration"),
         (["--ntasks-per-node", "2"], "a world of 2 ranks is too small"),
         (["slurm.partitoin=x"], "did you mean 'partition'?"),
     ],

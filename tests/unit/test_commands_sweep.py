@@ -292,7 +292,7 @@ def test_only_what_is_not_done_can_be_started_again(
     assert cli.main([*again, "--index", "2"]) == 0
     assert capsys.readouterr().out.startswith("run 2 (seed=2): ")
     assert cli.main([*again, "--index", "1"]) == 2
-    assert "runs [1] are done, on their way, or none of this sweep" in capsys.readouterr().err
+    assert "runs [1] are done, pending, running, or not of this sweep" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_taken_is_refused(

@@ -1,4 +1,4 @@
-"""Experiments from YAML files and overrides: what is read, what is refused, and how it is told."""
+"""Experiments from YAML files and overrides: reading, rules, messages, hints for unknown keys."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hpcdi.config.load import Compiled, compile_config, dump, load, read_mapping
 from hpcdi.errors import EXIT_USAGE, ConfigError
 
 ENV = "env: {env_id: CartPole-v1}\n"
+ENV_MAPPING = {"env": {"env_id": "CartPole-v1"}}
 Load = Callable[..., Compiled]
 
 
@@ -185,7 +186,7 @@ def test_all_malformed_overrides_are_told_at_once(load_text: Load) -> None:
         ("seed.x=1", "seed", "must be an integer, not a mapping"),
         ("sed=3", "sed", "unknown key; did you mean 'seed'?"),
         ("policy=", "policy", "must be a mapping of settings, not empty"),
-        ("exp_name=12", "exp_name", "must be a text, not 12 (an integer)"),
+        ("exp_name=12", "exp_name", "must be a string, not 12 (an integer)"),
         ("system.storage.seal_seconds=1" + "0" * 400, "system.storage.seal_seconds",
          "int too large to convert to float"),
     ],
@@ -238,3 +239,140 @@ def test_any_number_and_any_name_survive(
     path = tmp_path_factory.mktemp("any") / "config.yaml"
     path.write_text(dump(compiled.to_mapping()))
     assert load(path).config == compiled.config
+
+
+# ------------------------------------------------------------------- keys in the wrong place
+
+
+def problems_in(mapping: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        compile_config({**ENV_MAPPING, **mapping}, "x.yaml")
+    assert caught.value.source == "x.yaml"
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "path", "message"),
+    [
+        ({"polcy": {}}, "polcy", "unknown key; did you mean 'policy'?"),
+        ({"policy": {"lern": {}}}, "policy.lern", "unknown key; did you mean 'learn'?"),
+        (
+            {"policy": {"learn": {"batchsize": 3}}},
+            "policy.learn.batchsize",
+            "unknown key; did you mean 'batch_size'?",
+        ),
+    ],
+)
+def test_close_keys(mapping: dict[str, Any], path: str, message: str) -> None:
+    assert problems_in(mapping) == {path: message}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "path", "place"),
+    [
+        ({"batch_size": 3}, "batch_size", "policy.learn.batch_size"),
+        ({"policy": {"batch_size": 3}}, "policy.batch_size", "policy.learn.batch_size"),
+        # 'learn' is like it, but the key itself stands elsewhere
+        ({"policy": {"learner": {}}}, "policy.learner", "policy.learn.learner"),
+        ({"policy": {"collector": {}}}, "policy.collector", "policy.collect.collector"),
+        (
+            {"system": {"replay_buffer_size": 5}},
+            "system.replay_buffer_size",
+            "policy.other.replay_buffer.replay_buffer_size",
+        ),
+        ({"fsync": False}, "fsync", "system.storage.fsync"),
+    ],
+)
+def test_keys_that_belong_elsewhere(mapping: dict[str, Any], path: str, place: str) -> None:
+    assert problems_in(mapping) == {path: f"unknown key; did you mean {place}?"}
+
+
+def test_a_key_that_stands_everywhere_is_no_hint() -> None:
+    assert problems_in({"type": "dqn"}) == {
+        "type": "unknown key; known here: env, exp_name, fault, policy, seed, slurm, system"
+    }
+
+
+def test_problems_of_all_parts_come_together() -> None:
+    found = problems_in(
+        {
+            "seed": -1,
+            "exp_nam": "x",
+            "env": {"env_id": 3, "collector_env_num": 0},
+            "policy": {"learn": {"batch_size": "big"}, "model": {"obs_shape": "x"}},
+            "system": {"storage": {"block_bytes": 1}, "transport": "mpi"},
+        }
+    )
+    assert set(found) == {
+        "seed",
+        "exp_nam",
+        "env.env_id",
+        "env.collector_env_num",
+        "policy.learn.batch_size",
+        "policy.model.obs_shape",
+        "system.storage.block_bytes",
+        "system.transport",
+    }
+    assert found["env.env_id"] == "must be a string, not 3 (an integer)"  # and not: is required
+
+
+def test_keys_of_the_predecessor_are_noted() -> None:
+    compiled = compile_config(
+        {
+            **ENV_MAPPING,
+            "system": {
+                "communication_mode": "auto",
+                "learner_gpu_num": 1,
+                "coordinator": {"host": "auto", "port": "auto", "operator_server": {}},
+            },
+        }
+    )
+    assert [note.partition(" ")[0] for note in compiled.notes] == [
+        "system.communication_mode",
+        "system.learner_gpu_num",
+        "system.coordinator.host",
+        "system.coordinator.port",
+        "system.coordinator.operator_server",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["dqn", "dqn_command"])
+def test_an_unknown_policy_type_is_told_before_its_settings(kind: str) -> None:
+    found = problems_in({"policy": {"type": f"{kind}n", "learn": {"batch_size": -1}}})
+    assert list(found) == ["policy.type"]
+    assert f"did you mean '{kind}'?" in found["policy.type"]
+
+
+# ------------------------------------------------------------------------- rules between components
+
+
+def test_a_batch_cannot_be_larger_than_the_buffer() -> None:
+    found = problems_in({"policy": {"learn": {"batch_size": 5000}}})
+    assert found == {
+        "policy.learn.batch_size": "a batch of 5000 cannot be sampled from a replay buffer of 4096 "
+        "(policy.other.replay_buffer.replay_buffer_size)"
+    }
+
+
+@pytest.mark.parametrize(("size", "is_enough"), [(131, False), (132, True)])
+def test_a_buffer_holds_four_of_the_smallest_blocks(size: int, is_enough: bool) -> None:
+    mapping = {"policy": {"other": {"replay_buffer": {"replay_buffer_size": size}}}}
+    if is_enough:
+        compile_config({**ENV_MAPPING, **mapping})
+    else:
+        found = problems_in(mapping)
+        path = "policy.other.replay_buffer.replay_buffer_size"
+        assert found == {path: "must be at least 132, 4 x (policy.collect.n_sample + 1), not 131"}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "/abs"])
+def test_the_name_is_a_plain_folder_name(name: str) -> None:
+    assert problems_in({"exp_name": name}) == {
+        "exp_name": f"must be a plain folder name, not {name!r}"
+    }
+
+
+def test_rules_wait_until_every_part_is_right() -> None:
+    """Else they would judge the defaults that stand in for wrong values."""
+    found = problems_in({"exp_name": "a/b", "policy": {"learn": {"batch_size": -5}}})
+    assert list(found) == ["policy.learn.batch_size"]

@@ -148,7 +148,7 @@ def test_files_are_needed_again_after_a_load() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"type": "naive"}, "draws from an 'advanced' buffer, not 'naive'"),
+        ({"type": "naive"}, "needs an 'advanced' buffer, not 'naive'"),
         (limited(min=2.0, max=1.0), "is above max"),
     ],
 )

@@ -28,8 +28,8 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
     WorkerReady,
 )
-from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
+from hpcdi.config.schema import check_over_ranks
 from hpcdi.types import BLOCK_ID_BITS, Lockstep
 from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander

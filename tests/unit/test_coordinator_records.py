@@ -17,7 +17,8 @@ from fakes.scheduler import EVERY_S, TIMEOUTS, Shown, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, WorkerFailed
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.log import TensorBoardWriter, close_log, open_log
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.log import close_log, open_log
 from hpcdi.worker.coordinator.lifecycle import Outcome
 from hpcdi.worker.coordinator.records import Evaluation, RunRecord
 from hpcdi.worker.coordinator.view import RunView

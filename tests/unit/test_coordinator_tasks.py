@@ -161,7 +161,7 @@ def test_a_worker_that_says_nothing_for_too_long_ends_the_run() -> None:
     tasks.heard(1, "Heartbeat", 10.0)
     tasks.heard(2, "Heartbeat", 500.0)
     tasks.check(10.0 + SILENCE_S)
-    with pytest.raises(WorkerSilentError, match=r"rank 1 .* last heard from it: Heartbeat"):
+    with pytest.raises(WorkerSilentError, match=r"rank 1 .* its last message: Heartbeat"):
         tasks.check(11.0 + SILENCE_S)
 
 

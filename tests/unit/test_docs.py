@@ -114,6 +114,41 @@ def test_commands_are_found_at_all() -> None:
     assert found == set(cli.COMMANDS) - {"doctor"}
 
 
+GUIDE = (ROOT / "slurm" / "README.md").read_text()
+GUIDE_LINES = sorted(set(re.findall(r"^hpcdi (.+?)(?:  +#.*)?$", GUIDE, flags=re.MULTILINE)))
+
+
+def test_the_cluster_guide_is_short_and_its_files_exist() -> None:
+    assert len(GUIDE.splitlines()) <= 130
+    paths = re.findall(r"(?:slurm|tools|configs)/[\w.]+", GUIDE)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert "slurm/README.md" in README
+
+
+@pytest.mark.parametrize("line", GUIDE_LINES)
+def test_commands_of_the_cluster_guide_are_understood(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What needs Slurm is printed instead, and of runs there are none."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(line)
+    if "runs/" in line or words[0] == "status":
+        assert cli.main(words) == (1 if words[0] == "inspect" else 2)
+        assert capsys.readouterr().err.startswith(f"hpcdi {words[0]}: ")
+    else:
+        dry = {"submit": ["--print"], "sweep": ["--dry-run"]}.get(words[0], [])
+        assert cli.main([*words, *dry]) == 0
+
+
+KEYS_OF_GUIDE = sorted(set(re.findall(r"(?:env|policy|system|slurm)(?:\.[a-z_]+)+(?=[`=])", GUIDE)))
+
+
+@pytest.mark.parametrize("key", KEYS_OF_GUIDE)
+def test_settings_of_the_cluster_guide_exist(key: str) -> None:
+    test_settings_exist(key)
+
+
 def test_the_error_it_shows_is_the_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

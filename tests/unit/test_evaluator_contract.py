@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fakes.evaluator_parts import Accuracy, BattleManager, DuckPolicy, Manager, ParityPolicy
 from hpcdi.errors import ConfigError, EnvError, PolicyError, UnknownTypeError
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,

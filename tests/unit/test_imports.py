@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("torch", "mpi4py", "gymnasium", "h5py", "tensorboard", "omegaconf", "numpy")
 
 
@@ -38,3 +42,24 @@ def test_help_needs_nothing_heavy() -> None:
     code = "import contextlib, hpcdi.cli\nwith contextlib.suppress(SystemExit):"
     code += " hpcdi.cli.main(['--help'])"
     assert not modules_after(code) & {"torch", "mpi4py", "gymnasium", "h5py"}
+
+
+def test_an_editable_install_wins_over_a_clone_beside_the_script(tmp_path: Path) -> None:
+    clone = tmp_path / "hpcdi"  # a script beside it sees a namespace package of that name
+    clone.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    (clone / "hpcdi").mkdir()
+    shutil.copy(ROOT / "hpcdi" / "__init__.py", clone / "hpcdi")
+    build = "from setuptools.build_meta import build_editable; build_editable('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+    (wheel,) = (clone / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import site\nsite.addsitedir({str(tmp_path / 'site')!r})\n"
+        "import hpcdi\nprint(hpcdi.__file__)"
+    )
+    ran = subprocess.run([sys.executable, "-S", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(clone / "hpcdi" / "__init__.py")

@@ -51,7 +51,7 @@ def test_shapes_that_contradict_the_environment_are_all_told() -> None:
     assert set(found) == {"policy.model.obs_shape", "policy.model.action_shape"}
     assert "(5,)" in found["policy.model.obs_shape"]
     assert "(4,)" in found["policy.model.obs_shape"]
-    assert "environment's is 2" in found["policy.model.action_shape"]
+    assert "the environment's is 2" in found["policy.model.action_shape"]
 
 
 def test_the_source_is_named() -> None:

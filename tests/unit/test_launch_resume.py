@@ -13,8 +13,7 @@ import pytest
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import resume, run_folder
-from hpcdi.launch.new_settings import NewSettings
-from hpcdi.launch.resume import Way, config_of, folder_of, way_of
+from hpcdi.launch.resume import NewSettings, Way, config_of, folder_of, way_of
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 

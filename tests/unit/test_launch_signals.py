@@ -113,7 +113,7 @@ def test_the_queue_may_have_a_signal_of_its_own(
 @pytest.mark.parametrize("said", ["INT", "KILL", "NOSUCH", "12", "DFL"])
 def test_a_signal_that_cannot_be_it_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("HPCDI_PREEMPT_SIGNAL", said)
-    with pytest.raises(LaunchError, match=f"HPCDI_PREEMPT_SIGNAL={said} names no signal"):
+    with pytest.raises(LaunchError, match=f"HPCDI_PREEMPT_SIGNAL={said} is not a usable signal"):
         SignalFlag().install()
 
 

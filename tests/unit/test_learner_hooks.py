@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from hpcdi.errors import ConfigError
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker.learner import (
     BaseLearner,
     LearnerHook,

@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.errors import PolicyError
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.worker.learner import BaseLearner
 from hpcdi.worker.learner.data_feed import Batch
 from hpcdi.worker.learner.hooks import LogReduceHook

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fakes.serial_parts import Actor, Battle, Manager, check, return_of, steps_of, story
 from hpcdi.errors import ConfigError, EnvError, PolicyError
 from hpcdi.types import Transition
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker import (
     BattleEpisodeSerialCollector,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.small_disk import assert_full, mounted
-from hpcdi.utils.disk import set_room_aside
+from hpcdi.utils.disk import reserve_space
 
 
 def test_the_room_is_there_and_what_was_written_stays(tmp_path: Path) -> None:
@@ -16,9 +16,9 @@ def test_the_room_is_there_and_what_was_written_stays(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(b"begun")
         file.flush()
-        set_room_aside(file.fileno(), 1 << 20)
+        reserve_space(file.fileno(), 1 << 20)
         assert os.fstat(file.fileno()).st_blocks * 512 >= 1 << 20
-        set_room_aside(file.fileno(), 100)  # less than it has: nothing happens
+        reserve_space(file.fileno(), 100)  # less than it has: nothing happens
     assert path.read_bytes() == b"begun" + bytes((1 << 20) - 5)
 
 
@@ -26,14 +26,14 @@ def test_where_there_is_no_room_nothing_is_written(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "1m") as disk:
         with (disk.root / "file").open("wb") as file:
             with pytest.raises(OSError, match="No space left") as caught:
-                set_room_aside(file.fileno(), 2 << 20)
+                reserve_space(file.fileno(), 2 << 20)
             assert_full(caught.value)
         assert (disk.root / "file").stat().st_size == 0
 
 
 def test_what_cannot_have_room_is_left_to_the_writing() -> None:
     reading, writing = os.pipe()
-    set_room_aside(writing, 100)
+    reserve_space(writing, 100)
     os.write(writing, b"x")
     assert os.read(reading, 9) == b"x"
     os.close(reading)
@@ -42,5 +42,5 @@ def test_what_cannot_have_room_is_left_to_the_writing() -> None:
 
 def test_no_bytes_need_no_room(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        set_room_aside(file.fileno(), 0)
+        reserve_space(file.fileno(), 0)
     assert (tmp_path / "file").read_bytes() == b""

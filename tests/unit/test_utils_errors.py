@@ -63,5 +63,5 @@ def test_a_store_error_names_its_file() -> None:
 
 def test_a_silent_worker_is_named_with_what_to_read() -> None:
     text = str(WorkerSilentError(3, 61.4, "BlockReady"))
-    assert text.startswith("rank 3 has been silent for 61 s; last heard from it: BlockReady")
+    assert text.startswith("rank 3 has been silent for 61 s; its last message: BlockReady")
     assert "log/rank00003.jsonl" in text

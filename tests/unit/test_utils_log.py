@@ -1,20 +1,17 @@
-"""What a run leaves to read: JSONL logs, lines on the terminal, TensorBoard events."""
+"""JSON-lines logs and lines on the terminal."""
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, forget_events_after, open_log, say
+from hpcdi.utils.log import LOGGER, close_log, open_log, say
 
 
 @pytest.fixture(autouse=True)
@@ -133,72 +130,3 @@ def test_say_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     say("solved")
     say()
     assert capsys.readouterr().out == "solved\n\n"
-
-
-# ------------------------------------------------------------------------------------- TensorBoard
-
-
-def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(folder)).Reload()
-    return [(event.step, event.value) for event in events.Scalars(tag)]
-
-
-def test_scalars_are_read_back_by_tensorboard(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path / "tb")
-    for step in range(5):
-        writer.add_scalar("learner_iter/loss", step / 2, step)
-    writer.add_scalar("collector_step/reward", np.float32(7.5), np.int64(3))  # type: ignore[arg-type]
-    writer.close()
-    assert curve(tmp_path / "tb", "learner_iter/loss") == [(k, k / 2) for k in range(5)]
-    assert curve(tmp_path / "tb", "collector_step/reward") == [(3, 7.5)]
-
-
-def test_flushed_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path)
-    writer.add_scalar("x", 1.0, 0)
-    writer.flush()
-    try:
-        assert curve(tmp_path, "x") == [(0, 1.0)]
-    finally:
-        writer.close()
-
-
-def test_flushing_now_and_then_needs_no_call(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path, flush_s=-1.0)  # always due
-    writer.add_scalar("x", 1.0, 0)
-    try:
-        assert curve(tmp_path, "x") == [(0, 1.0)]
-    finally:
-        writer.close()
-
-
-def test_going_on_from_a_checkpoint_drops_what_was_drawn_after_it(tmp_path: Path) -> None:
-    first = TensorBoardWriter(tmp_path)
-    for step in range(6):
-        first.add_scalar("learner_iter/loss", 100.0 + step, step)
-        first.add_scalar("learner_step/loss", 100.0 + step, 64 * step)
-    saved_at = time.time()
-    for step in range(5, 10):  # the checkpoint's own iteration, too
-        first.add_scalar("learner_iter/loss", 0.0, step)
-        first.add_scalar("learner_step/loss", 0.0, 64 * step)
-    first.close()
-    (file,) = tmp_path.iterdir()
-    file = file.rename(tmp_path / "events.out.tfevents.0000000001.earlier")  # another second
-    with file.open("ab") as torn:
-        torn.write(b"torn")
-    second = TensorBoardWriter(tmp_path)
-    forget_events_after(tmp_path, saved_at)
-    second.add_scalar("learner_iter/loss", 206.0, 6)
-    second.close()
-    kept = [(step, 100.0 + step) for step in range(6)]
-    assert curve(tmp_path, "learner_iter/loss") == [*kept, (6, 206.0)]
-    assert curve(tmp_path, "learner_step/loss") == [(64 * step, value) for step, value in kept]
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_closing_a_writer_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> None:
-    before = threading.active_count()
-    writer = TensorBoardWriter(tmp_path)
-    writer.close()
-    writer.close()
-    assert threading.active_count() == before

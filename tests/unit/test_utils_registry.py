@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import EXIT_USAGE, ConfigError, UnknownTypeError
-from hpcdi.utils.imports import import_module
-from hpcdi.utils.registry import Registry
+from hpcdi.utils.registry import Registry, import_module
 
 
 class One:

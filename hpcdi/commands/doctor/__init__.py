@@ -1,9 +1,9 @@
-"""`hpcdi doctor`: whether this machine and its MPI are fit for a run.
+"""`hpcdi doctor`: checks whether this machine and its MPI are fit for a run.
 
-Owns: the command (`command`), which all ranks run (`rounds`) check by check (`checks`): each gives
-`facts`, and rank 0 judges them (`host`, `world`, `files`, `quota`) and says what it found
-(`report`). May import: the rest of `launch`, `comm` and `store`. Why so: a judge is a pure function
-of facts, so that clusters with known faults are tests.
+Owns: the command (`command`), the facts that every rank gathers (`facts`), the checks that judge
+them on rank 0 (`checks`), and the course of an examination over ranks (`examine`). May import:
+`launch`, `comm`, `store` and below. Why so: a check is a pure function of the facts of all ranks,
+so that clusters with known faults are tests.
 """
 
 from hpcdi.commands.doctor.command import main

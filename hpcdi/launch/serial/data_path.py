@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from hpcdi.types import Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, share_tensors
-from hpcdi.worker.learner.data_feed import Batch
 
 Players = Sequence[Settings] | None
 """How each player acts, as keyword arguments of its policy; None: at random."""
@@ -77,13 +76,9 @@ class ColumnPath:
             sample = buffer.sample_batch(self._feed.batch_size, learner.train_iter, tensors=True)
             if sample is None:
                 return
-            drawn = sample.drawn
-            columns = {**sample.columns, **share_tensors({"weight": drawn.weights})}
-
-            def feedback(priorities: Any, ids: Any = drawn.unique_ids) -> None:
-                buffer.update_priorities(ids, priorities)
-
-            yield Batch(columns, drawn.unique_ids, self._collector.envstep, feedback)
+            yield sample
+            if learner.priority_info:
+                buffer.update(learner.priority_info)
 
 
 class SamplePath:

@@ -15,7 +15,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.policy.random import RandomPolicy
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import ReturnsConfig, create_serial_evaluator

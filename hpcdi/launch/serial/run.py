@@ -13,8 +13,7 @@ from typing import Any
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, CheckpointError
-from hpcdi.launch.new_settings import NewSettings
-from hpcdi.launch.resume import has_snapshot, newest_snapshot
+from hpcdi.launch.resume import NewSettings, has_snapshot, newest_snapshot
 from hpcdi.launch.serial.parts import PartsMaker, load_student_state, student_state
 from hpcdi.launch.serial.pipeline import SerialPipeline, Student
 from hpcdi.store.atomic import write_json
@@ -23,13 +22,13 @@ from hpcdi.store.checkpoints import (
     save_checkpoint,
     save_tensors,
 )
+from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
-from hpcdi.store.room import or_warn
 from hpcdi.store.status import StatusFile
 from hpcdi.types import Spaces
+from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.log import TensorBoardWriter, forget_events_after
 from hpcdi.utils.metrics import Rate, human_count, human_time
 from hpcdi.utils.progress import Status, StatusLine
 from hpcdi.worker.fault import FAULTS
@@ -143,7 +142,7 @@ class SerialRun(Closing):
             parts.evaluator.should_eval(facts["evaluated_at"])
             self.pipeline.evaluated_at = facts["evaluated_at"]
         parts.evaluator.best = self._best_of(facts["best"])
-        forget_events_after(self._layout.tensorboard_dir, facts["saved_at"])
+        drop_events_after(self._layout.tensorboard_dir, facts["saved_at"])
         return (
             f"{snapshot.folder.name}: env step {human_count(facts['env_steps'])}, "
             f"buffer {human_count(parts.students[0].buffer.count())}"

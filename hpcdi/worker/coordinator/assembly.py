@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.check import check_over_ranks
 from hpcdi.config.load import compile_config
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, check_over_ranks
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.worker.coordinator.counters import Timeouts
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan

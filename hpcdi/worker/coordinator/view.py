@@ -13,7 +13,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
 from hpcdi.store.status import StatusFile
-from hpcdi.utils.log import TensorBoardWriter
+from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.progress import ProgressLine, summary
 from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter

@@ -149,6 +149,9 @@ class AdvancedReplayBuffer(RingBuffer):
     ) -> Sample | None:
         """Draw items as columns [size, ...]; None where there are not enough, or no columns.
 
+        The column ``weight`` has the importance weights, float32 [size], unless items have their
+        own.
+
         Args:
             size: number of items.
             cur_learner_iter: the learner's current train iteration.
@@ -167,13 +170,21 @@ class AdvancedReplayBuffer(RingBuffer):
                 return None
             self._retire(drawn)  # the store still has what the index has dropped
             columns = self._ring.store.read_columns(drawn.slots)
+            columns.setdefault("weight", drawn.weights)
             return Sample(self._shaped(columns, tensors, pin_memory), drawn)
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Take new priorities: ``replay_unique_id, replay_buffer_idx, priority``, as lists.
+        """Take new priorities, as a learner's `priority_info` has them.
 
         Items that were overwritten or dropped, or are of another buffer, are ignored.
+
+        Args:
+            info: ``replay_unique_id, replay_buffer_idx, priority``, as lists; or ``unique_ids``
+                and ``priority``, as arrays.
         """
+        if "unique_ids" in info:
+            self.update_priorities(info["unique_ids"], np.asarray(info["priority"], np.float64))
+            return
         prefix = self._name
         ids = np.array([number_of(n, prefix) for n in info["replay_unique_id"]], np.int64)
         self.update_priorities(ids, np.array(info["priority"], dtype=np.float64))

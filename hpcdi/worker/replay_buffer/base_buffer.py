@@ -131,6 +131,11 @@ class Sample(NamedTuple):
     """Arrays, or torch tensors, [m, ...]; nested as the items are."""
     drawn: Drawn
 
+    @property
+    def unique_ids(self) -> Array:
+        """Ids of the items, int64 [m]; a learner returns them with the priorities."""
+        return self.drawn.unique_ids
+
 
 class Guard:
     """The lock of a buffer; errors of what happens under it say whose they are.

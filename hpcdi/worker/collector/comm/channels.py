@@ -12,9 +12,9 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
-from hpcdi.store.room import DiskPatience
 from hpcdi.store.shards import ShardWriter
 from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing

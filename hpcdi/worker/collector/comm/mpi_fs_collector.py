@@ -25,9 +25,9 @@ from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import EXIT_FAILED, CommError, EnvError
 from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
-from hpcdi.store.room import DiskPatience
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import CollectorTask

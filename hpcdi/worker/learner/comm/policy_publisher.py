@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
+from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
-from hpcdi.store.room import or_warn
 
 
 class PolicyFile:

@@ -1,4 +1,4 @@
-"""What every run says to people at its start and at its end, over ranks or in one process."""
+"""Lines that every run prints at its start and its end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hpcdi.store.layout import RunLayout
 
 
 def opening(title: str, layout: RunLayout) -> list[str]:
-    """First lines: which run this is, where it is kept, and how to watch it."""
+    """Returns the first lines: the run, its folder, and how to watch it."""
     return [f"hpcdi {hpcdi.__version__}: {title}", folder_line(layout), tensorboard_line(layout)]
 
 
 def verdict(state: str, reason: str) -> str:
-    """How the run ended, in a line."""
+    """Returns a line about how the run ended."""
     word = {"done": "done", "failed": "FAILED", "stopped": "stopped"}[state]
     if state == "done" and reason.startswith("stop value"):
         word = "solved"
@@ -21,16 +21,16 @@ def verdict(state: str, reason: str) -> str:
 
 
 def folder_line(layout: RunLayout) -> str:
-    """Where the run is kept."""
+    """Returns the line with the run folder."""
     return f"  run folder   {short(layout.root)}"
 
 
 def tensorboard_line(layout: RunLayout) -> str:
-    """How to see its curves."""
+    """Returns the line with the TensorBoard command."""
     return f"  TensorBoard  tensorboard --logdir {short(layout.root)}"
 
 
 def policy_lines(layout: RunLayout) -> list[str]:
-    """Where the best policy is, or else the latest; nothing where there is none yet."""
+    """Returns a line with the best policy, or else the latest; no line if there is none."""
     policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
     return [f"  policy       {short(path)}" for path in policies[:1]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpcdi.config.fit import BINDING, FREE, SAME, Difference, differences, is_below, named
 from hpcdi.config.load import load
+from hpcdi.config.resume_compat import BINDING, FREE, SAME, Difference, differences, is_below, named
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 

@@ -1,4 +1,4 @@
-"""Writing where there may be no room: what waits for it, and what is told and skipped."""
+"""Writes that meet a full disk: those that wait for space, and those that are skipped."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
 
 
 def or_warn(what: str, write: Callable[[], object]) -> bool:
-    """Write something that the run can go on without; whether it is written.
+    """Write something that the run does not need; returns whether it was written.
 
     Args:
-        what: it is, for people.
-        write: writes it; what a file system refuses is told, and no error.
+        what: its name in the warning.
+        write: writes it; its `StoreError` or `OSError` becomes a warning.
     """
     try:
         write()
     except (StoreError, OSError) as error:
-        LOGGER.warning("no %s could be written: %s. Free some space", what, _told(error))
+        LOGGER.warning("no %s could be written: %s. Free some space", what, _text(error))
         return False
     return True
 
 
 class DiskPatience:
-    """Tries a write again while the disk is full; says once that it waits, and that it is over.
+    """Retries a write while the disk is full; logs once when that begins and when it is over.
 
-    Life of a lack of room::
+    States::
 
-        full ──told──► waiting ──there is room──► goes on, told
-                          │
-                          ├── longer than `patience_s` ──► `give_up`, once; waits on
-                          └── `hurry` was called ──► what has no room soon is lost
+        full ──logged──► waiting ──space is free──► continues, logged
+                            │
+                            ├── longer than `patience_s` ──► `give_up`, once; keeps waiting
+                            └── `hurry` was called ──► data that cannot be written soon are lost
 
     Args:
         patience_s: how long to wait.
-        give_up: called with the reason when that is over; it ends the run, which calls `hurry`.
-        waiting: called at every try, on the thread that waits.
+        give_up: called with the reason after that; it ends the run, which then calls `hurry`.
+        waiting: called at every retry, on the thread that waits.
     """
 
     def __init__(
@@ -56,17 +56,20 @@ class DiskPatience:
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self._patience_s, self._give_up, self._waiting = patience_s, give_up, waiting
-        self._lock = threading.Lock()  # two threads of a rank may lack room at the same time
+        self._lock = threading.Lock()  # two threads of a rank may meet the full disk
         self._full_since: float | None = None
         self._has_given_up = False
         self._ends_at = float("inf")
 
     def hurry(self, within_s: float) -> None:
-        """The run ends: wait no longer than `within_s` from now; any thread may call it."""
+        """Wait at most `within_s` from now, because the run ends; any thread may call it."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
 
     def write(self, write: Callable[[], T]) -> T | None:
-        """What `write` gives, as soon as there is room for it; None where it must not wait longer.
+        """Call `write` until the disk has space for it.
+
+        Returns:
+            The result of `write`; None if `hurry` ended the wait.
 
         Raises:
             StoreError, OSError: it cannot be written for another reason.
@@ -80,7 +83,7 @@ class DiskPatience:
                     raise
                 self._note(error)
             else:
-                self._note_room()
+                self._note_space()
                 return written
             if time.monotonic() > self._ends_at:
                 return None
@@ -94,29 +97,29 @@ class DiskPatience:
             if self._full_since is None:
                 self._full_since = now
                 LOGGER.warning(
-                    "the disk is full: %s. Collecting pauses, what is collected waits in "
-                    "memory. Free some space and it goes on by itself; after %s "
+                    "the disk is full: %s. Collecting pauses, collected data wait in "
+                    "memory. Free some space and it continues by itself; after %s "
                     "(system.storage.disk_patience_s) the run ends",
-                    _told(error), human_time(self._patience_s),
+                    _text(error), human_time(self._patience_s),
                 )  # fmt: skip
             if self._has_given_up or now - self._full_since <= self._patience_s:
                 return
             self._has_given_up = True
         self._give_up(
             f"the disk has been full for {human_time(self._patience_s)} "
-            f"(system.storage.disk_patience_s): {_told(error)}. Free some "
-            "space, then go on with the run by --resume"
+            f"(system.storage.disk_patience_s): {_text(error)}. Free some "
+            "space, then continue the run with --resume"
         )
 
-    def _note_room(self) -> None:
+    def _note_space(self) -> None:
         with self._lock:
             since, self._full_since = self._full_since, None
         if since is not None:
             waited = human_time(time.monotonic() - since)
-            LOGGER.warning("there is room on the disk again, after %s: collecting goes on", waited)
+            LOGGER.warning("the disk has free space again, after %s: collecting continues", waited)
 
 
-def _told(error: StoreError | OSError) -> str:
-    """An error, with what is free where it happened if that is why."""
+def _text(error: StoreError | OSError) -> str:
+    """Text of an error; with the free space if the disk is full."""
     place = error.path if isinstance(error, StoreError) else error.filename
     return f"{error} ({shortage(place, error)})" if place and is_full(error) else str(error)

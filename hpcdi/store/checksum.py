@@ -1,6 +1,6 @@
-"""The crc32 that files and announcements of them carry.
+"""The crc32 checksum of files, stored in them and in their announcements.
 
-ISA-L, of the extra ``hpcdi[fast]``, takes it 4 x as fast as zlib; the numbers are the same.
+ISA-L, in the extra ``hpcdi[fast]``, is 4 times as fast as zlib and computes the same numbers.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _ONE = 1 << 31
 
 
 def crc32_of_array(array: Array, crc32: int = 0) -> int:
-    """Of an array's bytes in C order, after bytes whose checksum is `crc32`."""
+    """Checksum of an array's bytes in C order, continuing from bytes with the checksum `crc32`."""
     if not array.size:
         return crc32
     return crc32_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc32)
 
 
 def crc32_joined(first: int, second: int, second_bytes: int) -> int:
-    """Of bytes and those after them, from the checksum of each: so parts are done side by side.
+    """Checksum of two parts from the checksum of each, so that parts can be summed in parallel.
 
-    A crc is the remainder of a polynomial over GF(2): bytes that follow multiply it by a power of
-    x, and add theirs (RFC 1952, section 8; Adler's crc32_combine in zlib).
+    A crc is the remainder of a polynomial over GF(2): appended bytes multiply it by a power of x
+    and add their own remainder (RFC 1952, section 8; Adler's crc32_combine in zlib).
     """
     return _product(_power_of_x(8 * second_bytes), first) ^ second
 
 
 @functools.lru_cache(maxsize=64)
 def _power_of_x(exponent: int) -> int:
-    """The remainder of x^exponent."""
+    """Remainder of x^exponent."""
     power, square = _ONE, _ONE >> 1
     while exponent:
         if exponent & 1:
@@ -50,7 +50,7 @@ def _power_of_x(exponent: int) -> int:
 
 
 def _product(left: int, right: int) -> int:
-    """The remainder of a product of two remainders."""
+    """Remainder of the product of two remainders."""
     product = 0
     while left:
         if left & _ONE:

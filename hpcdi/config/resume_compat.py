@@ -1,6 +1,6 @@
-"""Which settings a run's snapshots depend on: those that may not change when the run goes on.
+"""Which settings may change when a run is resumed: those that its snapshots do not depend on.
 
-All others may: limits, intervals, numbers of ranks and environments, learning rate, batch size...
+That is: limits, intervals, numbers of ranks and environments, learning rate, batch size ...
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 BINDING = (
-    "env",  # what is observed, done and rewarded: weights and kept data are of it
+    "env",  # weights and stored data belong to its observations, actions and rewards
     "policy.type",
     "policy.model",  # the shapes of the weights
     "policy.on_policy",
-    "policy.nstep",  # what an item of the replay buffer is
+    "policy.nstep",  # how an item of the replay buffer was made
     "policy.collect.unroll_len",
-    "policy.discount_factor",  # what the learnt values mean
-    "policy.priority",  # what the buffer's index holds
+    "policy.discount_factor",  # the meaning of the learnt values
+    "policy.priority",  # the content of the buffer's index
     "policy.other.replay_buffer.type",
     "policy.other.replay_buffer.replay_buffer_size",
     "policy.other.replay_buffer.frames",
     "policy.other.commander.type",
     "policy.learn.learner.type",
 )
-"""Keys that must be what they were; with a key goes all that is below it."""
+"""Keys that must keep their values, with everything below them."""
 
 FREE = (
     "env.import_names",
@@ -37,17 +37,17 @@ FREE = (
     "env.vectorization",
     "env.autoreset",
 )
-"""Exceptions from that."""
+"""Exceptions: keys below `BINDING` that may change."""
 
 SAME = ("exp_name", "seed")
-"""These make it another experiment, although snapshots would fit."""
+"""Keys that make it another experiment, although the snapshots would fit."""
 
 _ABSENT = "nothing"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that is not what it was."""
+    """A setting whose value has changed."""
 
     key: str
     was: Any
@@ -60,11 +60,11 @@ class Difference:
 def differences(
     was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
 ) -> list[Difference]:
-    """Settings below `keys`, and not below `FREE`, that differ between two whole experiments.
+    """Settings below `keys`, and not below `FREE`, that differ between two experiments.
 
     Args:
-        was: of the run, as plain nested data.
-        now: asked for.
+        was: the run's experiment as a nested mapping.
+        now: the requested one.
         keys: dotted paths.
     """
     old, new = dict(_leaves(was)), dict(_leaves(now))
@@ -78,12 +78,12 @@ def differences(
 
 
 def named(overrides: Iterable[str]) -> list[str]:
-    """Keys of ``key=value``."""
+    """Keys of ``key=value`` overrides."""
     return [text.partition("=")[0] for text in overrides]
 
 
 def is_below(key: str, keys: Iterable[str]) -> bool:
-    """Whether a dotted path is one of `keys`, or below one."""
+    """Whether a dotted path is one of `keys` or below one of them."""
     return any(key == above or key.startswith(f"{above}.") for above in keys)
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdi.utils.checksum import crc32_joined, crc32_of, crc32_of_array
+from hpcdi.store.checksum import crc32_joined, crc32_of, crc32_of_array
 
 BYTES = np.random.default_rng(0).integers(0, 256, 100_003, dtype=np.uint8)
 WITHOUT_ISAL = """
 import sys
 sys.modules["isal"] = None
-from hpcdi.utils.checksum import crc32_of
+from hpcdi.store.checksum import crc32_of
 print(crc32_of.__module__, crc32_of(b"123456789"))
 """
 

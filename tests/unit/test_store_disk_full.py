@@ -23,15 +23,15 @@ from fakes.small_disk import SmallDisk, assert_full, mounted
 from hpcdi.errors import CheckpointError, ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
+from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
 from hpcdi.store.probe import space
-from hpcdi.store.room import DiskPatience, or_warn
 from hpcdi.store.shards import ShardWriter, read_block, write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
-from hpcdi.utils.append import AppendFile
-from hpcdi.utils.disk import is_full, shortage
-from hpcdi.utils.log import LOGGER, TensorBoardWriter, close_log, open_log, say
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.disk import AppendFile, is_full, shortage
+from hpcdi.utils.log import LOGGER, close_log, open_log, say
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile
 
 LIMIT_S = 30.0
@@ -124,7 +124,7 @@ def test_shards_wait_for_room_and_none_is_lost(
     assert f"{disk.root}/{path_of(1)}: cannot be written: No space left" in paused
     assert "(0 B are free there). Collecting pauses" in paused
     assert "system.storage.disk_patience_s" in paused
-    assert "there is room on the disk again" in goes_on
+    assert "the disk has free space again" in goes_on
 
 
 def test_patience_ends_once_and_room_may_still_come(disk: SmallDisk) -> None:
@@ -241,7 +241,7 @@ def test_of_log_lines_that_wait_too_many_are_dropped_and_counted(
     disk: SmallDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk.fill()
-    file = AppendFile(disk.root / "log", "the log", kept_bytes=100)
+    file = AppendFile(disk.root / "log", "the log", buffered_bytes=100)
     for number in range(30):
         file.add(b"%09d\n" % number)
     disk.free()

@@ -1,0 +1,172 @@
+"""Curves, histograms and videos for TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import platform
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from hpcdi.utils.disk import AppendFile
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.threads import JobThread
+from hpcdi.utils.video import encode_gif, side_by_side
+
+_BINS = 30
+_BUFFERED_EVENTS = 1000
+_FILE_NUMBERS = itertools.count()
+
+
+class TensorBoardWriter(Closing):
+    """Writes an event file from a thread of its own; after `close`, events are ignored.
+
+    The files are those of `torch.utils.tensorboard.SummaryWriter`, without importing torch, which
+    rank 0 does not need. TensorBoard's own writer stops at the first event that finds the disk
+    full; here events are buffered, see `AppendFile`.
+
+    Args:
+        folder: where the event file goes.
+        flush_s: seconds between flushes.
+    """
+
+    def __init__(self, folder: str | Path, flush_s: float = 5.0) -> None:
+        self._folder, self._flush_s = Path(folder), flush_s
+        # TensorBoard recognises event files by this name
+        name = f"events.out.tfevents.{int(time.time()):010d}.{platform.node()}.{os.getpid()}"
+        self._file = AppendFile(self._folder / f"{name}.{next(_FILE_NUMBERS)}", "the event file")
+        self._thread = JobThread("event-file")
+        self._buffer = [Event(wall_time=time.time(), file_version="brain.Event:2")]
+        self._curves: dict[str, TensorBoardWriter] = {}
+        self._is_open, self._flushed = True, time.monotonic()
+        self._submit()
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point to a curve."""
+        self._add(Summary.Value(tag=tag, simple_value=float(value)), global_step)
+
+    def add_scalars(self, tag: str, values: Mapping[str, float], global_step: int) -> None:
+        """Add a point to each of several curves in one chart.
+
+        TensorBoard draws curves of the same name from several folders into one chart: each curve
+        has an event file in a folder of its own below this one.
+        """
+        for curve, value in values.items():
+            name = f"{tag}_{curve}".replace("/", "_")
+            if name not in self._curves:
+                self._curves[name] = TensorBoardWriter(self._folder / name, self._flush_s)
+            self._curves[name].add_scalar(tag, value, global_step)
+
+    def add_histogram(self, tag: str, values: Any, global_step: int) -> None:
+        """Add the distribution of an array's finite values; nothing if there are none.
+
+        Args:
+            tag: name in TensorBoard.
+            values: array of any shape.
+            global_step: place on the axis.
+        """
+        array = np.asarray(values, dtype=np.float64).reshape(-1)
+        array = array[np.isfinite(array)]
+        if not array.size:
+            return
+        counts, limits = np.histogram(array, bins=_BINS)
+        histogram = HistogramProto(
+            min=array.min(), max=array.max(), num=array.size, sum=array.sum(),
+            sum_squares=np.square(array).sum(), bucket_limit=limits[1:].tolist(),
+            bucket=counts.tolist(),
+        )  # fmt: skip
+        self._add(Summary.Value(tag=tag, histo=histogram), global_step)
+
+    def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:
+        """Add videos, which TensorBoard's image tab plays side by side (as one GIF).
+
+        Args:
+            tag: name in TensorBoard.
+            frames: uint8 [N, T, C, H, W]: N videos of T frames, C being 1 (grey) or 3.
+            global_step: place on the axis.
+            fps: frames per second, at most 50.
+
+        Raises:
+            ValueError: `frames` have another shape or dtype, or are empty.
+        """
+        row = side_by_side(frames)
+        image = Summary.Image(
+            height=row.shape[1], width=row.shape[2], colorspace=3,
+            encoded_image_string=encode_gif(row, fps),
+        )  # fmt: skip
+        self._add(Summary.Value(tag=tag, image=image), global_step)
+
+    def flush(self) -> None:
+        """Write all events, or buffer them if the disk is full; returns when that is done."""
+        if self._is_open:
+            self._submit()
+            self._thread.wait()
+            for curve in self._curves.values():
+                curve.flush()
+
+    def close(self) -> None:
+        """Write all events and close the files. Idempotent."""
+        if self._is_open:
+            self._submit()
+            self._is_open = False
+            self._thread.close()
+            self._file.close()
+            for curve in self._curves.values():
+                curve.close()
+
+    def _add(self, value: Summary.Value, global_step: int) -> None:
+        if not self._is_open:
+            return
+        summary = Summary(value=[value])
+        self._buffer.append(Event(wall_time=time.time(), step=int(global_step), summary=summary))
+        if time.monotonic() - self._flushed > self._flush_s:
+            self.flush()
+            self._flushed = time.monotonic()
+        elif len(self._buffer) >= _BUFFERED_EVENTS:
+            self._submit()
+
+    def _submit(self) -> None:
+        events, self._buffer = self._buffer, []
+        if events:
+            self._thread.submit(partial(self._write, events))
+
+    def _write(self, events: list[Event]) -> None:
+        data = io.BytesIO()
+        records = RecordWriter(data)
+        for event in events:
+            records.write(event.SerializeToString())
+        self._file.add(data.getvalue())
+
+
+def drop_events_after(folder: str | Path, saved_at: float) -> None:
+    """Remove points that were drawn after a checkpoint: the resumed run draws them again.
+
+    TensorBoard's own purge compares steps of one axis; the curves here have two.
+
+    Args:
+        folder: of the event files.
+        saved_at: when the checkpoint was taken, seconds since the epoch.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
+        events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+        kept = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
+        if len(kept) == len(events):
+            continue
+        aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        with aside.open("wb") as file:
+            records = RecordWriter(file)
+            for event in kept:
+                records.write(event.SerializeToString())
+            records.flush()
+        aside.replace(path)
