@@ -1,4 +1,4 @@
-"""Large reads of a file by way of its pages: a half to a third of the time of read()."""
+"""Large reads of a file through mmap: in a half to a third of the time of read()."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hpcdi.utils.lifetime import Closing
 _POPULATE_READ = 22  # of madvise, since Linux 5.14; the mmap module has no name for it
 
 
-class PagedFile(Closing):
-    """A file that is read from where the system keeps it, without a system call's copy.
+class MappedFile(Closing):
+    """A file that is read from the page cache, without a system call's copy.
 
-    A page that cannot be had (the disk is broken, the server gone, the file cut) would kill the
-    process by SIGBUS when it is touched. So all pages of a read are asked for first, by a call that
-    says whether it got them; what it did not get is left to pread, and to the error of that. The
-    same where a system or a file system cannot do it.
+    Touching a page that cannot be read (a broken disk, an unreachable server, a truncated file)
+    would kill the process by SIGBUS. So all pages of a read are populated first by a call that
+    reports failure; then, and where a system or file system has no such call, pread reads instead
+    and raises its error.
 
     Args:
-        path: of a file that nobody writes to any more.
+        path: a file that nobody writes to any more.
 
     Raises:
         OSError: it cannot be opened.
@@ -44,7 +44,7 @@ class PagedFile(Closing):
             self._pages = pages
 
     def close(self) -> None:
-        """Let it go; what is lent stays."""
+        """Close the file; arrays that `lent` returned stay valid."""
         self._pages = None
         self._file.close()
 
@@ -85,7 +85,7 @@ class PagedFile(Closing):
 
 
 def _are_here(pages: Array) -> bool:
-    """Have all pages of mapped bytes in memory; returns True if they can be touched."""
+    """Populate all pages of mapped bytes; returns True if they can be touched."""
     behind = pages.ctypes.data % mmap.PAGESIZE
     start, size = pages.ctypes.data - behind, len(pages) + behind
     call = ctypes.CDLL(None).madvise
