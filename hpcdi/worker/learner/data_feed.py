@@ -27,7 +27,8 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowStore, transitions
-from hpcdi.store.shards import read_block, read_shard
+from hpcdi.store.shards import read_block
+from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
@@ -118,7 +119,7 @@ class DataFeed:
     """Prefetched batches.
 
     Args:
-        layout: the run folder.
+        transport: fetches blocks.
         send: sends a message to rank 0.
         order: what to ask for.
 
@@ -129,12 +130,12 @@ class DataFeed:
 
     def __init__(
         self,
-        layout: RunLayout,
+        transport: Transport,
         send: Callable[[Message], None],
         order: FeedOrder,
     ) -> None:
         self.stage = HostStage()
-        self._layout, self._send, self.order = layout, send, order
+        self._transport, self._send, self.order = transport, send, order
         self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
@@ -155,7 +156,7 @@ class DataFeed:
         """Read a block into its rows and report it; an unreadable one costs its rows only."""
         error = ""
         try:
-            columns = read_shard(self._layout, order.shard)
+            columns = self._transport.fetch(order.shard)
             if self._ring is None:
                 self._ring = RowStore(
                     order.ring_rows, views=order.shard.views, batches_ahead=_BATCHES_AHEAD
