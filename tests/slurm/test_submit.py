@@ -82,7 +82,7 @@ def test_the_script_in_the_run_folder_does_the_same(cluster: Cluster, tmp_path: 
         (["--nodes", "5"], "Slurm refuses the job: allocation failure: Node count"),
         (["--mem", "1T"], "Slurm refuses the job: "),
         (["--partition", "preempt", "--time", "2:00:00"], "Requested time limit is invalid"),
-        (["--time", "soon"], "'soon' is no duration"),
+        (["--time", "soon"], "'soon' is not a duration"),
         (["--run-dir", "/proc/here"], "the run folder /proc/here cannot be written"),
     ],
 )
