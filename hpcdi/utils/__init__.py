@@ -1,6 +1,6 @@
 """Small tools without knowledge of reinforcement learning.
 
-Owns: registries, imports by name, unique ids, timers, life times, threads, waiting and a watch
-over it, logs, TensorBoard events, metrics, segment trees. May import: `hpcdi.errors`,
-`hpcdi.types`. Why so: everything above may use these.
+Owns: registries, unique ids, timers, closing, threads, waiting, time limits of work that may hang,
+full disks, logs, TensorBoard's files, progress lines, metrics, nested dictionaries, video files.
+May import: `hpcdi.errors`, `hpcdi.types`. Why so: everything above may use these.
 """
