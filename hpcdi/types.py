@@ -59,8 +59,8 @@ class RowView:
     """A column that is not stored: its row r is ``column[r + offset[r]]``.
 
     The next observation is one: observations are stored once, and a column of offsets points to the
-    observation from which a transition's return is bootstrapped. A stack of k frames is one, too:
-    each frame is stored once, and `offset` has k numbers a row. `column` may itself be a view.
+    observation from which a transition's return is bootstrapped. A stack of k frames is one too:
+    each frame is stored once, and `offset` has k numbers per row. `column` may itself be a view.
     """
 
     name: str

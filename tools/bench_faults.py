@@ -36,7 +36,7 @@ from hpcdi.errors import StoreError
 from hpcdi.launch.resume import newest_snapshot
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.worker.coordinator.resume import resume_from
+from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4]}
@@ -131,7 +131,7 @@ class Trial:
             for line in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     said = json.loads(line)
-                    is_own = "fault on purpose" in said["message"]
+                    is_own = "injected fault" in said["message"]
                     fits = words in said["message"] if words else not is_own
                     if said["level"] == "WARNING" and fits and said["time"] >= after:
                         return float(said["time"])
@@ -160,7 +160,7 @@ def kill_in_snapshot(trial: Trial) -> float:
 
 def by_itself(trial: Trial) -> float:
     """The run has its fault from its configuration; it may have ended before anybody looks."""
-    words = "fault on purpose"
+    words = "injected fault"
     trial.wait(lambda: trial.warned(words) > 0)
     return trial.warned(words)
 

@@ -1,19 +1,25 @@
 """The learners' process group: torch.distributed beside MPI.
 
 Messages go by MPI, gradients by NCCL or gloo. The group is formed from MPI ranks, without a port
-for anybody to choose: its rank 0 makes a store first, and tells the others by MPI where it is.
+for the user to choose: its rank 0 opens torch's TCPStore and shares the address by MPI.
 
-This is joining and leaving; what members do together is in `collectives`, and importable from here.
+Everything here is collective: every member calls it, in the same order. Without a group, a process
+is a group of one.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
+import math
+import numbers
 import os
 import platform
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -21,55 +27,65 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from hpcdi.comm.collectives import (
-    Group,
-    Reduction,
-    allgather,
-    allreduce,
-    allreduce_async,
-    allreduce_data,
-    allreduce_with_indicator,
-    broadcast,
-    broadcast_object,
-    gather_objects,
-    get_rank,
-    get_world_size,
-    lose_reductions,
-    reduce_data,
-    synchronize,
-)
-from hpcdi.comm.rendezvous import Meeting, MpiMeeting, store_at, store_of
-from hpcdi.comm.shares import to_ddp_config
-from hpcdi.errors import CommError
+from hpcdi.comm.codec import pack, unpack
+from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.utils.watchdog import WAITING
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S", "DDPContext", "Group", "Reduction", "allgather", "allreduce",
-    "allreduce_async", "allreduce_data", "allreduce_with_indicator", "broadcast",
-    "broadcast_object", "dist_finalize", "dist_init", "dist_mode", "gather_objects", "get_group",
-    "get_rank", "get_world_size", "local_device", "new_group", "reduce_data",
-    "simple_group_split", "synchronize", "to_ddp_config",
-]  # fmt: skip
-
 P = ParamSpec("P")
 T = TypeVar("T")
+Address = tuple[str, int]
+Group = dist.ProcessGroup | None
+"""Some of the members, see `get_group`; None: all of them."""
 
 DEFAULT_TIMEOUT_S = 300.0
+ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
+"""Address of member 0, for users on hosts with several networks."""
+
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-_set_by_us: list[str] = []  # variables to take back when the group is left
+_set_by_us: list[str] = []  # environment variables to remove when the group is left
 _limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
 
 
-class Holder(Protocol):
-    """Holds groups made by `new_group`, and must let go of them when all are left."""
+def get_rank() -> int:
+    """Rank in the process group; 0 without one."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def get_world_size() -> int:
+    """Size of the process group; 1 without one."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+# ------------------------------------------------------------------------------ joining and leaving
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How members of a future process group find each other.
+
+    Attributes:
+        rank: of this member.
+        hosts: of each member, in order.
+        share: sends the store's address to all members (on member 0), or returns it (given None).
+            Raises CommError where member 0 does not answer.
+    """
+
+    rank: int
+    hosts: Sequence[str]
+    share: Callable[[Address | None], Address]
+
+
+class GroupUser(Protocol):
+    """Holds groups made by `new_group`."""
 
     def group_left(self) -> None:
-        """Forget the groups: while one is held the other members do not see that it was left."""
+        """Drop the groups: other members do not notice that a group was left while one is held."""
 
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_users: weakref.WeakSet[GroupUser] = weakref.WeakSet()
 
 
 def dist_init(
@@ -91,17 +107,17 @@ def dist_init(
         rank: this process's rank in the group; from `group`, else the environment's RANK.
         world_size: size of the group; from `group`, else the environment's WORLD_SIZE.
         timeout: seconds after which a collective that misses a member raises.
-        group: MPI communicator of exactly the members, in rank order; or who else they are.
+        group: MPI communicator of exactly the members, in rank order; or how else they meet.
 
     Returns:
         This process's rank in the group, and the group's size.
 
     Raises:
-        CommError: rank or size cannot be known, or the members do not find each other in time.
+        CommError: rank or size is unknown, or the members do not find each other in time.
     """
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    meeting = _meeting_of(group)
+    meeting = group if group is None or isinstance(group, Meeting) else _meeting_over(group)
     if meeting is not None:
         rank, world_size = meeting.rank, len(meeting.hosts)
     rank = _from_environment("RANK", rank)
@@ -110,16 +126,16 @@ def dist_init(
         backend = "gloo"
     global _limit
     limit = _limit = timedelta(seconds=timeout)
-    hosts = meeting.hosts if meeting is not None else []
     if backend == "nccl":
-        before = list(hosts[:rank]).count(platform.node()) if hosts else rank
-        torch.cuda.set_device(local_device(before))
+        hosts = meeting.hosts[:rank] if meeting is not None else ()
+        local_rank = list(hosts).count(platform.node()) if meeting is not None else rank
+        torch.cuda.set_device(local_device(local_rank))
     try:
-        if meeting is None:
-            store = store_at(addr, port, rank, world_size, limit)
-        else:
-            _choose_interface(hosts)
-            store = store_of(meeting, limit)
+        store = (
+            _store_at(addr, port, rank, world_size, limit)
+            if meeting is None
+            else _store_of(meeting, limit)
+        )
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
@@ -128,34 +144,35 @@ def dist_init(
             f"learner {rank} of {world_size} could not join the {backend} process group: "
             f"{str(error).rstrip('.')}. On a host with several networks name the right one by "
             "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or the address of learner 0 by "
-            "HPCDI_MASTER_ADDR"
+            f"{ADDRESS_VARIABLE}"
         ) from error
     return rank, world_size
 
 
 def dist_finalize() -> None:
-    """Leave the process group; does nothing where there is none, and can be called again.
+    """Leave the process group. Idempotent; without a group it does nothing.
 
-    Must come before the interpreter ends: a group that is torn down with it aborts the process.
-    Means that `allreduce_async` began and nobody has waited for are given up: `synchronize` first.
+    Call it before the interpreter ends: a group that is torn down with it aborts the process. Means
+    that `allreduce_async` began and nobody has waited for are lost: call `synchronize` first.
     """
-    lose_reductions()
-    for holder in list(_holders):
-        holder.group_left()
-    _holders.clear()
-    if dist.is_available() and dist.is_initialized():
+    while _under_way:
+        _under_way.pop().lose()
+    for user in list(_users):
+        user.group_left()
+    _users.clear()
+    if dist.is_initialized():
         dist.destroy_process_group()
     while _set_by_us:
         os.environ.pop(_set_by_us.pop(), None)
 
 
 class DDPContext:
-    """``with DDPContext():`` is in the process group inside, and has left it after, error or not.
+    """``with DDPContext():`` joins the process group, and leaves it at the end, error or not.
 
-    Where the process is in a group already it stays in that one.
+    A process that is in a group already stays in that one.
 
     Args:
-        **join: what `dist_init` takes.
+        **join: arguments of `dist_init`.
     """
 
     def __init__(self, **join: Any) -> None:
@@ -173,7 +190,7 @@ class DDPContext:
         _trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:  # else the others may be gone: there is nobody to wait for
+            if kind is None:  # after an error the others may be gone: do not wait for them
                 synchronize()
         finally:
             if not self._was_inside:
@@ -181,7 +198,7 @@ class DDPContext:
 
 
 def dist_mode(func: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: `func` runs in the process group that the environment describes, and gives all."""
+    """Decorator: runs `func` in the process group that the environment describes."""
 
     @functools.wraps(func)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -191,19 +208,19 @@ def dist_mode(func: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-def new_group(ranks: Sequence[int] | None = None, holder: Holder | None = None) -> Group:
+def new_group(ranks: Sequence[int] | None = None, user: GroupUser | None = None) -> Group:
     """A second group, of some members or all, with the same time limit.
 
     Collective over all members of the first one, whether they are in the second or not.
 
     Args:
         ranks: its members; None means all.
-        holder: is told when the groups are left.
+        user: its `group_left` is called when the groups are left.
     """
     if get_world_size() == 1:
         return None
-    if holder is not None:
-        _holders.add(holder)
+    if user is not None:
+        _users.add(user)
     made: Group = dist.new_group(ranks, timeout=_limit)
     return made
 
@@ -222,7 +239,7 @@ def get_group(group_size: int | None = None) -> Group:
 
 
 def simple_group_split(world_size: int, rank: int, num_groups: int) -> Group:
-    """Split members 0, 1, ... into equal contiguous groups, and give that of `rank`; collective.
+    """Split members 0, 1, ... into equal contiguous groups; returns that of `rank`.
 
     Raises:
         CommError: the groups would not be equal, or `world_size` is not the number of members.
@@ -242,17 +259,45 @@ def local_device(local_learner: int) -> int:
     return local_learner % max(torch.cuda.device_count(), 1)
 
 
-def _meeting_of(group: Any) -> Meeting | None:
-    is_communicator = group is not None and hasattr(group, "Get_rank")
-    meeting: Meeting | None = MpiMeeting(group) if is_communicator else group
-    return meeting
+def _meeting_over(comm: MPI.Comm) -> Meeting:
+    from hpcdi.comm.world import collect, share  # late: it starts MPI, which not every group has
+
+    return Meeting(comm.Get_rank(), collect(comm, platform.node()), functools.partial(share, comm))
 
 
-def _choose_interface(hosts: Sequence[str]) -> None:
-    """Have gloo speak over the loopback where all members are on one host."""
-    if len(set(hosts)) == 1 and sys.platform == "linux" and _INTERFACE not in os.environ:
+def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
+    """The store where the members meet; collective over them.
+
+    A client of TCPStore asks, before it connects, which name belongs to the store's address; since
+    its sockets are IPv6's it asks for ::ffff:127.0.0.1, which is in no /etc/hosts, so that the
+    question goes to DNS. A lost answer costs 5 s, once, at the start (seen where DNS lost 1.7 % of
+    its answers). A FileStore in memory would ask nobody, but it opens its file again when it is
+    destroyed, which may be at the end of the interpreter, and then never stops reading.
+    """
+    hosts, size = meeting.hosts, len(meeting.hosts)
+    is_one_host = len(set(hosts)) == 1 and sys.platform == "linux"
+    if is_one_host and _INTERFACE not in os.environ:
         os.environ[_INTERFACE] = "lo"
         _set_by_us.append(_INTERFACE)
+    host = "127.0.0.1" if is_one_host else hosts[0]  # whatever names this host has
+    host = os.environ.get(ADDRESS_VARIABLE, host)
+    if meeting.rank == 0:
+        made = dist.TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+        meeting.share((host, made.port))
+        return made
+    host, port = meeting.share(None)
+    return dist.TCPStore(host, port, size, False, timeout)
+
+
+def _store_at(
+    addr: str | None, port: int | None, rank: int, world_size: int, timeout: timedelta
+) -> dist.Store:
+    """The store at an address, else at the environment's MASTER_ADDR and MASTER_PORT."""
+    host = addr or os.environ.get("MASTER_ADDR", "127.0.0.1")
+    number = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
+    if world_size > 1 and number == 0:
+        raise CommError("a group of several processes needs MPI, or addr and port of rank 0")
+    return dist.TCPStore(host, number, world_size, rank == 0, timeout)
 
 
 def _from_environment(name: str, given: int | None) -> int:
@@ -262,6 +307,265 @@ def _from_environment(name: str, given: int | None) -> int:
         return int(os.environ[name])
     except (KeyError, ValueError):
         raise CommError(
-            f"dist_init does not know its {name.lower()}: give it an MPI communicator (group=), or "
+            f"dist_init does not know its {name.lower()}: pass an MPI communicator (group=), or "
             "rank and world_size, or set RANK and WORLD_SIZE"
         ) from None
+
+
+# -------------------------------------------------------------------------------------- collectives
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Around torch's collectives: their errors become ours.
+
+    Args:
+        what: the result, for the error message.
+
+    Raises:
+        GroupBrokenError: a member has left or does not answer in time.
+    """
+    try:
+        with WAITING:
+            yield
+    except RuntimeError as error:  # torch's DistError is one
+        raise GroupBrokenError(
+            f"learner {get_rank()} of {get_world_size()} waited in vain for {what}: "
+            f"{str(error).rstrip('.')}. A learner has ended or hangs; see its own log"
+        ) from error
+
+
+def allreduce(x: torch.Tensor, group: Group = None) -> None:
+    """Replace `x` by its mean over the group, in place."""
+    if get_world_size() > 1:
+        with waiting_for("a mean"):
+            dist.all_reduce(x, group=group)
+        x.div_(dist.get_world_size(group))
+
+
+def allreduce_with_indicator(grad: torch.Tensor, indicator: torch.Tensor) -> None:
+    """Mean over the members that contribute, in place.
+
+    Args:
+        grad: replaced by its sum over the group, divided by the number of contributors. A member
+            that does not contribute passes zeros; without any contributor the result is 0.
+        indicator: 1 if this member contributes, else 0; replaced by its sum. Any shape that can be
+            broadcast to that of `grad`.
+    """
+    if get_world_size() > 1:
+        with waiting_for("a mean"):
+            dist.all_reduce(grad)
+            dist.all_reduce(indicator)
+    grad.div_(torch.where(indicator > 0, indicator, torch.ones_like(indicator)))
+
+
+class Reduction:
+    """A mean under way; leave its tensor alone until `wait` or `synchronize` has returned.
+
+    Args:
+        name: for error messages.
+        tensor: becomes the mean.
+        work: torch's handle; None where there is nothing to wait for.
+    """
+
+    def __init__(self, name: str, tensor: torch.Tensor, work: dist.Work | None) -> None:
+        self.name = name
+        self.tensor = tensor
+        self._work = work
+        self._is_lost = False
+
+    def wait(self) -> torch.Tensor:
+        """The mean; waits for it. Idempotent.
+
+        Raises:
+            CommError: a member has left or did not answer in time, or the group was left before.
+        """
+        if self._is_lost:
+            raise CommError(
+                f"the mean of {self.name!r} is lost: the group was left before it was waited for. "
+                "Call synchronize() before dist_finalize()"
+            )
+        work, self._work = self._work, None
+        if work is not None:
+            _under_way.remove(self)
+            self._is_lost = True
+            try:
+                with waiting_for(f"the mean of {self.name!r}"):
+                    work.wait()
+            finally:
+                del work  # a traceback would keep its connections open
+            self._is_lost = False
+        return self.tensor
+
+    def lose(self) -> None:
+        """Give up waiting: the group is left."""
+        self._work, self._is_lost = None, True
+
+
+_under_way: list[Reduction] = []  # that nobody has waited for
+
+
+def allreduce_async(name: str, x: torch.Tensor) -> Reduction:
+    """Begin to replace `x` by its mean over the group, in place.
+
+    `x` is the mean once the result's `wait`, or `synchronize`, has returned. The result may be
+    dropped.
+    """
+    if get_world_size() == 1:
+        return Reduction(name, x, None)
+    x.div_(get_world_size())  # before: then nothing is left to do after
+    with waiting_for(f"the mean of {name!r}"):
+        begun = Reduction(name, x, dist.all_reduce(x, async_op=True))
+    _under_way.append(begun)
+    return begun
+
+
+def synchronize() -> None:
+    """Wait for all reductions under way, and for the CUDA device if there is one.
+
+    Raises:
+        CommError: a reduction failed; the others were waited for.
+    """
+    with ExitStack() as waits:  # raises the first error when all have been waited for
+        if torch.cuda.is_available():
+            waits.callback(torch.cuda.synchronize)
+        for begun in reversed(_under_way):
+            waits.callback(begun.wait)
+
+
+def reduce_data(x: float | torch.Tensor, dst: int) -> float | torch.Tensor:
+    """Sum a number, or a tensor in place, over the group; returns the sum on member `dst`.
+
+    The other members get back `x` as it was.
+
+    Raises:
+        TypeError: `x` is neither a number nor a tensor.
+    """
+    own = _tensor_of(x)
+    if get_world_size() == 1:
+        return x
+    total = own if get_rank() == dst else own.clone()  # gloo uses it as scratch memory
+    with waiting_for("a sum"):
+        dist.reduce(total, dst)
+    return x if get_rank() != dst or isinstance(x, torch.Tensor) else total.item()
+
+
+def allreduce_data(x: float | torch.Tensor, op: str) -> float | torch.Tensor:
+    """Combine a number, or a tensor in place, over the group; every member gets the result.
+
+    Args:
+        x: a number or a tensor.
+        op: "sum" or "avg"; "avg" is refused for a tensor of integers, not for a number.
+
+    Raises:
+        CommError: `op` is neither, or does not suit `x`.
+        TypeError: `x` is neither a number nor a tensor.
+    """
+    if op not in ("sum", "avg"):
+        raise CommError(f"allreduce_data can do 'sum' and 'avg', not {op!r}")
+    total = _tensor_of(x)
+    is_tensor = isinstance(x, torch.Tensor)
+    if op == "avg" and is_tensor and not (total.is_floating_point() or total.is_complex()):
+        raise CommError(f"a tensor of {total.dtype} cannot hold an average; pass its .float()")
+    if get_world_size() == 1:
+        return x
+    with waiting_for("a sum"):
+        dist.all_reduce(total)
+    if is_tensor:
+        return total.div_(get_world_size()) if op == "avg" else total
+    return total.item() / get_world_size() if op == "avg" else total.item()
+
+
+def broadcast(x: torch.Tensor, src: int = 0, group: Group = None) -> None:
+    """Replace `x` by member `src`'s, in place; `src` is a rank of the whole group."""
+    if get_world_size() > 1:
+        with waiting_for(f"a tensor of learner {src}"):
+            dist.broadcast(x, src, group=group)
+
+
+def allgather(tensor_list: list[torch.Tensor], x: torch.Tensor, group: Group = None) -> None:
+    """Fill `tensor_list`, one tensor like `x` for each member, with every member's `x`."""
+    if get_world_size() > 1:
+        with waiting_for("the others' tensors"):
+            dist.all_gather(tensor_list, x, group=group)
+    elif len(tensor_list) != 1:
+        raise CommError(f"allgather got tensors for {len(tensor_list)} members, and there is 1")
+    else:
+        tensor_list[0].copy_(x)
+
+
+def broadcast_object(value: Any, src: int = 0) -> Any:
+    """Member `src`'s object, on every member; the others' `value` is ignored."""
+    if get_world_size() == 1:
+        return value
+    is_source = get_rank() == src
+    data = _packed(value) if is_source else torch.empty(0, dtype=torch.uint8, device=_device())
+    with waiting_for(f"an object of learner {src}"):
+        size = torch.tensor([data.numel()], device=data.device)
+        dist.broadcast(size, src)
+        data = data if is_source else data.new_empty(int(size))
+        dist.broadcast(data, src)
+    return value if is_source else unpack(data.cpu().numpy())
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Every member's object, in the order of ranks, on every member."""
+    if get_world_size() == 1:
+        return [value]
+    data, members = _packed(value), range(get_world_size())
+    with waiting_for("the others' objects"):
+        sizes = [torch.empty(1, dtype=torch.int64, device=data.device) for _ in members]
+        dist.all_gather(sizes, torch.tensor([data.numel()], device=data.device))
+        longest = int(max(sizes))
+        padded = torch.nn.functional.pad(data, (0, longest - data.numel()))
+        gathered = [data.new_empty(longest) for _ in members]
+        dist.all_gather(gathered, padded)
+    return [
+        unpack(own[: int(size)].cpu().numpy()) for own, size in zip(gathered, sizes, strict=True)
+    ]
+
+
+def _packed(value: Any) -> torch.Tensor:
+    """A value's bytes on the device of the group's backend."""
+    return torch.from_numpy(pack(value)).to(_device())
+
+
+def _device() -> str:
+    return "cuda" if get_world_size() > 1 and dist.get_backend() == "nccl" else "cpu"
+
+
+def _tensor_of(x: Any) -> torch.Tensor:
+    """The tensor itself, or the number as a tensor on the backend's device."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if not isinstance(x, numbers.Real):  # numpy's are
+        raise TypeError(f"not a number or a tensor: {type(x).__name__}")
+    dtype = torch.int64 if isinstance(x, numbers.Integral) else torch.float64
+    return torch.tensor(x, dtype=dtype, device=_device())
+
+
+# ------------------------------------------------------------------------------------ configuration
+
+
+def to_ddp_config(cfg: Any) -> Any:
+    """A copy of a configuration with this learner's share of sizes that count over all learners.
+
+    ``policy.batch_size``, ``policy.learn.batch_size``, ``policy.collect.n_sample`` and
+    ``policy.collect.n_episode`` are divided by the number of learners and rounded up, where they
+    exist and are not None.
+
+    Args:
+        cfg: nested mappings with the key ``policy``.
+    """
+    shared = copy.deepcopy(cfg)
+    policy = shared["policy"]
+    learn, collect = policy.get("learn", {}), policy.get("collect", {})
+    for section, key in (
+        (policy, "batch_size"),
+        (learn, "batch_size"),
+        (collect, "n_sample"),
+        (collect, "n_episode"),
+    ):
+        if isinstance(section, MutableMapping) and section.get(key) is not None:
+            section[key] = math.ceil(section[key] / get_world_size())
+    return shared

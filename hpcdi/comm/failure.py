@@ -16,18 +16,18 @@ from hpcdi.utils.backoff import wait_s
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
 _LAUNCHERS = ("prterun", "mpirun")
-_SEGMENT = "sm_segment."  # Open MPI's names for them
-_LAST_WORDS_S = 0.2
-"""The launcher forwards what this rank said, and its own word of the abort must not come first."""
+_SEGMENT = "sm_segment."  # how Open MPI names its shared memory
+_FORWARD_S = 0.2
+"""For the launcher to forward this rank's output, before it reports the abort itself."""
 
 
 def ranks_may_die() -> bool:
-    """Whether the launcher lets the others go on when a rank is killed."""
+    """Whether the other ranks go on when one is killed (ULFM, see `mpi_link`)."""
     return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 
 def describe(error: BaseException, role: str) -> WorkerFailed:
-    """Report of an error, with its traceback, for the coordinator."""
+    """Report of an error for the coordinator, with its traceback."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -35,7 +35,7 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
 
 
 def headline(failure: WorkerFailed, rank: int) -> str:
-    """What a person reads first: who, where, and the whole traceback."""
+    """Message for people: who failed, where, and the whole traceback."""
     who = f"rank {rank} ({failure.role}, host {failure.host})"
     return f"hpcdi: {who} failed\n{failure.traceback}"
 
@@ -43,15 +43,15 @@ def headline(failure: WorkerFailed, rank: int) -> str:
 def abort_job(exit_code: int = EXIT_FAILED) -> None:
     """End every process of the MPI job at once; does not return.
 
-    Open MPI exits with `exit_code` and kills the other ranks within a second. Where ranks may die
-    its MPI_Abort may end the caller alone; then mpirun is asked, and the others see that it died.
+    Open MPI exits with `exit_code` and kills the other ranks within a second. With ULFM its
+    MPI_Abort may end the caller alone; so mpirun is signalled, and the others notice the death.
     """
     _flush()
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 
         if MPI.Is_initialized() and not MPI.Is_finalized():
-            wait_s(_LAST_WORDS_S)
+            wait_s(_FORWARD_S)
             if ranks_may_die():
                 _end_launcher()
                 _die()
@@ -62,18 +62,18 @@ def abort_job(exit_code: int = EXIT_FAILED) -> None:
 def die_alone() -> None:
     """End this process while the other ranks go on; does not return.
 
-    By a signal: of a rank that leaves by itself without MPI_Finalize nobody is told.
+    By a signal: ULFM does not notice a rank that exits without MPI_Finalize.
     """
     _flush()
-    wait_s(_LAST_WORDS_S)
+    wait_s(_FORWARD_S)
     _die()
 
 
 def leave_job(exit_code: int) -> int:
-    """The end of a rank's program, in order; gives `exit_code`, or ends the process with it.
+    """Orderly end of a rank's program: returns `exit_code`, or exits the process with it.
 
-    Where ranks may die nobody calls MPI_Finalize: with a dead rank it hangs now and then (seen in
-    one of three, Open MPI 5.0.11).
+    With ULFM nobody calls MPI_Finalize: with a dead rank it hangs now and then (seen in one of
+    three, Open MPI 5.0.11).
     """
     if not ranks_may_die():
         return exit_code
@@ -88,7 +88,7 @@ def _die() -> None:
 
 
 def _end_launcher() -> None:
-    """Ask mpirun, where it is on this host, to end the job; it takes what is left of it along."""
+    """Signal mpirun, if it runs on this host, to end the job and all that is left of it."""
     parent = os.getppid()
     with contextlib.suppress(OSError):
         if Path(f"/proc/{parent}/comm").read_text().strip() in _LAUNCHERS:
@@ -96,7 +96,7 @@ def _end_launcher() -> None:
 
 
 def _remove_shared_memory() -> None:
-    """Of the ranks on this host, the dead ones too: nobody else does it without MPI_Finalize."""
+    """Remove that of all ranks on this host, dead ones too: without MPI_Finalize nobody does."""
     with contextlib.suppress(OSError):
         mapped = {
             line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
@@ -108,5 +108,5 @@ def _remove_shared_memory() -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone already
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone already
             stream.flush()

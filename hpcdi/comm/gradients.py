@@ -1,11 +1,11 @@
-"""Gradients of several learners: their mean, while the backward pass still runs.
+"""Gradients of several learners: their mean, computed while the backward pass still runs.
 
-Why not torch's DistributedDataParallel: it sees a step only where ``forward`` is called through its
+Why not torch's DistributedDataParallel: it notices a step only if ``forward`` is called through its
 wrapper, which policies with several losses and networks do not do; it is bound to the group that it
-was made in, whereas here the group may be another after any step; and an error within a step leaves
-its members out of step, whereas here all of them give the step up. It is no faster: two learners of
-one thread each on a shared host of 2 cores (gloo, medians of 40 rounds, tools/bench_learners.py)
-used, in ms of CPU a step,
+was made in, while here the group may change after any step; and an error within a step leaves its
+members out of step, while here all members give the step up. It is no faster: two learners with one
+thread each on a shared host of 2 cores (gloo, medians of 40 rounds, tools/bench_learners.py) used,
+in ms of CPU a step,
 
     =====================  ==========  ==========
     network                  1.2 MiB     6.5 MiB
@@ -19,13 +19,13 @@ used, in ms of CPU a step,
 
 Bucket sizes there: with 1.2 MiB one message is the cheapest (4 MiB buckets 4.6 ms, 1 MiB 5.3, 64
 KiB 5.8); with 6.5 MiB 1, 4 and 16 MiB are alike (24.4, 24.6, 24.5), 64 KiB is worse (25.9). So 4
-MiB: small networks go as one message, larger ones have something to send while they still compute.
-With both cores computing there is next to nothing to hide behind; it takes a GPU or idle cores.
+MiB: small networks go as one message, larger ones send some buckets while they still compute. With
+both cores computing, the overlap hides next to nothing; it takes a GPU or idle cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,8 +35,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from hpcdi.comm.buckets import Flat, layout, pack
-from hpcdi.comm.collectives import together
 from hpcdi.comm.dist import (
     Group,
     broadcast,
@@ -44,36 +42,86 @@ from hpcdi.comm.dist import (
     get_rank,
     get_world_size,
     new_group,
+    waiting_for,
 )
 from hpcdi.errors import CommError, GroupBrokenError
 
 DEFAULT_BUCKET_BYTES = 4 * 2**20  # as measured above
+ALIGNMENT_BYTES = 64  # of each tensor within a bucket, for vector instructions
 _STATE_BUCKET_BYTES = 64 * 2**20
 _GRADIENTS = "the others' gradients"
 
 
 @dataclass
-class _Bucket:
-    """Gradients that are reduced together; `missing` are positions that have none yet."""
+class Bucket:
+    """Many tensors in one flat one, so that one message carries what many would.
 
-    flat: Flat
+    Attributes:
+        memory: one dimension; holds the views, gaps of zeros between them, and at the end one spare
+            element.
+        tensors: the originals; the views have their sizes, strides and dtype.
+        views: parts of `memory`, one for each tensor.
+        missing: positions of parameters without a gradient so far, in a step.
+        work: torch's handle while the memory is reduced.
+    """
+
+    memory: torch.Tensor
+    tensors: tuple[torch.Tensor, ...]
+    views: tuple[torch.Tensor, ...]
     missing: set[int] = field(default_factory=set)
     work: dist.Work | None = None
+
+
+def make_buckets(tensors: Sequence[torch.Tensor], bucket_bytes: int) -> list[Bucket]:
+    """Buckets of at most `bucket_bytes` for tensors of one dtype and device each; all values are 0.
+
+    A larger tensor has a bucket of its own. Buckets are in the order of their last tensor: if
+    tensors are made one after the other, so are buckets completed.
+    """
+    filling: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    filled_bytes: dict[tuple[torch.dtype, torch.device], int] = {}
+    full: list[list[int]] = []
+    for position, tensor in enumerate(tensors):
+        key = (tensor.dtype, tensor.device)
+        size = _aligned(tensor) * tensor.element_size()
+        if key in filling and filled_bytes[key] + size > bucket_bytes:
+            full.append(filling.pop(key))
+        filling.setdefault(key, []).append(position)
+        filled_bytes[key] = size + (filled_bytes[key] if len(filling[key]) > 1 else 0)
+    chosen = sorted([*full, *filling.values()], key=lambda positions: positions[-1])
+    return [_make_bucket([tensors[position] for position in positions]) for positions in chosen]
+
+
+def _aligned(tensor: torch.Tensor) -> int:
+    """Elements that a tensor takes up in a bucket."""
+    step = max(ALIGNMENT_BYTES // tensor.element_size(), 1)
+    return -(-tensor.numel() // step) * step
+
+
+def _make_bucket(tensors: list[torch.Tensor]) -> Bucket:
+    first = tensors[0]
+    length = sum(map(_aligned, tensors)) + 1
+    memory = torch.zeros(length, dtype=first.dtype, device=first.device)
+    views, offset = [], 0
+    for tensor in tensors:
+        strides = torch.empty_like(tensor, device="meta").stride()  # those of its gradients
+        views.append(memory.as_strided(tensor.shape, strides, offset))
+        offset += _aligned(tensor)
+    return Bucket(memory, tuple(tensors), tuple(views))
 
 
 class GradientSync:
     """Means of gradients over the learners' group, bucket by bucket, while the backward pass runs.
 
     A step is `zero`, backward passes, `finish`, and then the optimizer's step. A learner alone has
-    no hooks and sends nothing. A group that is formed, left or formed anew between two steps is
-    noticed by `zero`, which is collective then; several objects may be in a step at the same time.
+    no hooks and sends nothing. `zero` notices a group that was formed or left between two steps,
+    and is collective then; several objects may be in a step at the same time.
 
-    After `finish` the gradients lie in memory that the next step uses again: who wants to keep one
-    copies it.
+    After `finish` the gradients lie in memory that the next step reuses: copy one to keep it.
 
     Args:
         parameters: the same on all learners, in the same order. Those that need no gradient are
-            passed over for as long as they need none.
+            skipped for as long as they need none.
         bucket_bytes: of one message.
     """
 
@@ -82,8 +130,8 @@ class GradientSync:
     ) -> None:
         self._parameters = list(dict.fromkeys(parameters))
         self._bucket_bytes = bucket_bytes
-        self._group: Group = None  # all members, for this object alone; None: not ready for any
-        self._buckets: list[_Bucket] = []
+        self._group: Group = None  # all members, for this object alone; None: not set up
+        self._buckets: list[Bucket] = []
         self._hooks: dict[int, RemovableHandle] = {}  # by id of the parameter
         self._launched: int | None = None  # buckets under way; None between steps
         self._is_begun = False  # gradients have come in this step
@@ -92,26 +140,26 @@ class GradientSync:
     def zero(self) -> None:
         """Begin a step: no parameter has a gradient. Comes before the first backward pass.
 
-        Where a step had gradients and was not finished, it is given up: the other learners'
-        `finish` raises too, so that nobody takes a step that others do not take.
+        A step with gradients that was not finished is given up: the other learners' `finish` raises
+        too, so that nobody takes a step that others do not take.
 
         Raises:
-            CommError: the learners have not the same parameters, or one of them does not answer.
+            CommError: the learners have different parameters, or one of them does not answer.
         """
         if self._is_begun and self._launched is not None and self._group is not None:
             self._complete(gave_up=True)
         self._launched, self._is_begun = None, False
-        self._follow_the_group()
+        self._set_up()
         for parameter in self._parameters:
             parameter.grad = None
         if self._group is not None:
             self._launched = 0
             for bucket in self._buckets:
-                bucket.missing = set(range(len(bucket.flat.tensors)))
+                bucket.missing = set(range(len(bucket.tensors)))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Backward passes inside only add up on this learner; the last one comes outside."""
+        """Backward passes inside only accumulate on this learner; the last one comes outside."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -119,13 +167,13 @@ class GradientSync:
             self._is_paused = before
 
     def finish(self) -> None:
-        """End a step: every parameter's gradient is the mean over the learners, equal to the bit.
+        """End a step: every parameter's gradient is the mean over the learners, bitwise equal.
 
-        A parameter without a gradient counts as one of zeros.
+        A parameter without a gradient counts as zeros.
 
         Raises:
             CommError: a learner has left, did not answer in time or gave this step up, or `zero`
-                was not called before. The gradients are of no use then.
+                was not called before. The gradients are undefined then.
         """
         if self._launched is None:
             if get_world_size() == 1:
@@ -136,14 +184,14 @@ class GradientSync:
             raise CommError("the learners' group was left between zero() and finish()")
         if self._complete(gave_up=False):
             raise GroupBrokenError(
-                "another learner gave this step up, its own error says why. Begin the step anew, "
-                "with zero()"
+                "another learner gave this step up, see its own error. Begin the step again, with "
+                "zero()"
             )
         for bucket in self._buckets:
-            bucket.flat.memory.div_(get_world_size())
+            bucket.memory.div_(get_world_size())
 
     def close(self) -> None:
-        """Take the hooks away; again: nothing."""
+        """Remove the hooks. Idempotent."""
         group = self._group
         self.group_left()
         self._launched = None
@@ -151,7 +199,7 @@ class GradientSync:
             dist.destroy_process_group(group)
 
     def group_left(self) -> None:
-        """The learners' group is left: nothing here may keep its connections open."""
+        """The learners' group is left: drop everything that keeps its connections open."""
         for hook in self._hooks.values():
             hook.remove()
         for bucket in self._buckets:  # a traceback may hold them
@@ -160,8 +208,8 @@ class GradientSync:
         self._buckets = []
         self._group = None
 
-    def _follow_the_group(self) -> None:
-        """Be ready for the group that there is now, and for parameters that thawed."""
+    def _set_up(self) -> None:
+        """Make buckets and hooks for a new group, or for parameters that need gradients now."""
         if get_world_size() == 1:
             return
         needing = [parameter for parameter in self._parameters if parameter.requires_grad]
@@ -169,11 +217,11 @@ class GradientSync:
             return
         self.close()
         needing.reverse()  # the last layers' gradients come first
-        _demand_agreement(needing)
-        self._buckets = [_Bucket(flat) for flat in pack(needing, self._bucket_bytes)]
-        self._group = new_group(holder=self)
+        _check_agreement(needing)
+        self._buckets = make_buckets(needing, self._bucket_bytes)
+        self._group = new_group(user=self)
         for number, bucket in enumerate(self._buckets):
-            for position, parameter in enumerate(bucket.flat.tensors):
+            for position, parameter in enumerate(bucket.tensors):
                 on_gradient = partial(self._on_gradient, number, position)
                 hook = parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
                 self._hooks[id(parameter)] = hook
@@ -196,15 +244,14 @@ class GradientSync:
             self._launch()
 
     @property
-    def _next_bucket(self) -> _Bucket:
+    def _next_bucket(self) -> Bucket:
         return self._buckets[self._launched or 0]
 
     def _launch(self) -> None:
         """Send the next bucket off. All learners send them in the same order."""
         bucket = self._next_bucket
-        flat = bucket.flat
         made, places = [], []
-        for parameter, view in zip(flat.tensors, flat.views, strict=True):
+        for parameter, view in zip(bucket.tensors, bucket.views, strict=True):
             if parameter.grad is None:
                 view.zero_()
             elif parameter.grad is not view:
@@ -215,27 +262,27 @@ class GradientSync:
         if made:
             with torch.no_grad():
                 torch._foreach_copy_(places, made)
-        with together(_GRADIENTS):
-            bucket.work = dist.all_reduce(flat.memory, group=self._group, async_op=True)
+        with waiting_for(_GRADIENTS):
+            bucket.work = dist.all_reduce(bucket.memory, group=self._group, async_op=True)
         self._launched = (self._launched or 0) + 1
 
     def _complete(self, *, gave_up: bool) -> bool:
-        """Send what is left, wait for all of it; gives whether a learner gave the step up."""
+        """Send the rest, wait for all of it; returns whether a learner gave the step up."""
         if not self._buckets:  # nothing needs gradients
             self._launched = None
             return False
-        mark = self._buckets[-1].flat.memory[-1]
+        mark = self._buckets[-1].memory[-1]
         mark.fill_(float(gave_up))
         try:
             while (self._launched or 0) < len(self._buckets):
                 self._launch()
             for bucket in self._buckets:
                 if bucket.work is not None:
-                    with together(_GRADIENTS):
+                    with waiting_for(_GRADIENTS):
                         bucket.work.wait()
                 bucket.work = None
         except GroupBrokenError:
-            self.group_left()  # it is of no more use
+            self.group_left()
             raise
         finally:
             self._launched = None
@@ -243,29 +290,29 @@ class GradientSync:
 
 
 def share_state(module: nn.Module, src: int = 0) -> None:
-    """Parameters and buffers of learner `src`, on all learners, in place; collective.
+    """Copy parameters and buffers of learner `src` to all learners, in place; collective.
 
     Raises:
-        CommError: the learners have not the same parameters and buffers.
+        CommError: the learners have different parameters or buffers.
     """
     if get_world_size() == 1:
         return
     tensors = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
-    _demand_agreement(tensors)
-    for flat in pack(tensors, _STATE_BUCKET_BYTES):
+    _check_agreement(tensors)
+    for bucket in make_buckets(tensors, _STATE_BUCKET_BYTES):
         if get_rank() == src:
-            torch._foreach_copy_(flat.views, flat.tensors)
-        broadcast(flat.memory.view(torch.uint8), src)  # as bytes: not every backend has all dtypes
-        torch._foreach_copy_(flat.tensors, flat.views)
+            torch._foreach_copy_(bucket.views, bucket.tensors)
+        broadcast(bucket.memory.view(torch.uint8), src)  # as bytes: some backends lack some dtypes
+        torch._foreach_copy_(bucket.tensors, bucket.views)
 
 
-def _demand_agreement(tensors: list[torch.Tensor] | list[nn.Parameter]) -> None:
-    """All learners have tensors of the same shapes and dtypes; collective.
+def _check_agreement(tensors: Iterable[torch.Tensor]) -> None:
+    """Check that all learners have tensors of the same shapes and dtypes; collective.
 
     Raises:
-        CommError: they have not.
+        CommError: they differ.
     """
-    of_ranks = gather_objects(layout(tensors))
+    of_ranks = gather_objects([(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors])
     for rank, other in enumerate(of_ranks):
         if other != of_ranks[0]:
             odd = [pair for pair in zip(of_ranks[0], other, strict=False) if pair[0] != pair[1]]

@@ -1,19 +1,28 @@
-"""What every link can do."""
+"""The interface of all links, and a link within one process: for tests and one-process runs.
+
+The link between processes is in `mpi_link`, because importing that starts MPI.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from typing import Protocol
 
-from hpcdi.comm.messages import Message
+import numpy as np
+
+from hpcdi.comm.codec import decode, encode
+from hpcdi.comm.messages import Message, RankLost
+from hpcdi.utils.backoff import Backoff
 
 
 class Link(Protocol):
     """Carries messages between the ranks of one world.
 
     Messages from one rank arrive in the order in which it sent them. All calls are made by one
-    thread; only `wake.set()` may be called by others. Where ranks may die and the others go on, the
-    last that comes from a dead one is `RankLost`; what is sent to it is dropped.
+    thread; only `wake.set()` may be called by others. Where the run survives dead ranks, the last
+    message from a dead one is `RankLost`, and messages to it are dropped.
     """
 
     rank: int
@@ -22,7 +31,7 @@ class Link(Protocol):
 
     @property
     def ranks_may_die(self) -> bool:
-        """Whether the others go on when a rank is killed."""
+        """Whether the other ranks go on when one is killed."""
         ...
 
     def send(self, rank: int, message: Message) -> None:
@@ -32,7 +41,7 @@ class Link(Protocol):
 
         Raises:
             ValueError: there is no such rank.
-            CommError: the message holds something that has no bytes.
+            CommError: the message holds something that cannot be encoded.
         """
         ...
 
@@ -44,5 +53,75 @@ class Link(Protocol):
         ...
 
     def unsent(self) -> list[int]:
-        """Ranks that something is still on its way to."""
+        """Ranks with messages that have not left yet."""
         ...
+
+
+class LocalWorld:
+    """A world of `size` ranks in this process; `link(rank)` is each one's link.
+
+    Messages are encoded and decoded as over MPI, so that what arrives shares no memory with what
+    was sent, and what cannot be sent fails here too.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.inboxes: list[deque[tuple[int, Message]]] = [deque() for _ in range(size)]
+        self._links = [LocalLink(self, rank) for rank in range(size)]
+        self._lost: set[int] = set()
+
+    def link(self, rank: int) -> LocalLink:
+        """Link of one rank; each has one."""
+        return self._links[rank]
+
+    def kill(self, rank: int) -> None:
+        """Let a rank die: the others receive `RankLost`, messages from and to it are dropped."""
+        for other in set(range(self.size)) - {rank}:
+            self.deliver(rank, other, RankLost())
+        self._lost.add(rank)
+
+    def deliver(self, sender: int, receiver: int, message: Message) -> None:
+        """Put a copy of a message into a rank's inbox."""
+        if sender in self._lost or receiver in self._lost:
+            return
+        encoded = encode(message)
+        frames = [np.frombuffer(frame, dtype=np.uint8).copy() for frame in encoded.frames]
+        self.inboxes[receiver].append((sender, decode(encoded.head.copy(), frames)))
+        self._links[receiver].wake.set()
+
+
+class LocalLink:
+    """One rank's end in a `LocalWorld`; see `Link`."""
+
+    ranks_may_die = False
+
+    def __init__(self, world: LocalWorld, rank: int) -> None:
+        self.rank, self.size = rank, world.size
+        self.wake = threading.Event()
+        self._world = world
+
+    def send(self, rank: int, message: Message) -> None:
+        """See `Link.send`."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"there is no rank {rank} in a world of {self.size}")
+        self._world.deliver(self.rank, rank, message)
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
+        """See `Link.receive`."""
+        deadline = time.monotonic() + timeout_s
+        backoff = Backoff(wake=self.wake)
+        while not (arrived := self._take()):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self.wake.is_set():
+                self.wake.clear()
+                return self._take()
+            backoff.nap(left_s)
+        return arrived
+
+    def unsent(self) -> list[int]:
+        """See `Link.unsent`: delivery is immediate."""
+        return []
+
+    def _take(self) -> list[tuple[int, Message]]:
+        inbox = self._world.inboxes[self.rank]
+        return [inbox.popleft() for _ in range(len(inbox))]

@@ -1,17 +1,21 @@
-"""All messages of a run: frozen dataclasses, told apart by their class.
+"""All messages of a run: frozen dataclasses, matched by class.
 
-Who says what::
+Who sends which::
 
-    collector ──► coordinator   WorkerReady BlockReady ItemReady CollectProgress CollectResult
+    collector ──► coordinator   WorkerReady BlockReady CollectProgress CollectResult
+                                TaskReturned
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart
-    any       ──► coordinator   StopRequest WorkerFailed Goodbye
+    any       ──► coordinator   StopRequest WorkerFailed Heartbeat Goodbye
+    people    ──► coordinator   ScaleCollectors
     coordinator ──► collector   CollectTask CollectSetting CloseTask
-    coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot
+    coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot Regroup
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
+    learner   ──► learner       GroupAddress
+    link, of a dead rank ──► any   RankLost
 
-What exists per item travels as an array. About ranks that die: `fault_messages`.
+Anything per item travels as an array, a block at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 from hpcdi.types import Array, Lockstep, ShardRef
 
 
@@ -59,18 +63,8 @@ class BlockReady(Message):
 
 
 @dataclass(frozen=True)
-class ItemReady(Message):
-    """One item's metadata, for callers that push items one by one."""
-
-    task_id: str
-    buffer_id: str
-    data_id: str
-    metadata: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class CollectProgress(Message):
-    """What a collector has done since it last said so."""
+    """A collector's work since its last report."""
 
     task_id: str
     env_steps: int
@@ -84,7 +78,7 @@ class CollectProgress(Message):
 class CollectResult(Message):
     """A task has ended: an evaluation with all its episodes, a collect task with its last ones.
 
-    An evaluation that was cut short is not `is_complete`: it lacks the long ones.
+    An evaluation that was cut short is not `is_complete`: its longest episodes are missing.
     """
 
     task_id: str
@@ -98,13 +92,13 @@ class CollectResult(Message):
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it is of an evaluation whose returns count: whole, and with episodes."""
+        """Whether it is an evaluation whose returns count: complete, and with episodes."""
         return self.eval_flag and self.is_complete and bool(self.episode_returns.size)
 
 
 @dataclass(frozen=True)
 class BlockAdmitted(Message):
-    """A learner holds a block's rows, or could not read them (`error` says why)."""
+    """A learner holds a block's rows, or could not read them (`error` is the reason)."""
 
     buffer_id: str
     block_id: int
@@ -114,14 +108,14 @@ class BlockAdmitted(Message):
 
 @dataclass(frozen=True)
 class DataDemand(Message):
-    """A learner asks for batches, and says what it made of earlier ones."""
+    """A learner asks for batches, and returns the priorities of earlier ones."""
 
     task_id: str
     buffer_id: str
     batches: int
     batch_size: int
     train_iter: int
-    unique_ids: Array  # items whose priority is known anew, int64 [m]; -1 never occurs
+    unique_ids: Array  # items with new priorities, int64 [m]; never -1
     priorities: Array  # their priorities, float64 [m]
 
 
@@ -137,12 +131,12 @@ class LearnInfo(Message):
 
 @dataclass(frozen=True)
 class SnapshotPart(Message):
-    """A learner's part of a snapshot is on disk, or could not be written (`error` says why)."""
+    """A learner's part of a snapshot is on disk, or was not written (`error` is the reason)."""
 
     name: str
     files: dict[str, dict[str, int]]  # file -> ``bytes, crc32``
     train_iter: int
-    stall_s: float  # that the learner stood still for it
+    stall_s: float  # seconds that the learner was held up
     error: str = ""
 
 
@@ -156,7 +150,7 @@ class LearnResult(Message):
 
 @dataclass(frozen=True)
 class StopRequest(Message):
-    """A rank was told from outside (a signal) that the run shall end."""
+    """Something outside the run (a signal, a time limit) asks for its end."""
 
     reason: str
     exit_code: int
@@ -164,7 +158,7 @@ class StopRequest(Message):
 
 @dataclass(frozen=True)
 class WorkerFailed(Message):
-    """A rank raised; it says why and goes."""
+    """A rank raised an exception and is about to exit."""
 
     role: str
     host: str
@@ -175,10 +169,37 @@ class WorkerFailed(Message):
 
 @dataclass(frozen=True)
 class Goodbye(Message):
-    """A worker has done everything it had to do; the last thing it says."""
+    """A worker has finished; its last message."""
 
     report: dict[str, Any] = field(default_factory=dict)
-    """What it did, for the closing summary: counters, shares of time, CPU seconds, memory."""
+    """For the closing summary: counters, shares of time, CPU seconds, memory."""
+
+
+@dataclass(frozen=True)
+class Heartbeat(Message):
+    """The sender's work has moved on since its last heartbeat."""
+
+    activity: str  # the latest one
+
+
+@dataclass(frozen=True)
+class TaskReturned(Message):
+    """A collector has no environments left (`reason`) and cannot do its task for a while."""
+
+    task_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScaleCollectors(Message):
+    """Have `count` collectors work; the others wait until they are needed."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class RankLost(Message):
+    """The sender has died. Its link puts this after everything that the rank had sent."""
 
 
 # ---------------------------------------------------------------------------- coordinator -> worker
@@ -207,7 +228,7 @@ class CollectSetting(Message):
 
 @dataclass(frozen=True)
 class CloseTask(Message):
-    """End a collect task now; its result is sent as if it had ended by itself."""
+    """End a collect task now; the collector sends its result as usual."""
 
     task_id: str
 
@@ -219,12 +240,12 @@ class LearnTask(Message):
     task_id: str
     policy_id: str
     buffer_id: str
-    resume: str = ""  # folder of the snapshot to go on from, relative to the run folder
+    resume: str = ""  # folder of the snapshot to resume from, relative to the run folder
 
 
 @dataclass(frozen=True)
 class AdmitBlock(Message):
-    """Read a shard into rows `first_row`... of the ring; what lay there may be overwritten."""
+    """Read a shard into the ring's rows from `first_row` on; old rows there may be overwritten."""
 
     buffer_id: str
     block_id: int
@@ -236,9 +257,9 @@ class AdmitBlock(Message):
 
 @dataclass(frozen=True)
 class Batches(Message):
-    """Rows of one or more batches; all arrays are of shape [batches, batch_size].
+    """Rows of one or more batches; all arrays have shape [batches, batch_size].
 
-    `rows` and `unique_ids` are int64: the ids name the items when their priorities come back.
+    `rows` and `unique_ids` are int64; the ids identify the items when their priorities come back.
     """
 
     buffer_id: str
@@ -250,7 +271,7 @@ class Batches(Message):
 
 @dataclass(frozen=True)
 class TakeSnapshot(Message):
-    """Keep what you are, between the batches that came before this and those that come after."""
+    """Write your part of a snapshot, after the batches sent before this and before later ones."""
 
     name: str
     folder: str  # where to write the files, relative to the run folder
@@ -258,17 +279,26 @@ class TakeSnapshot(Message):
 
 @dataclass(frozen=True)
 class Stop(Message):
-    """The run ends: publish what is open, say goodbye."""
+    """The run ends: publish open blocks, then send `Goodbye`."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Leave(Message):
-    """Nothing more will come: exit with this code; `alone`: die, the others go on without you."""
+    """Exit with this code; `alone`: die by a signal, the other ranks continue without you."""
 
     exit_code: int = 0
     alone: bool = False
+
+
+@dataclass(frozen=True)
+class Regroup(Message):
+    """The learners that are left form their process group again."""
+
+    number: int  # rises; a later order voids earlier ones
+    ranks: tuple[int, ...]  # members, in order; the first one opens the store where they meet
+    hosts: tuple[str, ...]  # of each member
 
 
 # ---------------------------------------------------------------------------- collector <-> learner
@@ -276,9 +306,9 @@ class Leave(Message):
 
 @dataclass(frozen=True)
 class PolicyRequest(Message):
-    """Send the next policy that is newer than `have_version`; one request, one answer.
+    """Send the next policy that is newer than `have_version`: one answer for each request.
 
-    With `at_once`, the answer does not wait for a newer one: if there is none, its data are empty.
+    With `at_once` the answer comes immediately; without a newer policy its `data` are empty.
     """
 
     have_version: int
@@ -287,7 +317,19 @@ class PolicyRequest(Message):
 
 @dataclass(frozen=True)
 class PolicyUpdate(Message):
-    """A policy: safetensors bytes as uint8 [n]; its version is the train iteration it is of."""
+    """A policy: safetensors bytes, uint8 [n]; `version` is the train iteration that made it."""
 
     version: int
     data: Array
+
+
+# ------------------------------------------------------------------------------ learner <-> learner
+
+
+@dataclass(frozen=True)
+class GroupAddress(Message):
+    """Where the members of a regrouped process group meet (see `Regroup.number`)."""
+
+    number: int
+    host: str
+    port: int

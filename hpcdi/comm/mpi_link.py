@@ -1,4 +1,12 @@
-"""The link over MPI: non-blocking sends, probing receives, naps in between."""
+"""The link over MPI: non-blocking sends, probing receives, naps in between. It survives dead ranks.
+
+That is MPI's User Level Failure Mitigation (ULFM), which Open MPI 5 has under ``mpirun --with-ft
+ulfm``. All ranks learn within milliseconds of one that is killed by a signal: their next probe
+raises. One that leaves by ``_exit`` without MPI_Finalize is not noticed, so hpcdi's ranks die by
+a signal (`failure.die_alone`). Without ULFM the launcher ends the job when a rank dies.
+
+Importing this starts MPI.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +19,24 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.codec import decode, encode, frame_sizes
 from hpcdi.comm.failure import ranks_may_die
-from hpcdi.comm.fault_messages import RankLost
-from hpcdi.comm.messages import Message
-from hpcdi.comm.ulfm import FailureWatch
-from hpcdi.comm.wire import decode, encode, frame_sizes
+from hpcdi.comm.messages import Message, RankLost
 from hpcdi.types import Array
 from hpcdi.utils.backoff import PROBES, Backoff
 
 _TAG_HEAD = 1
 _TAG_FRAME = 2
+_RANK_DIED = {
+    getattr(MPI, name)
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
+    if hasattr(MPI, name)
+}
 
 
 @dataclass
 class _Incoming:
-    """A message on its way in: its head first, then frames whose sizes the head tells."""
+    """A message that is being received: its head first, then the frames that the head announces."""
 
     head: Array
     request: MPI.Request
@@ -37,7 +48,8 @@ class MpiLink:
     """One rank's end in a communicator; see `Link`.
 
     Args:
-        comm: a communicator of this link's own (`Dup`), so that its tags are private.
+        comm: a communicator of this link's own (`Dup`), so that its tags are private; it returns
+            errors (mpi4py's default).
         shortest_nap_s: first nap after a message.
         longest_nap_s: longest nap while nothing comes.
     """
@@ -48,23 +60,21 @@ class MpiLink:
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
         self.wake = threading.Event()
+        self.ranks_may_die = ranks_may_die()
         self._comm = comm
         self._backoff = Backoff(shortest_nap_s, longest_nap_s, self.wake)
         self._outgoing: dict[int, deque[tuple[list[MPI.Request], Any]]] = {}
         self._incoming: dict[int, deque[_Incoming]] = {}
-        self._failures = FailureWatch(comm)
-
-    @property
-    def ranks_may_die(self) -> bool:
-        """See `Link`."""
-        return ranks_may_die()
+        self._lost: set[int] = set()
+        self._newly_lost: list[int] = []
+        self._abandoned: list[Any] = []  # to or from dead ranks: MPI may still access the memory
 
     def send(self, rank: int, message: Message) -> None:
         """See `Link.send`."""
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} in a world of {self.size}")
         encoded = encode(message)
-        if rank in self._failures.lost:
+        if rank in self._lost:
             return
         try:
             requests = [self._comm.Isend([encoded.head, MPI.BYTE], rank, _TAG_HEAD)]
@@ -72,31 +82,29 @@ class MpiLink:
                 self._comm.Isend([frame, MPI.BYTE], rank, _TAG_FRAME) for frame in encoded.frames
             ]
         except MPI.Exception as error:
-            self._failures.learn_from(error)
+            self._acknowledge(error)
         else:
             self._outgoing.setdefault(rank, deque()).append((requests, encoded))
 
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
         """See `Link.receive`."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            arrived = self._look()
-            if arrived:
-                self._backoff.reset()
-                return arrived
-            left = deadline - time.monotonic()
-            if left <= 0 or self.wake.is_set():
+        while not (arrived := self._probe()):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self.wake.is_set():
                 self.wake.clear()
                 return []
-            self._backoff.nap(left)
+            self._backoff.nap(left_s)
+        self._backoff.reset()
+        return arrived
 
     def unsent(self) -> list[int]:
         """See `Link.unsent`."""
-        self._forget_sent()
+        self._drop_sent()
         return sorted(rank for rank, waiting in self._outgoing.items() if waiting)
 
-    def _look(self) -> list[tuple[int, Message]]:
-        self._forget_sent()
+    def _probe(self) -> list[tuple[int, Message]]:
+        self._drop_sent()
         arrived: list[tuple[int, Message]] = []
         status = MPI.Status()
         misses = 0
@@ -104,7 +112,7 @@ class MpiLink:
             try:
                 matched = self._comm.Improbe(MPI.ANY_SOURCE, _TAG_HEAD, status)
             except MPI.Exception as error:
-                self._failures.learn_from(error)
+                self._acknowledge(error)
                 matched = None
             if matched is None:
                 misses += 1
@@ -118,10 +126,14 @@ class MpiLink:
             arrived += self._complete(source)
         for source in [source for source, waiting in self._incoming.items() if waiting]:
             arrived += self._complete(source)
-        return arrived + self._take_lost()
+        lost, self._newly_lost = self._newly_lost, []
+        for rank in lost:
+            self._abandon(self._outgoing.get(rank, deque()))
+            self._abandon(self._incoming.get(rank, deque()))
+        return arrived + [(rank, RankLost()) for rank in lost]
 
     def _complete(self, source: int) -> list[tuple[int, Message]]:
-        """Messages from `source` that are whole, in order."""
+        """Messages from `source` that have arrived as a whole, in order."""
         waiting = self._incoming[source]
         done: list[tuple[int, Message]] = []
         try:
@@ -129,8 +141,8 @@ class MpiLink:
                 waiting.popleft()
                 done.append((source, message))
         except MPI.Exception as error:  # it died within a message
-            self._failures.learn_from(error)
-            self._failures.bury(waiting)
+            self._acknowledge(error)
+            self._abandon(waiting)
         return done
 
     def _advance(self, incoming: _Incoming, source: int) -> Message | None:
@@ -148,19 +160,32 @@ class MpiLink:
         message: Message = decode(incoming.head, incoming.frames)
         return message
 
-    def _forget_sent(self) -> None:
+    def _drop_sent(self) -> None:
         for waiting in self._outgoing.values():
             try:
                 while waiting and MPI.Request.Testall(waiting[0][0]):
                     waiting.popleft()
             except MPI.Exception as error:
-                self._failures.learn_from(error)
-                self._failures.bury(waiting)
+                self._acknowledge(error)
+                self._abandon(waiting)
 
-    def _take_lost(self) -> list[tuple[int, Message]]:
-        """Word of ranks that have died, after all that they had sent; each once."""
-        lost = self._failures.take_new()
-        for rank in lost:
-            self._failures.bury(self._outgoing.get(rank, deque()))
-            self._failures.bury(self._incoming.get(rank, deque()))
-        return [(rank, RankLost()) for rank in lost]
+    def _acknowledge(self, error: MPI.Exception) -> None:
+        """Notes which ranks have died; probing for any source works again after it.
+
+        Raises:
+            MPI.Exception: `error` has another cause than a dead rank.
+        """
+        if error.Get_error_class() not in _RANK_DIED:
+            raise error
+        failed, group = self._comm.Get_failed(), self._comm.Get_group()
+        ranks = set(MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), group))
+        self._comm.Ack_failed(failed.Get_size())
+        failed.Free()
+        group.Free()
+        self._newly_lost += sorted(ranks - self._lost)
+        self._lost |= ranks
+
+    def _abandon(self, waiting: deque[Any]) -> None:
+        """Give up what was on its way to or from a dead rank."""
+        self._abandoned += waiting
+        waiting.clear()

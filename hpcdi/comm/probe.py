@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 from hpcdi.errors import CommError
 
 if TYPE_CHECKING:

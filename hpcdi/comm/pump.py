@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from hpcdi.comm.fault_messages import RankLost
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import Leave, Message, WorkerFailed
+from hpcdi.comm.messages import Leave, Message, RankLost, WorkerFailed
 from hpcdi.errors import EXIT_FAILED, CommError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.lifetime import Closing
@@ -35,14 +34,14 @@ class LinkPump(Closing):
         link: the link; nobody else may use it afterwards.
         handlers: message class -> function (sender, message) that is called on this thread as the
             message arrives, in order. Messages of other classes wait for `receive`.
-        ask: called at every turn; a message that it gives is sent to rank 0 (signals come in so).
+        ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
     """
 
     def __init__(
         self,
         link: Link,
         handlers: Mapping[type, Callable[[int, Any], None]] | None = None,
-        ask: Callable[[], Message | None] | None = None,
+        ask: Callable[[], Message | None] = lambda: None,
     ) -> None:
         self._link = link
         self._handlers = dict(handlers or {})
@@ -56,12 +55,12 @@ class LinkPump(Closing):
         )
 
     def send(self, rank: int, message: Message) -> None:
-        """Post a message from any thread."""
+        """Post a message; any thread may."""
         self._outbox.append((rank, message))
         self._link.wake.set()
 
     def receive(self, timeout_s: float) -> list[tuple[int, Message]]:
-        """Messages that no handler took; waits for the first one, at most `timeout_s`.
+        """Messages without a handler; waits for the first one, at most `timeout_s`.
 
         Raises:
             Exception: whatever ended the communication thread.
@@ -78,7 +77,7 @@ class LinkPump(Closing):
         return taken
 
     def wait_for(self, kind: type[M], timeout_s: float) -> M | None:
-        """The next message of a class, others being dropped; None after `timeout_s`."""
+        """The next message of a class, dropping others; None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             for _, message in self.receive(min(left_s, 0.2)):
@@ -95,16 +94,16 @@ class LinkPump(Closing):
         """Tell rank 0 that this rank has failed.
 
         Args:
-            failure: what to tell.
+            failure: the report.
             timeout_s: how long to wait for the answer.
-            release: frees others that wait for this rank; called when rank 0 has been told, so that
-                what they say of it comes later.
+            release: frees others that wait for this rank; called after the report was sent, so that
+                their own reports come later.
 
         Returns:
-            Leave to go, or None if rank 0 is silent.
+            How to exit, or None if rank 0 does not answer.
         """
         self.send(0, failure)
-        with contextlib.suppress(CommError):  # rank 0 may be gone; the wait tells
+        with contextlib.suppress(CommError):  # rank 0 may be gone; the wait finds out
             self.flush(1.0)
         release()
         leave = self.wait_for(Leave, timeout_s)
@@ -138,30 +137,27 @@ class LinkPump(Closing):
             backoff.nap()
 
     def close(self) -> None:
-        """End the thread; what has not left by then is lost."""
+        """End the thread; what has not left by then is lost. Idempotent."""
         self._closing = True
         self._link.wake.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closing:
-            self._turn()
-
-    def _turn(self) -> None:
-        message = self._ask() if self._ask is not None else None
-        if message is not None:
-            self._outbox.append((0, message))
-        while self._outbox:
-            rank, message = self._outbox[0]
-            self._unsent = [*self._unsent, rank]
-            self._outbox.popleft()
-            self._link.send(rank, message)
-        for rank, message in self._link.receive(_TURN_S):
-            handler = self._handlers.get(type(message))
-            if handler is not None:
-                handler(rank, message)
-            else:
-                self._inbox.put((rank, message))
-            if rank == 0 and isinstance(message, RankLost):
-                self._inbox.put((rank, Leave(EXIT_FAILED)))  # who waits for that waits no more
-        self._unsent = self._link.unsent()
+            message = self._ask()
+            if message is not None:
+                self._outbox.append((0, message))
+            while self._outbox:
+                rank, message = self._outbox[0]
+                self._unsent = [*self._unsent, rank]  # before it is removed: `flush` looks at both
+                self._outbox.popleft()
+                self._link.send(rank, message)
+            for rank, message in self._link.receive(_TURN_S):
+                handler = self._handlers.get(type(message))
+                if handler is not None:
+                    handler(rank, message)
+                else:
+                    self._inbox.put((rank, message))
+                if rank == 0 and isinstance(message, RankLost):
+                    self._inbox.put((rank, Leave(EXIT_FAILED)))  # ends the wait for a `Leave`
+            self._unsent = self._link.unsent()

@@ -1,19 +1,26 @@
-"""The MPI world of this process: its start, its facts, and the few collective calls then."""
+"""The MPI world of this process: its start, its facts, groups of ranks, and calls of all ranks.
+
+Importing this starts MPI.
+"""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcdi.comm.codec import pack, unpack
 from hpcdi.comm.mpi_link import MpiLink
-from hpcdi.comm.wire import pack, unpack
 from hpcdi.errors import LaunchError
+from hpcdi.utils.backoff import Backoff
+from hpcdi.utils.watchdog import Watch
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "SINGLE",
@@ -44,13 +51,24 @@ class World:
         return values
 
     def open_link(self) -> MpiLink:
-        """A link of its own tags (collective)."""
+        """A link with tags of its own (collective)."""
         return MpiLink(self.comm.Dup())
 
-    def subgroup(self, member: bool) -> MPI.Comm | None:
-        """Communicator of the ranks that say they are members (collective); None for the others."""
-        group = self.comm.Split(0 if member else MPI.UNDEFINED, self.rank)
-        return None if group == MPI.COMM_NULL else group
+    def split(self, groups: Mapping[str, Sequence[int]]) -> dict[str, MPI.Comm]:
+        """Communicators of the groups that this rank is a member of, by name (collective).
+
+        Args:
+            groups: ranks of each group in the order of its communicator; the same on all ranks. A
+                rank may be in several groups.
+        """
+        own: dict[str, MPI.Comm] = {}
+        for name, ranks in groups.items():
+            is_member = self.rank in ranks
+            place = ranks.index(self.rank) if is_member else 0
+            comm = self.comm.Split(0 if is_member else MPI.UNDEFINED, place)
+            if is_member:
+                own[name] = comm
+        return own
 
 
 def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
@@ -74,11 +92,58 @@ def collect(comm: MPI.Comm, value: Any) -> list[Any]:
     return [unpack(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
 
 
+def gather_with_timeout(
+    comm: MPI.Intracomm,
+    watch: Watch,
+    name: Callable[[list[int]], str],
+    value: T,
+    answer: Callable[[list[T]], R],
+) -> R:
+    """Gather every rank's `value` on rank 0, return its `answer` on every rank (collective).
+
+    For programs that check the machine, where a missing rank is a result and not an accident: no
+    rank blocks in MPI while it waits.
+
+    Args:
+        comm: a communicator for this purpose alone (`Dup`).
+        watch: notes for whom this rank waits, and ends the wait at the limit of its present step.
+        name: what to call the missing ranks.
+        value: this rank's report.
+        answer: called on rank 0 with the reports in the order of ranks.
+    """
+    if comm.rank:
+        watch.rest()
+        packed = pack(value)
+        sending = comm.Isend([packed, MPI.BYTE], 0)
+        answered: R = _next(comm)[1]
+        sending.Wait()
+        return answered
+    reports = {0: value}
+    while missing := [rank for rank in range(comm.size) if rank not in reports]:
+        watch.wait_for(name(missing))
+        rank, report = _next(comm)
+        reports[rank] = report
+    made = answer([reports[rank] for rank in range(comm.size)])
+    packed = pack(made)
+    MPI.Request.Waitall([comm.Isend([packed, MPI.BYTE], rank) for rank in range(1, comm.size)])
+    return made
+
+
+def _next(comm: MPI.Intracomm) -> tuple[int, Any]:
+    """Source and content of the next message; waits for it."""
+    backoff, status = Backoff(longest_s=10e-3), MPI.Status()
+    while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is None:
+        backoff.nap()
+    packed = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+    message.Recv([packed, MPI.BYTE])
+    return status.Get_source(), unpack(packed)
+
+
 def open_world() -> World:
-    """Start MPI, or join it where it has started.
+    """Start MPI; returns the world if it has started already.
 
     Raises:
-        LaunchError: the MPI library lets only the main thread speak.
+        LaunchError: the MPI library lets only the main thread make calls.
     """
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise LaunchError(
@@ -94,11 +159,11 @@ def open_world() -> World:
 
 
 def thread_level() -> str:
-    """Which threads may speak MPI: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
+    """Which threads may make MPI calls: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
     level = MPI.Query_thread()
     return _THREAD_LEVELS.get(level, str(level))
 
 
 def library_version() -> str:
-    """First line of what the MPI library says of itself."""
+    """First line of the MPI library's version text."""
     return str(MPI.Get_library_version()).splitlines()[0].split(", ident")[0].strip("\x00 ,")

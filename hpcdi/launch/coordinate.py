@@ -116,7 +116,7 @@ def _snapshot_of(layout: Any) -> Any:
 def _resume(coordinator: Any, context: Any, snapshot: Any) -> str:
     """Let rank 0 go on from a snapshot; says which it is."""
     from hpcdi.utils.metrics import human_count
-    from hpcdi.worker.coordinator.resume import resume_from
+    from hpcdi.worker.coordinator.snapshots import resume_from
 
     repeats = context.config.system.deterministic
     resumed = resume_from(context.layout, snapshot, repeats=repeats)

@@ -26,6 +26,7 @@ from hpcdi.launch.placement import (
     Place,
     check_gpus,
     gpu_names,
+    groups_of,
     learner_of,
     niceness_of,
     roles_of,
@@ -188,14 +189,14 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     roles = [p["role"] for p in agreement.placement]
     learners = [rank for rank, each in enumerate(roles) if each == "learner"]
     own = learner_of(world.rank, roles)
-    group = world.subgroup(role == "learner") if len(learners) > 1 else None
     context = WorkerContext(
         config, layout, world.open_link(),
         role_seed(
             config.seed, role, world.rank,
             0 if config.system.deterministic else agreement.restarts,
         ),
-        tuple(sorted(learners, key=lambda rank: rank != own)), group, flag.take, agreement.restarts,
+        tuple(sorted(learners, key=lambda rank: rank != own)), world.split(groups_of(roles)),
+        flag.take, agreement.restarts,
     )  # fmt: skip
     try:
         exit_code = (
@@ -241,7 +242,7 @@ def _work(role: str, context: Any) -> int:
 
 def _leaver(context: Any) -> Callable[[], None]:
     """Returns how a failed rank leaves the group of learners, which wait for its gradients."""
-    if context.group is None:
+    if context.learners_comm is None:
         return lambda: None
     from hpcdi.comm.dist import dist_finalize
 

@@ -122,6 +122,16 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     return sorted(chosen + rest[: count - len(chosen)])
 
 
+def groups_of(roles: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Groups of ranks that get a communicator of their own, by name: several learners are one.
+
+    All such groups are made here: an environment's ranks, a league's players, a job's trials would
+    be more of them, and start-up makes their communicators without knowing what they are for.
+    """
+    learners = tuple(rank for rank, role in enumerate(roles) if role == "learner")
+    return {"learners": learners} if len(learners) > 1 else {}
+
+
 def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
     """Check that learners that need GPUs can get some.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcdi.comm.fault_messages import ScaleCollectors
+from hpcdi.comm.messages import ScaleCollectors
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER

@@ -42,7 +42,7 @@ class DictAgent:
         self._present = present
         self._converts = self.is_battle or present is not None
         self._env_num = env_num
-        # of each player, by environment: since its last turn
+        # of each player, by environment, since its last turn
         self._seen: list[dict[int, Any]] = [{} for _ in self.policies]
         self._outputs: list[dict[int, Any]] = [{} for _ in self.policies]
         self._rewards: list[dict[int, Any]] = [{} for _ in self.policies]
@@ -107,11 +107,12 @@ class DictAgent:
         ended = []
         for env, timestep in step.timesteps.items():
             own = self._own(player, env, timestep) if self._converts else timestep
-            if own is not None:
-                made[env] = process(seen[env], outputs[env], own)
-                if timestep.done:
-                    ended.append(env)
-            if own is not None and self.is_battle:
+            if own is None:
+                continue
+            made[env] = process(seen[env], outputs[env], own)
+            if timestep.done:
+                ended.append(env)
+            if self.is_battle:
                 self._end_turn(player, env)
         column = object_column(made, self._env_num)
         live = mask_of(made, self._env_num) if self.is_battle else step.live

@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcdi.store.checksum import crc32_joined, crc32_of_array
 from hpcdi.store.hdf5 import LIBVER, write_attributes
-from hpcdi.store.pages import PagedFile
+from hpcdi.store.mmap_read import MappedFile
 from hpcdi.types import Array, Columns
 from hpcdi.utils.disk import reserve_space
 
@@ -143,7 +143,7 @@ def read_arrays(
     Raises:
         OSError: the file ends before an array does, or cannot be read.
     """
-    with PagedFile(path) as file, ThreadPoolExecutor(THREADS) as pool:
+    with MappedFile(path) as file, ThreadPoolExecutor(THREADS) as pool:
         arrays = {name: _read(dataset, file, pool, lent) for name, dataset in datasets.items()}
         return (
             {name: array for name, (array, _) in arrays.items()},
@@ -160,7 +160,7 @@ def _joined(parts: Iterable[tuple[int, int]]) -> int:
 
 
 def _read(
-    dataset: h5py.Dataset, file: PagedFile, pool: Executor, lent: bool
+    dataset: h5py.Dataset, file: MappedFile, pool: Executor, lent: bool
 ) -> tuple[Array, Iterable[tuple[int, int]]]:
     """A dataset's array, which a pool sees to, and of each part, when it is done: crc32, length."""
     offset = dataset.id.get_offset()

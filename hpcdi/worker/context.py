@@ -1,4 +1,4 @@
-"""What every worker rank is given by whoever composes the program; how it comes and goes."""
+"""A rank's place in a run, and how a worker announces itself and shuts down."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,9 +22,9 @@ from hpcdi.utils.backoff import wait_s
 
 COORDINATOR_RANK = 0
 ROLES = ("coordinator", "learner", "collector")
-_HEADLESS_S = 1.0
-_LEAVE_PATIENCE_S = 30.0
-"""How much longer than rank 0 waits for the others they wait for it."""
+_FIRST_WORD_S = 1.0
+_LEAVE_TIMEOUT_S = 30.0
+"""The workers wait for rank 0 so much longer than it waits for them."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class WorkerContext:
         layout: the run folder.
         link: to the other ranks.
         seed: of this rank's random numbers.
-        learners: ranks of all learners; first the one that this rank has its policies from.
-        group: MPI communicator of the learners; None where there is one learner, or on other roles.
-        stop_request: gives, once, what a signal asked for.
-        restarts: how often the run has been taken up again.
+        learners: ranks of all learners; first the one that this rank gets its policies from.
+        groups: MPI communicators of the groups of ranks that this one is a member of, by name.
+        stop_request: returns what a signal asked for, once.
+        restarts: how often the run has been resumed.
     """
 
     config: ExperimentConfig
@@ -47,9 +47,14 @@ class WorkerContext:
     link: Link
     seed: np.random.SeedSequence
     learners: tuple[int, ...]
-    group: Any = None
+    groups: Mapping[str, Any] = field(default_factory=dict)
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
+
+    @property
+    def learners_comm(self) -> Any:
+        """Communicator of the learners; None where there is one learner, or on other roles."""
+        return self.groups.get("learners")
 
 
 class Worker(Protocol):
@@ -57,15 +62,15 @@ class Worker(Protocol):
 
     pump: LinkPump
     exit_code: int
-    """What the process returns when it has left."""
+    """Of the process, after `run`."""
 
     def run(self) -> None:
-        """Play the role until the run ends and everybody may leave."""
+        """Do the role's work until the run ends and rank 0 lets everybody exit."""
         ...
 
 
 def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.SeedSequence:
-    """Seeds of one rank, independent of all others' by construction.
+    """Seeds of one rank, independent of all other ranks' seeds.
 
     Args:
         seed: of the experiment.
@@ -79,11 +84,12 @@ def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.Se
 def task_seed(own: np.random.SeedSequence, task: CollectTask) -> np.random.SeedSequence:
     """Seeds of a collector that is made for a task.
 
-    In lock-step they follow from the round; those of an evaluation are the same on every rank.
+    In a deterministic run they depend on the round; those of an evaluation are the same on every
+    rank.
 
     Args:
         own: of the rank.
-        task: the first one that it does.
+        task: its first one.
     """
     if task.lockstep is None:
         return own.spawn(1)[0]
@@ -92,37 +98,37 @@ def task_seed(own: np.random.SeedSequence, task: CollectTask) -> np.random.SeedS
     return np.random.SeedSequence(own.entropy, spawn_key=key)
 
 
-def arrive(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
+def announce(pump: LinkPump, role: str, resource: Mapping[str, int]) -> None:
     """Tell rank 0 that this rank is ready for tasks.
 
     Args:
         pump: to the other ranks.
         role: one of `ROLES`.
-        resource: number of ``gpu`` and ``cpu`` that it has.
+        resource: number of its devices, ``gpu`` and ``cpu``.
     """
     ready = WorkerReady(role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"])
     pump.send(COORDINATOR_RANK, ready)
 
 
-def leave_headless(place: WorkerContext) -> None:
-    """Rank 0 has died, and nobody can go on without it: end the job; does not return."""
-    if place.link.rank > 1:  # one word is enough
-        wait_s(_HEADLESS_S)
+def abort_orphaned(context: WorkerContext) -> None:
+    """End the job because rank 0 has died; does not return."""
+    if context.link.rank > 1:  # rank 1 says so, for all
+        wait_s(_FIRST_WORD_S)
     sys.stderr.write("hpcdi: rank 0 (coordinator) has died: killed, or out of memory\n")
     abort_job(EXIT_FAILED)
 
 
-def depart(place: WorkerContext, pump: LinkPump, report: Mapping[str, Any]) -> int:
-    """Say goodbye to rank 0 and wait until everybody may leave; gives the exit code.
+def shutdown(context: WorkerContext, pump: LinkPump, report: Mapping[str, Any]) -> int:
+    """Send `Goodbye` and wait until rank 0 lets everybody exit; returns the exit code.
 
     Args:
-        place: this rank's place in the run.
+        context: this rank's place in the run.
         pump: to the other ranks; closed afterwards.
-        report: what this rank has done, and where its time went.
+        report: counters and shares of time, see `Goodbye`.
     """
-    patience_s = place.config.system.coordinator.stop_timeout_s + _LEAVE_PATIENCE_S
+    timeout_s = context.config.system.coordinator.stop_timeout_s + _LEAVE_TIMEOUT_S
     pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
-    pump.flush(patience_s)
-    leave = pump.wait_for(Leave, patience_s)
+    pump.flush(timeout_s)
+    leave = pump.wait_for(Leave, timeout_s)
     pump.close()
     return leave.exit_code if leave is not None else EXIT_FAILED

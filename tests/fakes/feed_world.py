@@ -19,6 +19,7 @@ from hpcdi.comm.messages import (
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
+from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
 from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
 
@@ -34,7 +35,7 @@ class World:
         self.blocks = 0
         self.snapshots: list[TakeSnapshot] = []
         order = FeedOrder("task", "buffer", batch_size, prefetch)
-        self.feed = DataFeed(self.layout, self.sent.append, order)
+        self.feed = DataFeed(FileTransport(self.layout), self.sent.append, order)
 
     def block(self, columns: Columns, first_row: int) -> AdmitBlock:
         """Publish rows that shall go to `first_row`."""

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from hpcdi.comm.codec import INLINE_BYTES
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectSetting, LearnResult, Message, PolicyUpdate
-from hpcdi.comm.wire import INLINE_BYTES
 from hpcdi.errors import CommError
 from hpcdi.types import Array
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from hpcdi.comm.wire import INLINE_BYTES
+from hpcdi.comm.codec import INLINE_BYTES
 from hpcdi.types import ITEM_DTYPE, Array
 
 DTYPES = (

@@ -15,11 +15,11 @@ from hpcdi.comm.messages import (
     DataDemand,
 )
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.on_policy import (
+from hpcdi.worker.coordinator.replay import (
     OnPolicyPartition,
+    Partition,
+    ReplayManager,
 )
-from hpcdi.worker.coordinator.partition import Partition, Pieces
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 100
@@ -70,27 +70,27 @@ def give(partition: Partition, ready: BlockReady) -> AdmitBlock:
 def serve(
     partition: Partition, env_steps: int = 0, collecting: Sequence[int] = ()
 ) -> Batches | None:
-    """As many batches as can be drawn, as the desk does it for a group of one."""
-    ready = partition.ready(Pieces(collecting, partition.given))
+    """As many batches as can be drawn, as the replay manager does it for a group of one."""
+    ready = partition.ready(collecting, partition.newest_version)
     return partition.serve(ready, env_steps) if ready else None
 
 
-def make_desk(**settings: Any) -> ReplayDesk:
-    return ReplayDesk(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
+def make_replay(**settings: Any) -> ReplayManager:
+    return ReplayManager(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
 
 
-def piece(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:
+def rollout(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:
     return block((rank << BLOCK_ID_BITS) + number, lengths, version=version)
 
 
-def on_policy_desk(*learners: int) -> ReplayDesk:
-    desk = ReplayDesk(
+def on_policy_replay(*learners: int) -> ReplayManager:
+    replay = ReplayManager(
         lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
     )
-    desk.open(*learners)
-    return desk
+    replay.open(*learners)
+    return replay
 
 
-def ask_all(desk: ReplayDesk, train_iter: int) -> None:
-    for partition in desk.partitions.values():
+def ask_all(replay: ReplayManager, train_iter: int) -> None:
+    for partition in replay.partitions.values():
         partition.demand(demand(1, 0, train_iter=train_iter))

@@ -9,7 +9,7 @@ import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.replay import (
-    make_desk,
+    make_replay,
 )
 from hpcdi.comm.messages import (
     CollectProgress,
@@ -23,13 +23,11 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.types import Array
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.counters import Timeouts
-from hpcdi.worker.coordinator.lifecycle import Order
-from hpcdi.worker.coordinator.records import RunRecord
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.scheduler import Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.view import RunRecord
+from hpcdi.worker.coordinator.workers import Order, Timeouts, Workers
 
 EVERY_S = 5.0
 STOP_VALUE = 195.0
@@ -52,8 +50,8 @@ class Run:
         self.seen: list[tuple[int, Message]] = []
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**commander)), make_desk(),
-            LearnerAggregator({"learner": [1]}), SnapshotClock(math.inf), self.ranks, TIMEOUTS,
+            create_parallel_commander(experiment(**commander)), make_replay(),
+            SnapshotClock(math.inf), Workers(self.ranks, timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
         self.tasks: dict[int, CollectTask | LearnTask] = {}
@@ -123,7 +121,7 @@ def evaluating() -> Run:
 
 
 def reason_of(run: Any) -> str:
-    outcome = run.scheduler.life.outcome
+    outcome = run.scheduler.outcome
     return "" if outcome is None else outcome.reason
 
 
@@ -136,9 +134,9 @@ class Group:
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_desk(),
-            LearnerAggregator({"learner": LEARNERS}), SnapshotClock(math.inf),
-            [*LEARNERS, *COLLECTORS], TIMEOUTS,
+            create_parallel_commander(experiment()), make_replay(),
+            SnapshotClock(math.inf),
+            Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
 from hpcdi.config.load import compile_config
 from hpcdi.store.layout import RunLayout
@@ -49,7 +49,7 @@ def experiment(**sections: Mapping[str, Any]) -> Any:
 def end(worker: Any) -> None:
     """Stop the thread and the watchdog of a worker that has not closed: it failed, or never ran."""
     worker.pump.close()
-    worker._vigil.close()
+    worker._heartbeat.close()
 
 
 class Script:

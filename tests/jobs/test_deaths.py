@@ -47,7 +47,7 @@ def test_one_collector_is_killed_another_raises_and_the_third_goes_on(start: Sta
     job.kill_rank(2)
     ended = job.wait()
     check_survived(ended, 2, 3)
-    assert "InjectedFault: a fault on purpose" in ended.err
+    assert "InjectedFault: an injected fault" in ended.err
     assert ended.run["figures"]["train_iter"] >= ITERATIONS
 
 

@@ -40,7 +40,7 @@ def test_of_the_coordinator(start: Start) -> None:
     ended = start(
         CARTPOLE, *ENDLESS, "fault={kind: raise, rank: 0, at_step: 1}", variables=FAULTS_ALLOWED
     ).wait()
-    check_failed(ended, "0", "coordinator", "InjectedFault: a fault on purpose, at step")
+    check_failed(ended, "0", "coordinator", "InjectedFault: an injected fault, at step")
 
 
 def test_of_a_collector_and_status_tells_it(start: Start) -> None:

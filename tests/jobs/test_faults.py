@@ -32,7 +32,7 @@ def test_a_torn_shard_a_full_disk_and_a_hung_environment(start: Start) -> None:
     ).wait()  # fmt: skip
     assert ended.code == 0, ended.said
     for kind in ("torn_shard", "enospc", "env_hang"):
-        assert ended.err.count(f"a fault on purpose: {kind}") == 1, ended.err
+        assert ended.err.count(f"injected fault: {kind}") == 1, ended.err
     # torn: named, counted, skipped
     assert ended.run["figures"]["blocks_lost"] == 1
     assert "rank 1 lost a block" in ended.err

@@ -52,7 +52,7 @@ def test_one_that_hangs_while_the_run_ends_is_named_and_not_waited_for(start: St
         CARTPOLE, *ENDLESS, "system.coordinator.stop_timeout_s=5",
         "fault={kind: hang, rank: 1, at_step: 20}", variables=FAULTS_ALLOWED,
     )  # fmt: skip
-    job.until_said("a fault on purpose: hang, at step 20")
+    job.until_said("injected fault: hang, at step 20")
     job.send_signal(signal.SIGTERM)
     ended = job.wait()
     assert ended.code == 1, "a learner's part of the last snapshot is missing"

@@ -252,11 +252,11 @@ def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_
 
 
 STACKED = (
-    "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
+    "-n", "3", "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
     "system.deterministic=true", "system.storage.fsync=false", "env.stop_value=1e9",
     "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
     "policy.eval.evaluator.eval_freq=1000", "env.evaluator_env_num=2", "policy.priority=true",
-    max_train_iter(150),
+    "policy.other.replay_buffer.min_fill=500", max_train_iter(100),
 )  # fmt: skip
 
 

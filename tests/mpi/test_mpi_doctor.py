@@ -14,9 +14,8 @@ from mpi4py import MPI
 
 from fakes.link_contract import RANKS
 from hpcdi.comm import probe
-from hpcdi.comm.muster import Muster
 from hpcdi.comm.probe import reduce_together, start_mpi
-from hpcdi.comm.world import World, open_world
+from hpcdi.comm.world import World, gather_with_timeout, open_world
 from hpcdi.commands.doctor import examine as examination
 from hpcdi.commands.doctor.examine import examine
 from hpcdi.commands.doctor.facts import Facts
@@ -62,15 +61,17 @@ def fails(*_given: object) -> Any:
     raise StoreError("/scratch", "is gone")
 
 
-# ------------------------------------------------------------------------------------------- muster
+# ------------------------------------------------------------------------------------------- gather
 
 
 def test_rank_0_answers_all_with_what_it_makes_of_all(comm: MPI.Intracomm) -> None:
     watch = Watch(Patience(), fails, fails)
-    muster = Muster(comm, watch, ranks_text)
+    own = comm.Dup()
     for turn in range(3):
         watch.begin("turn", LIMIT_S)
-        given = muster.gather((comm.rank, turn), lambda all_of_them: [*all_of_them, "answer"])
+        given = gather_with_timeout(
+            own, watch, ranks_text, (comm.rank, turn), lambda all_of_them: [*all_of_them, "answer"]
+        )
         assert given == [*((rank, turn) for rank in range(comm.size)), "answer"]
     watch.close()
 
@@ -87,13 +88,13 @@ def test_who_does_not_come_is_named_and_then_the_step_is_ended(
     last = comm.size - 1
     patience = Patience(notice_s=0.3, grace_s=LIMIT_S)
     watch = Watch(patience, said.append, end, is_patient=comm.rank > 0)
-    muster = Muster(comm, watch, ranks_text)
+    own = comm.Dup()
     if comm.rank == 0:  # its time begins when all the others have come
-        until(lambda: all(muster._comm.Iprobe(rank) for rank in range(1, last)))
+        until(lambda: all(own.Iprobe(rank) for rank in range(1, last)))
     watch.begin("cores", 1.0)
     if comm.rank == last:
         until((shared_path / "ended").exists)
-    muster.gather(None, len)
+    gather_with_timeout(own, watch, ranks_text, None, len)
     watch.close()
     comm.Barrier()
     assert (shared_path / "ended").read_text() == f"cores rank {last}"

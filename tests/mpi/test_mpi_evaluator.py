@@ -38,7 +38,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "to be restored")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     world = open_world()
-    group = world.subgroup(True)
+    group = world.split({"all": range(world.size)})["all"]
     assert group is not None
     dist_init("gloo", timeout=LIMIT_S, group=group)
     yield world

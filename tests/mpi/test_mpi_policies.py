@@ -55,7 +55,7 @@ def world() -> World:
 @contextlib.contextmanager
 def learners(world: World, members: tuple[int, ...], backend: str = "gloo") -> Iterator[int | None]:
     """Inside, `members` are in a process group; gives this one's rank in it, None to the others."""
-    group = world.subgroup(world.rank in members)
+    group = world.split({"some": members}).get("some")
     if group is None:
         yield None
         return

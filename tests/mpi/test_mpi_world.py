@@ -43,9 +43,9 @@ def test_collect_gives_everybody_what_all_have(world: World) -> None:
     assert world.collect(world.rank**2) == [rank**2 for rank in range(world.size)]
 
 
-@pytest.mark.parametrize("members", [(), (1, 2), (3,), tuple(range(RANKS))])
-def test_a_subgroup_has_its_members_in_order(world: World, members: tuple[int, ...]) -> None:
-    group = world.subgroup(world.rank in members)
+@pytest.mark.parametrize("members", [(), (1, 2), (3, 1), (3,), tuple(range(RANKS))])
+def test_a_group_has_its_members_in_order(world: World, members: tuple[int, ...]) -> None:
+    group = world.split({"some": members}).get("some")
     if world.rank not in members:
         assert group is None
         return
@@ -53,6 +53,15 @@ def test_a_subgroup_has_its_members_in_order(world: World, members: tuple[int, .
     assert group.Get_rank() == members.index(world.rank)
     assert group.allgather(world.rank) == list(members)
     group.Free()
+
+
+def test_a_rank_may_be_in_several_groups(world: World) -> None:
+    groups = {"players": (0, 1), "all": range(world.size), "env": (1, 2, 3)}
+    own = world.split(groups)
+    assert list(own) == [name for name, ranks in groups.items() if world.rank in ranks]
+    for name, comm in own.items():
+        assert comm.allgather(world.rank) == list(groups[name])
+        comm.Free()
 
 
 def test_each_link_hears_only_its_own(world: World) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fakes.worker_world import COLLECTOR, LEARNER, LENGTH, Script, end, experiment
-from hpcdi.comm.fault_messages import TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -22,6 +21,7 @@ from hpcdi.comm.messages import (
     Leave,
     PolicyRequest,
     Stop,
+    TaskReturned,
     WorkerReady,
 )
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError

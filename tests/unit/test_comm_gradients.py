@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hpcdi.comm.buckets import ALIGNMENT_BYTES, layout, pack
 from hpcdi.comm.dist import dist_finalize, dist_init
-from hpcdi.comm.gradients import GradientSync, share_state
+from hpcdi.comm.gradients import ALIGNMENT_BYTES, GradientSync, make_buckets, share_state
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -88,42 +87,36 @@ def test_buckets_hold_everything_once(
     kinds: list[tuple[list[int], torch.dtype]], bucket_bytes: int
 ) -> None:
     tensors = [torch.ones(shape, dtype=dtype) for shape, dtype in kinds]
-    flats = pack(tensors, bucket_bytes)
-    held = [tensor for flat in flats for tensor in flat.tensors]
+    buckets = make_buckets(tensors, bucket_bytes)
+    held = [tensor for bucket in buckets for tensor in bucket.tensors]
     assert sorted(map(id, held)) == sorted(map(id, tensors))
-    for flat in flats:
-        assert flat.memory.dim() == 1
-        assert not flat.memory.any()
-        torch._foreach_copy_(flat.views, flat.tensors)
-        assert flat.memory.sum() == sum(tensor.numel() for tensor in flat.tensors)
-        assert flat.memory[-1] == 0, "the spare element is nobody's"
-        size = (flat.memory.numel() - 1) * flat.memory.element_size()
-        assert len(flat.tensors) == 1 or size <= bucket_bytes
-        for tensor, view in zip(flat.tensors, flat.views, strict=True):
+    for bucket in buckets:
+        assert bucket.memory.dim() == 1
+        assert not bucket.memory.any()
+        torch._foreach_copy_(bucket.views, bucket.tensors)
+        assert bucket.memory.sum() == sum(tensor.numel() for tensor in bucket.tensors)
+        assert bucket.memory[-1] == 0, "the spare element is nobody's"
+        size = (bucket.memory.numel() - 1) * bucket.memory.element_size()
+        assert len(bucket.tensors) == 1 or size <= bucket_bytes
+        for tensor, view in zip(bucket.tensors, bucket.views, strict=True):
             assert (view.shape, view.dtype) == (tensor.shape, tensor.dtype)
             assert view.storage_offset() * view.element_size() % ALIGNMENT_BYTES == 0
     place = {id(tensor): position for position, tensor in enumerate(tensors)}
-    lasts = [max(place[id(tensor)] for tensor in flat.tensors) for flat in flats]
+    lasts = [max(place[id(tensor)] for tensor in bucket.tensors) for bucket in buckets]
     assert lasts == sorted(lasts), "buckets are full one after the other"
 
 
 def test_buckets_are_as_full_as_they_may_be() -> None:
     tensors = [torch.ones(16) for _ in range(7)]  # of 64 bytes
-    assert [len(flat.tensors) for flat in pack(tensors, 64)] == [1] * 7
-    assert [len(flat.tensors) for flat in pack(tensors, 191)] == [2, 2, 2, 1]
-    assert [len(flat.tensors) for flat in pack(tensors, 192)] == [3, 3, 1]
-    assert [len(flat.tensors) for flat in pack([*tensors, torch.ones(999)], 448)] == [7, 1]
+    assert [len(bucket.tensors) for bucket in make_buckets(tensors, 64)] == [1] * 7
+    assert [len(bucket.tensors) for bucket in make_buckets(tensors, 191)] == [2, 2, 2, 1]
+    assert [len(bucket.tensors) for bucket in make_buckets(tensors, 192)] == [3, 3, 1]
+    large = make_buckets([*tensors, torch.ones(999)], 448)
+    assert [len(bucket.tensors) for bucket in large] == [7, 1]
 
 
 def test_views_have_the_strides_of_their_tensors() -> None:
     image = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
     turned, spread = torch.ones(6, 7).t(), torch.ones(4, 1).expand(4, 3)
-    (flat,) = pack([image, turned, spread], 10**6)
-    assert [view.stride() for view in flat.views] == [image.stride(), turned.stride(), (3, 1)]
-
-
-def test_a_layout_tells_networks_apart() -> None:
-    first = layout(network().parameters())
-    assert first == layout(network().parameters())
-    assert first != layout(network().double().parameters())
-    assert first != layout(nn.Linear(3, 4).parameters())
+    (bucket,) = make_buckets([image, turned, spread], 10**6)
+    assert [view.stride() for view in bucket.views] == [image.stride(), turned.stride(), (3, 1)]

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.experiments import experiment
 from hpcdi import cli
-from hpcdi.comm.fault_messages import ScaleCollectors
+from hpcdi.comm.messages import ScaleCollectors
 from hpcdi.commands import scale
 from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_FAILED, EXIT_USAGE, LaunchError

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.replay import admitted, block, demand
 from fakes.scheduler import experiment
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     CollectTask,
     LearnTask,
@@ -24,7 +24,7 @@ from hpcdi.errors import ConfigError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
-from hpcdi.worker.coordinator.snapshot_keeper import STATE_KIND, STATE_VERSION
+from hpcdi.worker.coordinator.snapshots import STATE_KIND, STATE_VERSION
 
 
 def as_mapping(commander: str = "naive", **settings: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import block, make_desk
+from fakes.replay import block, make_replay
 from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -31,12 +31,11 @@ from hpcdi.comm.messages import (
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks
 from hpcdi.types import BLOCK_ID_BITS, Lockstep
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Outcome
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
-from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.workers import Workers
 
 LEARNERS, COLLECTORS = (1, 2), (3, 4, 5)
 STEPS, UPDATES, EVERY, EVALUATE = 12, 3, 4, 10
@@ -57,11 +56,9 @@ class World:
         numbers = itertools.count(1)
         self.scheduler = LockstepScheduler(
             create_parallel_commander(experiment(**limits)),
-            make_desk(min_fill=2 * STEPS),
-            LearnerAggregator({"learner": LEARNERS}),
+            make_replay(min_fill=2 * STEPS),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
-            [*LEARNERS, *COLLECTORS],
-            TIMEOUTS,
+            Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
             plan=RoundPlan(len(COLLECTORS), lambda transitions: UPDATES, EVERY, EVALUATE),
         )
         self.said: dict[int, deque[Message]] = {
@@ -75,7 +72,7 @@ class World:
 
     def run(self, until: int = 40) -> None:
         """Till no more is said, or a learner has done so many iterations."""
-        while max(self.iterations.values()) < until and self.scheduler.life.is_on:
+        while max(self.iterations.values()) < until and self.scheduler.is_on:
             speakers = [rank for rank, said in self.said.items() if said]
             self.now += 0.3
             orders = self.scheduler.tick(self.now)
@@ -208,7 +205,7 @@ def test_a_limit_of_iterations_is_met_to_the_iteration(limit: int) -> None:
         world = World(seed, max_train_iter=limit)
         world.run(100)
         assert world.iterations == dict.fromkeys(LEARNERS, limit)
-        outcome = world.scheduler.life.outcome
+        outcome = world.scheduler.outcome
         assert outcome == Outcome("done", f"max_train_iter reached: {limit} of {limit}", 0)
 
 
@@ -225,8 +222,8 @@ def test_the_stop_value_ends_the_run() -> None:
     for seed in range(6):
         world = World(seed, mean=STOP_VALUE + 1)
         world.run(100)
-        assert world.scheduler.life.outcome is not None
-        ends.add((world.iterations[1], world.iterations[2], world.scheduler.life.outcome.reason))
+        assert world.scheduler.outcome is not None
+        ends.add((world.iterations[1], world.iterations[2], world.scheduler.outcome.reason))
     ((first, second, reason),) = ends
     assert first == second == 12  # the end of the round in which the tenth iteration was
     assert reason.startswith("stop value reached")
@@ -263,7 +260,7 @@ def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> 
 
 
 def test_without_it_the_scheduler_is_the_usual_one() -> None:
-    from hpcdi.worker.coordinator.assembly import scheduler_of
+    from hpcdi.worker.coordinator.lockstep import scheduler_type
 
     config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
-    assert scheduler_of(config, 3) is Scheduler
+    assert scheduler_type(config, 3) is Scheduler

@@ -17,14 +17,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.scheduler import STOP_VALUE
 from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator import coordinator as module
-from hpcdi.worker.coordinator.lifecycle import Outcome
+from hpcdi.worker.coordinator.scheduler import Outcome
 
 LIMIT_S = 30.0  # nothing here takes long
 
@@ -84,7 +84,7 @@ class Cluster:
         while not is_over():
             assert time.monotonic() < deadline, "the run does not end"
             self.go_on(**how)
-            while self.world._inboxes[0] and not is_over():
+            while self.world.inboxes[0] and not is_over():
                 time.sleep(1e-4)  # workers that run ahead of rank 0 prove nothing
 
     def left(self) -> list[int]:

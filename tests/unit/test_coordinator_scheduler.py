@@ -12,8 +12,8 @@ from hpcdi.comm.messages import (
     CloseTask,
 )
 from hpcdi.errors import WorkerSilentError
-from hpcdi.worker.coordinator.lifecycle import Order, Phase
-from hpcdi.worker.coordinator.task import TaskLate
+from hpcdi.worker.coordinator.scheduler import Phase
+from hpcdi.worker.coordinator.workers import Order, TaskLate
 
 # ------------------------------------------------------------------------------------------- tasks
 
@@ -29,7 +29,7 @@ def test_collectors_wait_for_the_learner() -> None:
         assert (task.eval_flag, task.setting) == (False, {"eps": 1.0})
         assert (task.buffer_id, task.policy_id) == (learn.buffer_id, learn.policy_id)
         assert task.publish_above == float("inf")
-    assert run.scheduler.life.phase is Phase.RUNNING
+    assert run.scheduler.phase is Phase.RUNNING
 
 
 def test_each_collector_gets_its_task_as_it_comes() -> None:

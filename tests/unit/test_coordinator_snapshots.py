@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, block, demand, make_desk
+from fakes.replay import admitted, block, demand, make_replay
 from fakes.scheduler import TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     Batches,
@@ -28,14 +28,11 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
-from hpcdi.worker.adapter import LearnerAggregator
 from hpcdi.worker.coordinator import Coordinator
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
-from hpcdi.worker.coordinator.resume import resume_from
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
+from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
+from hpcdi.worker.coordinator.snapshots import SnapshotClock, SnapshotKeeper, resume_from
+from hpcdi.worker.coordinator.workers import Order, Workers
 
 EVERY_S = 60.0
 
@@ -48,8 +45,8 @@ class Run:
         self.clock = SnapshotClock(every_s, self.new)
         self.clock.resume = resume
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_desk(),
-            LearnerAggregator({"learner": [1, 2]}), self.clock, [1, 2, 3], TIMEOUTS,
+            create_parallel_commander(experiment()), make_replay(),
+            self.clock, Workers([1, 2, 3], 2, timeouts=TIMEOUTS),
         )  # fmt: skip
         self.orders: list[Order] = []
         for rank in (1, 2, 3):
@@ -94,11 +91,11 @@ def test_snapshots_are_due_from_the_start_of_learning() -> None:
 def test_all_learners_are_told_between_the_same_batches() -> None:
     run = Run()
     run.collected()
-    desk = run.scheduler.desk
+    replay = run.scheduler.replay
     served = {1: 0, 2: 0}
     at_snapshot = {}
     for number in range(40):
-        for rank, order in desk.assign(block(number, [9])):
+        for rank, order in replay.assign(block(number, [9])):
             run.hear(rank, admitted(order.block_id))
         for rank in (1, 2) if number % 3 else (2,):
             run.hear(rank, demand(1 + number % 2, 4), float(number))
@@ -185,7 +182,7 @@ def test_a_whole_snapshot_gets_its_name_and_the_oldest_goes(tmp_path: Path) -> N
     ended = keeping.keeper.take_ended()
     assert [kept.released for kept in ended] == [(), (), ("data/1.h5",)]
     assert [kept.error for kept in ended] == ["", "", ""]
-    assert "the learner stood still for 250 ms" in ended[0].told
+    assert "the learner stood still for 250 ms" in str(ended[0])
     assert not list(tmp_path.rglob(".*")), "nothing is left aside"
 
 

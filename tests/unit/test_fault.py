@@ -1,4 +1,4 @@
-"""Faults on purpose: who has them, when, and that nobody has them by accident."""
+"""Fault injection: who suffers faults, when, and that nobody has them by accident."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_they_strike_those_that_are_named(fault: dict[str, Any], strikes: bool) 
     faults = armed(raises(at_step=10, **fault))
     faults.advance(9)
     if strikes:
-        with pytest.raises(InjectedFault, match="on purpose, at step 12"):
+        with pytest.raises(InjectedFault, match="injected fault, at step 12"):
             faults.advance(3)
     faults.advance(10**6)
 
@@ -175,16 +175,16 @@ def test_by_the_clock(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Monk
     now[0] += 0.1
     with caplog.at_level("WARNING", "hpcdi"), pytest.raises(InjectedFault):
         faults.reach(0)
-    assert "a fault on purpose: raise" in caplog.text
+    assert "injected fault: raise" in caplog.text
 
 
 def test_what_the_role_makes_itself_is_owed_once() -> None:
     faults = armed(FaultConfig("torn_shard", rank=2, at_step=1))
-    assert not faults.takes("torn_shard")
+    assert not faults.requests("torn_shard")
     faults.advance(1)
-    assert not faults.takes("env_hang")
-    assert faults.takes("torn_shard")
-    assert not faults.takes("torn_shard")
+    assert not faults.requests("env_hang")
+    assert faults.requests("torn_shard")
+    assert not faults.requests("torn_shard")
 
 
 def test_a_hang_can_end() -> None:

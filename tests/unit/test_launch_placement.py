@@ -19,6 +19,7 @@ from hpcdi.launch.placement import (
     check_world,
     default_world_size,
     gpu_names,
+    groups_of,
     learner_count,
     learner_of,
     learner_ranks,
@@ -202,6 +203,11 @@ def test_the_table_of_many_ranks_is_short() -> None:
         "  node[2-32]: 12 collectors, 4 learners; 32 cores; GPU 0,1,2,3",
         "  node[33-64]: 16 collectors; 32 cores",
     ]
+
+
+@pytest.mark.parametrize(("learners", "groups"), [(1, {}), (3, {"learners": (1, 2, 3)})])
+def test_several_learners_are_a_group_of_ranks(learners: int, groups: dict[str, Any]) -> None:
+    assert groups_of(roles_of(hosts(7), experiment(learners))) == groups
 
 
 # --------------------------------------------------------------------------------- sizes and shares

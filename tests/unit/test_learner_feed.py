@@ -20,6 +20,7 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import BufferContractError
 from hpcdi.store import shards
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
 from hpcdi.worker.learner.data_feed import DataFeed, FeedOrder, _Ahead
 
@@ -163,7 +164,9 @@ def test_it_asks_for_all_first_and_again_when_a_quarter_is_taken(tmp_path: Path)
 def test_never_more_than_prefetch_under_way(prefetch: int, batches: int) -> None:
     """And never so few that the computing thread must wait for a whole round trip."""
     sent: list[Message] = []
-    feed = DataFeed(RunLayout(Path("unused")), sent.append, FeedOrder("t", "b", 1, prefetch))
+    feed = DataFeed(
+        FileTransport(RunLayout(Path("unused"))), sent.append, FeedOrder("t", "b", 1, prefetch)
+    )
     for taken in range(batches):
         feed._ask(train_iter=taken)
         asked = sum(demand.batches for demand in sent)

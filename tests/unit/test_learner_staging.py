@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner import BaseLearner
@@ -72,7 +73,7 @@ def test_a_list_of_dicts() -> None:
 
 
 def test_a_feed_has_its_form_from_its_stage() -> None:
-    feed = DataFeed(RunLayout(Path("unused")), print, FeedOrder("t", "b", 1, 1))
+    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), print, FeedOrder("t", "b", 1, 1))
     assert feed.as_columns
     feed.as_columns = False
     assert not feed.stage.as_columns

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ import numpy as np
 
 from hpcdi.comm import probe
 from hpcdi.comm.failure import abort_job
-from hpcdi.comm.muster import Muster
-from hpcdi.comm.world import World
+from hpcdi.comm.world import World, gather_with_timeout
 from hpcdi.commands.doctor import checks, facts
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.commands.doctor.report import FAIL, Finding, Report, attempt, ranks_of, ranks_text
@@ -83,7 +83,11 @@ def examine(
         end(EXIT_FAILED)
 
     watch = Watch(Patience(), say, give_up)
-    gather = Muster(world.comm, watch, lambda ranks: ranks_text(ranks, hosts)).gather
+
+    def names(ranks: list[int]) -> str:
+        return ranks_text(ranks, hosts)
+
+    gather: Any = partial(gather_with_timeout, world.comm.Dup(), watch, names)
 
     def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
         """Rank 0: who there is, and where the others look for its files."""

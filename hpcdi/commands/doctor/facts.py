@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcdi
-from hpcdi.comm.plain import sendable
+from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
 from hpcdi.launch.placement import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions

@@ -21,7 +21,7 @@ from hpcdi.worker.collector.base_serial_collector import create_serial_collector
 from hpcdi.worker.collector.evaluation import ReturnsConfig, create_serial_evaluator
 from hpcdi.worker.collector.loop import columnar_actor
 from hpcdi.worker.context import ROLES
-from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
+from hpcdi.worker.coordinator.commanders import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import create_learner
 from hpcdi.worker.replay_buffer.base_buffer import create_buffer
 

@@ -14,7 +14,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch.serial.data_path import DataPath
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.progress import Evaluation
-from hpcdi.worker.coordinator.base_serial_commander import BaseSerialCommander
+from hpcdi.worker.coordinator.commanders import BaseSerialCommander
 from hpcdi.worker.learner.base_learner import BaseLearner
 
 

@@ -1,7 +1,7 @@
-"""Between the coordinator and a group of learners: many that are seen as one.
+"""Several learners behind the interface of one.
 
-Owns: `LearnerAggregator`. May import: `comm.messages`, `utils`, `types`, `errors`. Why so: rank 0
-gives tasks to one learner, however many ranks share the work.
+Owns: `LearnerAggregator`. May import: `worker.coordinator.workers`, `comm.messages`, `errors`. Why
+so: a public name of the seeds; the coordinator does not know it.
 """
 
 from hpcdi.worker.adapter.learner_aggregator import LearnerAggregator

@@ -359,7 +359,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         transitions = self._loop.record(*self._acted, timestep)
         self.task.env_steps += transitions
         FAULTS.advance(transitions)
-        if FAULTS.takes("env_hang"):
+        if FAULTS.requests("env_hang"):
             hang_environment(self._env_manager.child_pids)
         if self._loop.must_cut:
             self._cut()

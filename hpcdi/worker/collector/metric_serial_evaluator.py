@@ -1,4 +1,4 @@
-"""A policy is as good as a metric over labelled data says: supervised learning."""
+"""Evaluation by a metric over labelled data: supervised learning."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class IMetric(ABC):
 
 @SERIAL_EVALUATOR_REGISTRY.register("metric")
 class MetricSerialEvaluator(SerialEvaluator):
-    """Puts labelled data to a policy; see `SerialEvaluator` for the other arguments.
+    """Evaluates a policy on labelled data; see `SerialEvaluator` for the other arguments.
 
-    `env` is a pair: a loader that gives batches ``(inputs, label)`` as often as it is iterated
+    `env` is a pair: a loader that yields batches ``(inputs, label)`` each time it is iterated
     over, and an `IMetric`. Where learners form a process group, each has its own loader, all of
     the results are gathered, and `IMetric.reduce_mean` is called once on each rank, over all of
     them: every rank needs its loader and its policy.
@@ -63,7 +63,7 @@ class MetricSerialEvaluator(SerialEvaluator):
         """Take other data and another metric.
 
         Args:
-            _env: loader and metric; None: nothing happens, a loader begins anew by itself.
+            _env: loader and metric; None: nothing to do, a loader restarts by itself.
 
         Raises:
             EnvError: it is not a loader and a metric.
@@ -85,7 +85,7 @@ class MetricSerialEvaluator(SerialEvaluator):
         train_iter: int = -1,
         envstep: int = -1,
     ) -> tuple[bool, Any]:
-        """Put all batches to the policy; collective where learners form a process group.
+        """Evaluate all batches; collective where learners form a process group.
 
         Args:
             save_ckpt_fn: called on rank 0 with ``"ckpt_best.pth.tar"`` where no result was better.
@@ -93,7 +93,7 @@ class MetricSerialEvaluator(SerialEvaluator):
             envstep: environment steps so far.
 
         Returns:
-            Whether the run can end, and what `IMetric.reduce_mean` gives; on all ranks alike.
+            Whether the run can end, and the result of `IMetric.reduce_mean`, the same on all ranks.
 
         Raises:
             EnvError: there are no data, or batches are no pairs.
@@ -103,7 +103,7 @@ class MetricSerialEvaluator(SerialEvaluator):
             parts = from_all_ranks(self._results)
         results = [result for part in parts for result in part]
         if not results:
-            raise EnvError(f"{self._name()}: the loader gave no batch")
+            raise EnvError(f"{self._name()}: the loader returned no batch")
         metric = self._demand_env()[1].reduce_mean(results)
         named = dict(metric) if isinstance(metric, Mapping) else {"metric": metric}
         scalars = {name: _plain(value) for name, value in named.items()}
@@ -121,7 +121,7 @@ class MetricSerialEvaluator(SerialEvaluator):
         for batch in loader:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise EnvError(
-                    f"{self._name()}: the loader must give pairs (inputs, label), not a "
+                    f"{self._name()}: the loader must return pairs (inputs, label), not a "
                     f"{type(batch).__name__}"
                 )
             inputs, label = batch

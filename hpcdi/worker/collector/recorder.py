@@ -11,24 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcdi.policy.base import ColumnarActor
 from hpcdi.store.builder import Segment
 from hpcdi.types import ITEM_DTYPE, Array, Columns, Transition
 from hpcdi.utils.nested import stack_columns
-
-
-class Items(NamedTuple):
-    """Transitions cut from a recorder, environment by environment.
-
-    Attributes:
-        columns: name -> [transitions, ...], item after item.
-        table: [items] of `ITEM_DTYPE`, without ids and versions.
-        last_observation: after the last transition of each item, [items, ...].
-    """
-
-    columns: Columns
-    table: Array
-    last_observation: Array
 
 
 class Recorder:
@@ -37,10 +22,10 @@ class Recorder:
     Args:
         env_num: environments.
         length: steps until it is full.
-        actor: adds the policy's columns to a segment.
+        actor: a `ColumnarActor`, which adds the policy's columns to a segment.
     """
 
-    def __init__(self, env_num: int, length: int = 32, actor: ColumnarActor | None = None) -> None:
+    def __init__(self, env_num: int, length: int = 32, actor: Any = None) -> None:
         self.held = np.zeros(env_num, dtype=np.int64)
         """Transitions held of each environment."""
         self._actor = actor
@@ -107,40 +92,22 @@ class Recorder:
         """Drop an environment's running episode; what comes next belongs to another one."""
         rows = slice(int(self._begun[env]), self._rows)
         self.held[env] -= np.count_nonzero(self._live[rows, env])
-        self._live[rows, env] = False
+        self._release(rows, env)
         self._begin_episodes(env)
 
-    def _begin_episodes(self, envs: int | Array) -> None:
-        self._begun[envs] = self._rows
-        self._running[envs] += 1
-
-    def take(self, next_observation: Array) -> Items | None:
-        """Take everything, environment by environment.
-
-        Args:
-            next_observation: after the last recorded step, [envs, ...].
-
-        Returns:
-            The items; None where no transition is recorded.
-        """
-        env, row = np.nonzero(self._live[: self._rows].T)  # environment-major
-        items = self._items(env, row, next_observation) if env.size else None
-        self._clear()
-        return items
-
-    def take_one(self, env: int) -> tuple[Columns, int]:
-        """Take the transitions of an environment that are of one episode, and its id."""
-        live = self._live[: self._rows, env]
-        row = live.nonzero()[0]
+    def take(self, env: int) -> tuple[Columns, int]:
+        """Take the transitions of an environment, which are of one episode, and its id."""
+        row = self._live[: self._rows, env].nonzero()[0]
         columns = {name: column[row, env] for name, column in self._columns.items()}
         episode = int(self._episode[row[-1], env]) * len(self.held) + env
-        live[:], self.held[env] = False, 0
-        if not self.held.any():
+        self.held[env] = 0
+        self._release(slice(0, self._rows), env)
+        if self.is_empty:
             self._clear()
         return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
-        """Take everything as a segment with the policy's columns.
+        """Take everything as items, environment by environment, with the policy's columns.
 
         Each item is followed by one row that holds only the observation after its last transition
         (the bootstrap row), so that every observation is stored once.
@@ -152,45 +119,63 @@ class Recorder:
         Returns:
             The segment; None where no transition is recorded.
         """
-        items = self.take(next_observation)
-        if items is None or self._actor is None:
+        env, row = np.nonzero(self._live[: self._rows].T)  # environment-major
+        if not env.size:
+            self._clear()
             return None
-        table = items.table
-        item_len = table["item_len"].copy()
-        extra = self._actor.train_columns(items.columns, item_len, items.last_observation)
-        number = np.arange(len(table))
-        total = int(item_len.sum()) + len(table)
-        row = np.arange(total - len(table)) + np.repeat(number, item_len)
+        columns = {name: column[row, env] for name, column in self._columns.items()}
+        ended = self._ended[row, env]
+        is_last = ended | np.append(env[1:] != env[:-1], True)
+        last = is_last.nonzero()[0]
+        item_len = np.diff(last, prepend=-1).astype(np.int32)
+        last_observation = self._last_observations(env[last], ended[last], next_observation)
+        extra = self._actor.train_columns(columns, item_len, last_observation)
+        place = np.arange(len(env)) + np.cumsum(is_last) - is_last  # one row more after each item
+        total = len(env) + len(last)
         placed = {}
-        for name, column in {**items.columns, **extra.columns}.items():
+        for name, column in {**columns, **extra.columns}.items():
             placed[name] = np.zeros((total, *column.shape[1:]), dtype=column.dtype)
-            placed[name][row] = column
-        table["item_start"] += number.astype(np.int32)
-        placed["observation"][table["item_start"] + item_len] = items.last_observation
+            placed[name][place] = column
+        placed["observation"][place[last] + 1] = last_observation
+        table = np.zeros(len(last), dtype=ITEM_DTYPE)
+        table["item_start"] = place[last] - item_len + 1
+        table["item_len"] = item_len
         table["policy_version"] = policy_version
+        table["env_id"] = env[last]
+        table["episode_id"] = self._episode[row[last], env[last]] * len(self.held) + env[last]
+        self._clear()
         return Segment(placed, table, extra.views, tail_rows=1)
 
-    def _items(self, env: Array, row: Array, next_observation: Array) -> Items:
-        ended = self._ended[row, env]
-        last = np.flatnonzero(ended | np.append(env[1:] != env[:-1], True))
-        at, of = row[last], env[last]
-        table = np.zeros(len(last), dtype=ITEM_DTYPE)
-        table["item_len"] = np.diff(last, prepend=-1)
-        table["item_start"] = last + 1 - table["item_len"]
-        table["env_id"] = of
-        table["episode_id"] = self._episode[at, of] * len(self.held) + of
-        last_observation = next_observation[of]
+    def _begin_episodes(self, envs: int | Array) -> None:
+        self._begun[envs] = self._rows
+        self._running[envs] += 1
+
+    def _last_observations(self, env: Array, ended: Array, next_observation: Array) -> Array:
+        """Observation after the last transition of each item, [items, ...].
+
+        Args:
+            env: of each item.
+            ended: whether its episode ended with it.
+            next_observation: see `cut`.
+        """
+        observations: Array = next_observation[env]
         if self._finals:
             rows = np.concatenate([np.full(len(envs), row) for row, envs, _ in self._finals])
             envs = np.concatenate([envs for _, envs, _ in self._finals])
-            finals = np.concatenate([observation for _, _, observation in self._finals])
-            last_observation[ended[last]] = finals[np.lexsort((rows, envs))]
-            self._finals.clear()
-        columns = {name: column[row, env] for name, column in self._columns.items()}
-        return Items(columns, table, last_observation)
+            finals = np.concatenate([final for _, _, final in self._finals])
+            observations[ended] = finals[np.lexsort((rows, envs))]
+        return observations
+
+    def _release(self, rows: slice, env: int) -> None:
+        """Forget an environment's transitions; objects are not kept alive."""
+        self._live[rows, env] = False
+        for column in self._columns.values():
+            if column.dtype == object:
+                column[rows, env] = None
 
     def _clear(self) -> None:
         self.held[:], self._begun[:], self._rows = 0, 0, 0
+        self._finals.clear()
 
     def _make_room(self) -> None:
         """Move each environment's transitions together; double the rows if that is not enough."""
@@ -248,7 +233,7 @@ class TrajectoryRecorder:
 
     @property
     def finished(self) -> int:
-        """Pieces that `take` would return."""
+        """Trajectories that `take` would return."""
         return len(self._finished)
 
     @property
@@ -303,7 +288,7 @@ class TrajectoryRecorder:
 
     def _finish(self, envs: Array) -> None:
         for env in envs.nonzero()[0].tolist():
-            columns, episode = self._open.take_one(env)
+            columns, episode = self._open.take(env)
             transitions = columns["transition"].tolist()
             samples = self._make_samples(transitions)
             self._finished.append(Trajectory(env, episode, samples, len(transitions)))

@@ -1,4 +1,8 @@
-"""The coordinator: carries out what the scheduler decides."""
+"""The coordinator: the loop that carries out the scheduler's decisions, and the seeds' callbacks.
+
+The callbacks (`deal_with_*`) are a façade: they translate to messages for the scheduler, or ask
+`ItemBuffers`. The modules beneath know neither them nor buffers by name.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +15,37 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.link import Link
-from hpcdi.comm.local_link import LocalWorld
+from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import (
     CollectResult,
-    ItemReady,
     LearnInfo,
     LearnResult,
     Message,
     TakeSnapshot,
 )
 from hpcdi.config.compat import Configurable
-from hpcdi.config.schema import CoordinatorConfig
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
+from hpcdi.errors import ConfigError, Problem
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.assembly import as_experiment, make_desk, scheduler_of, timeouts
-from hpcdi.worker.coordinator.base_parallel_commander import create_parallel_commander
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome
-from hpcdi.worker.coordinator.resume import Resumed
-from hpcdi.worker.coordinator.survival import Survival
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
+from hpcdi.worker.coordinator.lockstep import scheduler_type
+from hpcdi.worker.coordinator.replay import create_replay
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.snapshots import Resumed
 from hpcdi.worker.coordinator.view import RunView
+from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 _SENT_S = 0.5
-"""Where this rank ends without MPI_Finalize, what MPI has taken may be on its way still."""
+"""Seconds for messages that MPI has taken to arrive, where the rank ends without MPI_Finalize."""
 
 
 class TaskState:
-    """When a task was begun.
+    """A task of a caller, and when it was begun.
 
     Args:
         task_id: its name.
@@ -51,15 +56,75 @@ class TaskState:
         self.start_time = time.time()
 
 
+class ItemBuffers:
+    """Replay buffers by name, for callers that push and draw items one by one (`deal_with_*`).
+
+    They hold the items' metadata; the data lie in files that ``data_id`` names.
+
+    Args:
+        make_buffer: makes the buffer of a name.
+    """
+
+    def __init__(self, make_buffer: Callable[[str], AdvancedReplayBuffer]) -> None:
+        self._make_buffer = make_buffer
+        self._buffers: dict[str, AdvancedReplayBuffer] = {}
+        self._of_task: dict[str, str] = {}  # learner task -> its buffer
+
+    def push(self, buffer_id: str, data_id: str, metadata: Mapping[str, Any]) -> None:
+        """Add an item to a buffer, which its first item makes."""
+        if buffer_id not in self._buffers:
+            self._buffers[buffer_id] = self._make_buffer(buffer_id)
+        self._buffers[buffer_id].push({**metadata, "data_id": data_id}, -1)
+
+    def sample(
+        self, task_id: str, buffer_id: str, batch_size: int, train_iter: int
+    ) -> list[dict[str, Any]] | None:
+        """Draw items for a learner task; None where there are too few, or no such buffer."""
+        self._of_task[task_id] = buffer_id
+        buffer = self._buffers.get(buffer_id)
+        return None if buffer is None else buffer.sample(batch_size, train_iter)
+
+    def update(self, buffer_id: str, priority_info: Mapping[str, Any]) -> None:
+        """Set new priorities of items."""
+        if buffer_id in self._buffers:
+            self._buffers[buffer_id].update(priority_info)
+
+    def take_needed(self) -> list[str]:
+        """Data ids that came into a buffer since the last call.
+
+        Only buffers with `enable_track_used_data` report these, here and in `take_freed`.
+        """
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_new()]
+
+    def take_freed(self) -> list[str]:
+        """Data ids that left a buffer since the last call."""
+        return [data_id for buffer in self._buffers.values() for data_id in buffer.take_used()]
+
+    def close(self, task_id: str) -> None:
+        """Drop the buffer of a learner task; its files stay."""
+        self._buffers.pop(self._of_task.pop(task_id, ""), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of each buffer, by name."""
+        return {name: buffer.state_dict() for name, buffer in self._buffers.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace all buffers by those of a `state_dict`."""
+        self._buffers.clear()
+        for name, state in state_dict.items():
+            self._buffers[name] = self._make_buffer(name)
+            self._buffers[name].load_state_dict(state)
+
+
 class Coordinator(Closing, Configurable):
-    """Rank 0: messages to the scheduler, its orders to the ranks.
+    """Rank 0: hands messages to the scheduler, and sends its orders.
 
     Args:
         cfg: an `ExperimentConfig`, or the seeds' mapping with ``main`` and ``system``.
         link: to the workers; by default a world of its own, for use as a library.
         layout: the run folder; without one nothing is written.
         workers: ranks that take part; by default all others of the link's world.
-        stop_request: gives, once, what a signal asked for.
+        stop_request: returns, once, the message that a signal asked for.
         is_terminal: whether a person watches the progress line.
     """
 
@@ -80,19 +145,20 @@ class Coordinator(Closing, Configurable):
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
         ranks = range(1, self._link.size) if workers is None else workers
-        self._scheduler = scheduler_of(config, len(ranks))(
+        replay = create_replay(config, self._view.curves, len(ranks))
+        self._items = ItemBuffers(replay.make_buffer)
+        faults = FaultPolicy.of(config, is_possible=self._link.ranks_may_die)
+        learners = config.policy.learn.learner.learner_num
+        self._scheduler = scheduler_type(config, len(ranks))(
             create_parallel_commander(config),
-            make_desk(config, self._view.curves, len(ranks)),
-            LearnerAggregator({"learner": range(config.policy.learn.learner.learner_num)}),
+            replay,
             self._view.snapshot_clock(config.system.snapshot_s),
-            ranks,
-            timeouts(config),
+            Workers(ranks, learners, faults, Timeouts.of(config)),
             self._view.observe,
-            Survival.of(config, is_possible=self._link.ranks_may_die),
         )
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
-            self._scheduler.crew.want(collector.collector_num)
+            self._scheduler.want_collectors(collector.collector_num)
         self._stop_request = stop_request
         self._tasks: dict[str, TaskState] = {}
         self._thread: BackgroundThread | None = None
@@ -101,7 +167,7 @@ class Coordinator(Closing, Configurable):
     # ---------------------------------------------------------------------------------------- life
 
     def run(self) -> Outcome:
-        """The loop, until the run is over."""
+        """Run the loop until the run is over."""
         scheduler, link, meter = self._scheduler, self._link, self._view.meter
         self._view.keep_beginning(self.state_dict, scheduler)
         while not scheduler.finished:
@@ -115,21 +181,21 @@ class Coordinator(Closing, Configurable):
                     self._orders += scheduler.handle(request, link.rank, time.monotonic())
                 self._orders += scheduler.tick(time.monotonic())
                 self._send_orders()
+                needed, freed = self._items.take_needed(), self._items.take_freed()
             meter.mark("schedule")
-            self._view.look(scheduler)
+            self._view.look(scheduler, needed, freed)
             meter.mark("show")
         self._flush()
         self._view.finish_snapshots(scheduler)
-        outcome = scheduler.life.outcome
-        return outcome if outcome is not None else Outcome("stopped", "closed", 0)
+        return scheduler.outcome or Outcome("stopped", "closed", 0)
 
     def start(self) -> None:
         """Run the loop in a thread; under MPI, call `run` on the main thread instead."""
         if self._thread is None:
-            self._thread = BackgroundThread(self._run_aside, "coordinator")
+            self._thread = BackgroundThread(self._run_in_thread, "coordinator")
 
     def close(self) -> None:
-        """End the run, if it is on, and close what is open; again: nothing."""
+        """End the run, if it is on, and close what is open. Idempotent."""
         with self._lock:
             self._orders += self._scheduler.stop(Outcome("stopped", "closed", 0), time.monotonic())
         if self._thread is not None:
@@ -143,17 +209,17 @@ class Coordinator(Closing, Configurable):
     @property
     def system_shutdown_flag(self) -> bool:
         """Whether the run has reached its end; once true it stays true."""
-        return not self._scheduler.life.is_on
+        return not self._scheduler.is_on
 
     @property
     def silent(self) -> list[int]:
         """Ranks that have not said goodbye."""
-        return self._scheduler.life.silent
+        return self._scheduler.workers.silent
 
     @property
     def lost(self) -> dict[int, str]:
-        """Ranks that have died and that the run has gone on without, and their roles."""
-        return self._scheduler.life.survival.lost
+        """Role of each rank that has died while the run went on."""
+        return self._scheduler.workers.lost
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
@@ -170,33 +236,37 @@ class Coordinator(Closing, Configurable):
                 "commander": self._scheduler.commander.state_dict(),
                 "counters": dataclasses.asdict(self._scheduler.counters),
                 "tasks": {task.task_id: task.start_time for task in self._tasks.values()},
-                "replay": self._scheduler.desk.state_dict(),
+                "replay": {
+                    **self._scheduler.replay.state_dict(),
+                    "named": self._items.state_dict(),
+                },
             }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a `state_dict`, except for what learners must have read again first."""
+        """Restore a `state_dict`, except for blocks that learners must read again first."""
         with self._lock:
             self._scheduler.commander.load_state_dict(state_dict["commander"])
             for name, value in state_dict["counters"].items():
                 setattr(self._scheduler.counters, name, value)
-            self._scheduler.desk.load_state_dict(state_dict["replay"])
+            self._scheduler.replay.load_state_dict(state_dict["replay"])
+            self._items.load_state_dict(state_dict["replay"]["named"])
             self._tasks.clear()
             for task_id, start_time in state_dict["tasks"].items():
                 self._tasks[task_id] = TaskState(task_id)
                 self._tasks[task_id].start_time = start_time
 
     def snapshot_s(self) -> float:
-        """Seconds that the last snapshot took until it was whole."""
+        """Seconds until the last snapshot was whole."""
         return self._view.snapshot_s
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot of the run, before the loop begins."""
+        """Resume from a snapshot of the run, before the loop begins."""
         self.load_state_dict(resumed.state)
         counters, scheduler = self._scheduler.counters, self._scheduler
         counters.train_iter = int(resumed.facts["train_iter"])
         counters.env_steps += resumed.later
         scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
-        scheduler.desk.load_state_dict(resumed.state["replay"], resumed.published)
+        scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder
         self._view.adopt(resumed.published)
 
@@ -205,14 +275,15 @@ class Coordinator(Closing, Configurable):
     def deal_with_collector_send_data(
         self, task_id: str, buffer_id: str, data_id: str, data: Mapping[str, Any]
     ) -> None:
-        """Put one item's metadata into the replay buffer."""
+        """Add one item's metadata to a buffer."""
         self._tasks.setdefault(task_id, TaskState(task_id))
-        self._hand_over(ItemReady(task_id, buffer_id, data_id, dict(data)))
+        with self._lock:
+            self._items.push(buffer_id, data_id, data)
 
     def deal_with_collector_finish_task(
         self, task_id: str, finished_task: Mapping[str, Any]
     ) -> None:
-        """Take the result of a collect or evaluation task."""
+        """Hand over the result of a collect or evaluation task."""
         self._tasks.pop(task_id, None)
         returns = finished_task.get("reward_raw", [])
         lengths = [finished_task.get("avg_step_per_episode", 0)] * len(returns)
@@ -231,42 +302,48 @@ class Coordinator(Closing, Configurable):
     def deal_with_learner_get_data(
         self, task_id: str, buffer_id: str, batch_size: int, cur_learner_iter: int
     ) -> list[dict[str, Any]] | None:
-        """Draw items' metadata; None where there are not enough."""
+        """Draw items' metadata; None where there are too few."""
         self._tasks.setdefault(task_id, TaskState(task_id))
         with self._lock:
-            return self._scheduler.desk.named.sample(buffer_id, batch_size, cur_learner_iter)
+            return self._items.sample(task_id, buffer_id, batch_size, cur_learner_iter)
 
     def deal_with_learner_send_info(
         self, task_id: str, buffer_id: str, info: Mapping[str, Any]
     ) -> None:
-        """Take a learner's words: new priorities, and its iteration."""
+        """Hand over a learner's new priorities and its iteration."""
         with self._lock:
             if info.get("priority_info"):
-                self._scheduler.desk.named.update(buffer_id, info["priority_info"])
+                self._items.update(buffer_id, info["priority_info"])
         self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
-        """A learner's task has ended: its buffer goes with it."""
+        """End a learner's task, and drop its buffer."""
         self._tasks.pop(task_id, None)
+        with self._lock:
+            self._items.close(task_id)
         self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
-        """Whether a collector's words mean that its task has ended."""
+        """Whether a collector's data mean that its task has ended."""
         return self._scheduler.commander.judge_collector_finish(task_id, data)
 
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Whether a learner's words mean that its task has ended."""
+        """Whether a learner's info means that its task has ended."""
         return self._scheduler.commander.judge_learner_finish(task_id, info)
 
     def deal_with_increase_collector(self) -> None:
-        """One collector more is wanted; it works if there is one."""
+        """Let one collector more work, if there is one."""
         with self._lock:
-            self._scheduler.crew.more(1)
+            wanted = self._scheduler.collectors_wanted
+            if wanted is not None:  # else all there are work
+                self._scheduler.want_collectors(wanted + 1)
 
     def deal_with_decrease_collector(self) -> None:
-        """One collector less is wanted; the last one stays."""
+        """Let one collector less work; the last one stays."""
         with self._lock:
-            self._scheduler.crew.more(-1)
+            collectors = self._scheduler.collectors
+            wanted = collectors["there"] if collectors["wanted"] is None else collectors["wanted"]
+            self._scheduler.want_collectors((wanted or 0) - 1)
 
     def info(self, s: str) -> None:
         """Log a line."""
@@ -278,7 +355,7 @@ class Coordinator(Closing, Configurable):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _run_aside(self) -> None:
+    def _run_in_thread(self) -> None:
         self.run()
 
     def _hand_over(self, message: Message) -> None:
@@ -298,3 +375,25 @@ class Coordinator(Closing, Configurable):
             self._link.receive(0.01)
         if self._link.ranks_may_die:
             self._link.receive(_SENT_S)
+
+
+def as_experiment(cfg: Any) -> ExperimentConfig:
+    """The experiment itself, or compiled from the seeds' mapping with ``main`` and ``system``.
+
+    Raises:
+        ConfigError: with every problem of the mapping.
+    """
+    if isinstance(cfg, ExperimentConfig):
+        return cfg
+    mapping = dict(cfg)
+    source = "the coordinator's configuration"
+    odd = sorted(mapping.keys() - {"main", "system", "seed"})
+    if odd:
+        known = "unknown key; known here: main, seed, system"
+        raise ConfigError([Problem(str(key), known) for key in odd], source)
+    main = dict(mapping.pop("main", {}))
+    config = compile_config({**main, **mapping}, source).config
+    problems = check_over_ranks(config)
+    if problems:
+        raise ConfigError(problems, source)
+    return config

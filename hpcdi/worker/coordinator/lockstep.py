@@ -1,15 +1,15 @@
-"""Runs that give the same numbers each time: in rounds, by counts, and never by the clock.
+"""Deterministic runs: in rounds, by counts, and never by the clock.
 
 One round; nothing of it begins before what stands above it has ended everywhere::
 
-    every collector   one piece, by the learners' present policy and settings of this moment
+    every collector   one rollout, with the learners' present policy and the present settings
     rank 0            gives the blocks to the learners, in the order of ranks and numbers
     every learner     reads its blocks
     every learner     so many batches, one at a time, each drawn when all have asked for it
 
 Between two rounds rank 0 evaluates, and takes a snapshot, when enough rounds have passed. Running
-episodes are in no snapshot: so they end there, and collectors begin anew with seeds that follow
-from the round. A run that is gone on with repeats what came after its snapshot, to the bit.
+episodes are in no snapshot: so they end there, and collectors start anew with seeds that follow
+from the round. A resumed run repeats what came after its snapshot, to the bit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from hpcdi.comm.messages import (
@@ -27,18 +28,19 @@ from hpcdi.comm.messages import (
     DataDemand,
     Message,
 )
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.types import Lockstep
-from hpcdi.worker.coordinator.lifecycle import Order, Outcome, Phase
-from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.scheduler import Outcome, Phase, Scheduler
+from hpcdi.worker.coordinator.workers import Order
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What is done in a round, and after how many.
+    """What a round consists of, and what follows after how many.
 
     Attributes:
-        collectors: ranks that give a piece each.
-        updates: batches of each learner, by the transitions that a round has made.
+        collectors: ranks that deliver a rollout each.
+        updates: batches of each learner, as a function of the transitions of a round.
         snapshot_every: rounds.
         evaluate_every: train iterations.
     """
@@ -54,7 +56,7 @@ class _Step(Enum):
 
     REST = "between two rounds"
     EVALUATE = "an evaluation"
-    COLLECT = "pieces are made"
+    COLLECT = "collectors collect"
     READ = "learners read"
     LEARN = "learners learn"
 
@@ -65,10 +67,10 @@ class _Round:
     is_first: bool = True
     """Of this process."""
     missing: set[int] = field(default_factory=set)
-    """Collectors whose result is not there yet."""
+    """Collectors whose result has not come yet."""
     blocks: list[BlockReady] = field(default_factory=list)
     batches: int = 0
-    """That are to be learnt from still."""
+    """Left to be learnt from."""
 
 
 class LockstepScheduler(Scheduler):
@@ -85,7 +87,7 @@ class LockstepScheduler(Scheduler):
         self._round = _Round()
 
     def handle(self, message: Message, rank: int, now: float) -> list[Order]:
-        """What to send because of a message; a round that has ended makes room for the next."""
+        """Orders in answer to a message; the end of a round starts the next one."""
         orders = super().handle(message, rank, now)
         while self._may_begin():
             orders += self._begin(now)
@@ -97,8 +99,8 @@ class LockstepScheduler(Scheduler):
         return self._begin(now) if self._may_begin() else []
 
     def _may_begin(self) -> bool:
-        is_on = self.life.phase is Phase.RUNNING and self._round.step is _Step.REST
-        return is_on and bool(self.desk.partitions) and self._all_wait() and self._have_read()
+        is_on = self.phase is Phase.RUNNING and self._round.step is _Step.REST
+        return is_on and bool(self.replay.partitions) and self._all_wait() and self._have_read()
 
     def _begin(self, now: float) -> list[Order]:
         """An evaluation if one is due, else the next round, after a snapshot if one is due."""
@@ -128,8 +130,7 @@ class LockstepScheduler(Scheduler):
             commander.make_task(evaluate=evaluate),
             lockstep=Lockstep(counters.rounds, counters.train_iter, begins_anew=begins_anew),
         )
-        (rank,) = self._book.give("collector", task, now)
-        return Order(rank, task)
+        return Order(self.workers.start_collector(task, now), task)
 
     def _take_snapshot(self, now: float) -> list[Order]:  # noqa: ARG002
         """None by time, and none at an end in the middle of a round: see `_begin`."""
@@ -137,28 +138,24 @@ class LockstepScheduler(Scheduler):
 
     # --------------------------------------------------------------------------------- in a round
 
-    def _progress(
+    def _on_collect_progress(
         self,
         message: CollectProgress,
         rank: int,
         now: float,  # noqa: ARG002
     ) -> list[Order]:
         """Count; limits and settings wait for the end of the round."""
-        self.counters.env_steps += message.env_steps
-        self.counters.episodes += len(message.episode_returns)
-        self.crew.acting[rank] = message.policy_version
-        self._book.begun(message.task_id, rank)
+        self._count_steps(message, rank)
         return []
 
-    def _block_ready(self, message: BlockReady) -> list[Order]:
+    def _on_block_ready(self, message: BlockReady) -> list[Order]:
         self._round.blocks.append(message)
         return []
 
-    def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
-        self._book.finish(message.task_id, "collector", rank)
-        self.crew.acting.pop(rank, None)
+    def _on_collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
+        self.workers.finish(rank, message.task_id)
         has_reached = self.commander.finish_collector_task(message.task_id, message)
-        if not self.life.is_on:
+        if not self.is_on:
             return []
         if message.eval_flag:
             self.counters.evaluated_at = self.counters.train_iter
@@ -169,24 +166,23 @@ class LockstepScheduler(Scheduler):
         return [] if self._round.missing else self._read()
 
     def _read(self) -> list[Order]:
-        """All pieces are there: the learners read them."""
+        """All rollouts have come: the learners read them."""
         blocks = sorted(self._round.blocks, key=lambda ready: ready.block_id)
         transitions = sum(int(ready.items["item_len"].sum()) for ready in blocks)
         self._round.step, self._round.batches = _Step.READ, self._plan.updates(transitions)
-        orders = [Order(*order) for ready in blocks for order in self.desk.assign(ready)]
+        orders = [Order(*order) for ready in blocks for order in self.replay.assign(ready)]
         return [*orders, *self._serve()]
 
-    def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
-        """As ever, but a limit is looked at before the next batch is drawn, not after it."""
-        partition = self.desk.partitions.get(rank)
-        if partition is None:
+    def _on_data_demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
+        """As in other runs, but limits are checked before the next batch is drawn, not after."""
+        if rank not in self.replay.partitions:
             return []
-        whole = self._take_demand(partition, message, rank)
-        ended = self._count_iterations(whole.train_iter, now) if whole is not None else []
+        done = self._take_demand(message, rank)
+        ended = self._count_iterations(done, now) if done is not None else []
         return ended or self._serve()
 
     def _serve(self) -> list[Order]:
-        """The next batch, if all have asked for it; none left: the round is over."""
+        """The next batch, if all have asked for it; where none is left, the round is over."""
         now = self._round
         if now.step is _Step.READ and self._have_read():
             now.step = _Step.LEARN
@@ -201,7 +197,24 @@ class LockstepScheduler(Scheduler):
 
     def _all_wait(self) -> bool:
         """Whether all learners have done what they were given, and ask for more."""
-        return all(part.waits for part in self.desk.partitions.values())
+        return all(part.waits for part in self.replay.partitions.values())
 
     def _have_read(self) -> bool:
-        return all(part.backlog.is_idle for part in self.desk.partitions.values())
+        return all(part.backlog.is_idle for part in self.replay.partitions.values())
+
+
+def scheduler_type(config: ExperimentConfig, workers: int) -> Callable[..., Scheduler]:
+    """Returns what makes an experiment's scheduler from its parts.
+
+    Args:
+        config: the experiment.
+        workers: ranks besides the coordinator.
+    """
+    if not config.system.deterministic:
+        return Scheduler
+    policy = config.policy
+    plan = RoundPlan(
+        workers - policy.learn.learner.learner_num, policy.updates_after,
+        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
+    )  # fmt: skip
+    return partial(LockstepScheduler, plan=plan)

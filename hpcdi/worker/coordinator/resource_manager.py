@@ -1,4 +1,4 @@
-"""Which workers are free."""
+"""Which workers are free, for the seeds' callers; the scheduler asks its own `workers`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 class NaiveResourceManager:
-    """Workers by kind ("collector", "learner").
+    """Free and assigned workers by kind ("collector", "learner").
 
-    Of free ones that goes first which has worked last: its environments are made.
+    The one that has worked last is assigned first: its environments are made.
     """
 
     def __init__(self) -> None:
@@ -24,29 +24,25 @@ class NaiveResourceManager:
         return self._assign("learner")
 
     def have_assigned(self, name: str, id_: str) -> bool:
-        """Whether a worker is given out."""
+        """Whether a worker is assigned."""
         return id_ in self._assigned[name]
 
     def update(self, name: str, id_: str, info: Any) -> None:
-        """A worker is free (again), with what it has."""
+        """Register a free worker and its resources."""
         self._assigned[name].pop(id_, None)
         self._free[name][id_] = info
 
     def release(self, name: str, id_: str) -> None:
-        """A worker has ended its task: it is free again, as it was."""
+        """Free an assigned worker."""
         if id_ in self._assigned[name]:
             self._free[name] = {id_: self._assigned[name].pop(id_), **self._free[name]}
 
     def delete(self, name: str, id_: str) -> bool:
-        """Forget a worker; whether it was known."""
+        """Forget a worker; returns whether it was known."""
         known = id_ in self._free[name] or id_ in self._assigned[name]
         self._free[name].pop(id_, None)
         self._assigned[name].pop(id_, None)
         return known
-
-    def free_count(self, name: str) -> int:
-        """Number of free workers of a kind."""
-        return len(self._free[name])
 
     def _assign(self, name: str) -> dict[str, Any] | None:
         if not self._free[name]:

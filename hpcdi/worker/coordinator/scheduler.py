@@ -1,12 +1,16 @@
-"""All decisions of rank 0: messages and time in, orders out. No clock, no MPI, no file."""
+"""All decisions of rank 0: messages and time in, orders out. No clock, no MPI, no file.
+
+`Scheduler.handle` shows what happens on each message; `Scheduler._on_rank_lost`, on a rank's death.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from itertools import starmap
 
-from hpcdi.comm.fault_messages import Heartbeat, RankLost, ScaleCollectors, TaskReturned
 from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
@@ -17,277 +21,446 @@ from hpcdi.comm.messages import (
     CollectTask,
     DataDemand,
     Goodbye,
-    ItemReady,
+    Heartbeat,
     LearnInfo,
     LearnResult,
+    Leave,
     Message,
+    RankLost,
+    Regroup,
+    ScaleCollectors,
     SnapshotPart,
+    Stop,
     StopRequest,
+    TaskReturned,
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import EXIT_FAILED
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.coordinator.base_parallel_commander import BaseCommander
-from hpcdi.worker.coordinator.counters import Counters, Timeouts
-from hpcdi.worker.coordinator.crew import Crew
-from hpcdi.worker.coordinator.lifecycle import Lifecycle, Order, Outcome, Phase
-from hpcdi.worker.coordinator.losses import WithLosses
-from hpcdi.worker.coordinator.partition import Partition
-from hpcdi.worker.coordinator.replay_desk import ReplayDesk
+from hpcdi.errors import EXIT_FAILED, WorkerSilentError
+from hpcdi.worker.coordinator.commanders import BaseCommander
+from hpcdi.worker.coordinator.replay import ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.survival import Survival
-from hpcdi.worker.coordinator.task import Notice, TaskBook
+from hpcdi.worker.coordinator.workers import (
+    ComesBack,
+    DiesAlone,
+    Notice,
+    Order,
+    State,
+    Task,
+    Worker,
+    Workers,
+)
+
+FAILURE_GRACE_S = 3.0
+"""Seconds that the others may take to end in order after a rank has failed."""
 
 
-class Scheduler(WithLosses):
-    """The brain of the coordinator.
+class Phase(Enum):
+    """Where a run is in its life; see the package's drawing."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `state` is "done", "stopped" (from outside) or "failed"."""
+
+    state: str
+    reason: str
+    exit_code: int
+    failure: tuple[int, WorkerFailed] | None = None
+
+
+@dataclass
+class Counters:
+    """Totals of the run.
+
+    Attributes:
+        priorities_stale: new priorities of items that had left the buffer.
+        rounds: done in a deterministic run.
+        evaluated_at: train iteration of the last evaluation of a deterministic run.
+    """
+
+    env_steps: int = 0
+    train_iter: int = 0
+    episodes: int = 0
+    priorities_stale: int = 0
+    rounds: int = 0
+    evaluated_at: int = 0
+
+
+class Scheduler:
+    """Decides what each rank does.
 
     Args:
         commander: sets tasks and goals.
-        desk: the replay buffer's partitions.
-        learners: the group of learners; one is a group, too.
+        replay: the replay buffer.
         snapshots: of the run.
-        workers: ranks that must report before the run can go on for ever.
-        timeouts: how long to wait for what.
-        observe: called with each message, and with what has not come.
-        survival: without whom the run goes on.
+        workers: ranks that must report before the run can go on.
+        observe: called with each message before it is handled, and with each notice.
+
+    Attributes:
+        counters: totals of the run.
+        phase: of the run.
+        outcome: how the run ended; None: it has not.
+        collectors_wanted: collectors that should work; None: all.
     """
-
-    def __init__(
-        self,
-        commander: BaseCommander,
-        desk: ReplayDesk,
-        learners: LearnerAggregator,
-        snapshots: SnapshotClock,
-        workers: Sequence[int],
-        timeouts: Timeouts,
-        observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
-        survival: Survival | None = None,
-    ) -> None:
-        self.counters = Counters()
-        self.life = Lifecycle(workers, timeouts.start_s, timeouts.stop_s, survival)
-        self.desk = desk
-        self.snapshots = snapshots
-        self.commander = commander
-        self.crew = Crew(commander, self.life.survival, timeouts.rest_s)
-        self._book = TaskBook(timeouts, learners)
-        self._observe = observe
-
-    # ------------------------------------------------------------------------------------- inputs
-
-    def handle(  # noqa: C901, PLR0912 (a table of cases)
-        self, message: Message, rank: int, now: float
-    ) -> list[Order]:
-        """What to send because of a message."""
-        if isinstance(message, LearnInfo):
-            message = self._book.learners.deal_with_learn(message, rank)
-        self._book.heard(rank, type(message).__name__, now)
-        self._observe(rank, message)
-        match message:
-            case BlockReady():
-                return self._block_ready(message)
-            case BlockAdmitted():
-                return self._block_admitted(message, rank)
-            case DataDemand():
-                return self._demand(message, rank, now)
-            case CollectProgress():
-                return self._progress(message, rank, now)
-            case LearnInfo():
-                self.commander.update_learner_info(message.task_id, message.scalars)
-                return self._count_iterations(message.train_iter, now)
-            case CollectResult():
-                return self._collect_result(message, rank, now)
-            case TaskReturned():
-                return self._task_returned(message, rank, now)
-            case LearnResult():
-                return self._learn_result(message, rank, now)
-            case WorkerReady():
-                return self._worker_ready(message, rank, now)
-            case StopRequest():
-                state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
-                return self.stop(Outcome(state, message.reason, message.exit_code), now)
-            case WorkerFailed():
-                return self._worker_failed(message, rank, now)
-            case RankLost():
-                return self._rank_lost(rank, now)
-            case Goodbye():
-                return self.life.goodbye(rank, message, now)
-            case _:
-                self._note(message, rank)
-                return []
-
-    def _note(self, message: Message, rank: int) -> None:
-        """Take what needs no answer."""
-        match message:
-            case ItemReady():
-                self.desk.named.push(message)
-            case SnapshotPart():
-                self.snapshots.part(rank, message)
-            case ScaleCollectors():
-                self.crew.want(message.count)  # the next turn gives tasks to them, or ends some
-            case Heartbeat():
-                pass
-            case _:
-                raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
-
-    def tick(self, now: float) -> list[Order]:
-        """What to send because time has passed."""
-        orders = self.life.tick(now)
-        if not self.life.is_on:
-            return orders
-        self._book.check(now)
-        waiting = [rank for rank, part in self.desk.partitions.items() if part.waits]
-        for rank, notice in self._book.notices(now, waiting):
-            self._observe(rank, notice)
-        self._come_back(now)
-        orders += self._assign(now)
-        # an evaluation that took a collector away may have been all that a batch waited for
-        orders += self._serve()
-        return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
-
-    def stop(self, outcome: Outcome, now: float) -> list[Order]:
-        """End the run, after a last snapshot; the first reason counts."""
-        last = self._take_snapshot(now) if self.life.is_on else []
-        return [*last, *self.life.stop(outcome, now)]
-
-    @property
-    def finished(self) -> bool:
-        """Whether everybody has gone, or has had long enough to go."""
-        return self.life.phase is Phase.FINISHED
 
     patience_s = 0.05
     """How long the loop may wait for messages before it calls `tick`."""
 
-    # -------------------------------------------------------------------------------------- tasks
+    def __init__(
+        self,
+        commander: BaseCommander,
+        replay: ReplayManager,
+        snapshots: SnapshotClock,
+        workers: Workers,
+        observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
+    ) -> None:
+        self.counters = Counters()
+        self.commander = commander
+        self.replay = replay
+        self.snapshots = snapshots
+        self.workers = workers
+        self.outcome: Outcome | None = None
+        self.collectors_wanted = commander.collector_task_space
+        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
+        self._observe = observe
+        self._deadline = float("inf")
+
+    def handle(  # noqa: C901, PLR0912 (a table of cases)
+        self, message: Message, rank: int, now: float
+    ) -> list[Order]:
+        """Orders in answer to a message.
+
+        Args:
+            message: of another rank, or of a caller on rank 0.
+            rank: of the sender.
+            now: seconds on any clock that does not go back.
+        """
+        if isinstance(message, LearnInfo):
+            message = self.workers.group_info(rank, message)
+        self.workers[rank].hear(type(message).__name__, now)
+        self._observe(rank, message)
+        match message:
+            case WorkerReady():
+                return self._on_worker_ready(message, rank, now)
+            case CollectProgress():
+                return self._on_collect_progress(message, rank, now)
+            case CollectResult():
+                return self._on_collect_result(message, rank, now)
+            case TaskReturned():
+                return self._on_task_returned(message, rank, now)
+            case BlockReady():
+                return self._on_block_ready(message)
+            case BlockAdmitted():
+                return self._on_block_admitted(message, rank)
+            case DataDemand():
+                return self._on_data_demand(message, rank, now)
+            case LearnInfo():
+                self.commander.update_learner_info(message.task_id, message.scalars)
+                return self._count_iterations(message.train_iter, now)
+            case LearnResult():
+                return self._on_learn_result(message, rank, now)
+            case SnapshotPart():
+                self.snapshots.part(rank, message)
+            case ScaleCollectors():
+                self.want_collectors(message.count)  # the next tick gives or closes tasks
+            case StopRequest():
+                state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
+                return self.stop(Outcome(state, message.reason, message.exit_code), now)
+            case Goodbye():
+                return self._on_goodbye(message, rank, now)
+            case WorkerFailed():
+                return self._on_worker_failed(message, rank, now)
+            case RankLost():
+                return self._on_rank_lost(rank, now)
+            case Heartbeat():
+                pass
+            case _:
+                raise TypeError(f"rank {rank} sent rank 0 a {type(message).__name__}")
+        return []
+
+    def tick(self, now: float) -> list[Order]:
+        """Orders because time has passed.
+
+        Raises:
+            WorkerSilentError: a worker has not reported in time, or sends nothing for too long.
+        """
+        timeouts = self.workers.timeouts
+        if self.phase is Phase.STARTING:
+            self._deadline = min(self._deadline, now + timeouts.start_s)
+            if now > self._deadline:
+                missing = next(w.rank for w in self.workers if w.state is State.EXPECTED)
+                raise WorkerSilentError(missing, timeouts.start_s, "nothing since its start")
+        if self.phase is Phase.STOPPING and now > self._deadline:
+            return self._finish()
+        if not self.is_on:
+            return []
+        self.workers.check(now)
+        waiting = [rank for rank, part in self.replay.partitions.items() if part.waits]
+        for rank, notice in self.workers.notices(now, waiting):
+            self._observe(rank, notice)
+        for rank in self.workers.end_pauses(now):
+            self._observe(rank, ComesBack())
+            self._fit_task_space()
+        orders = self._assign(now)
+        # an evaluation that took a collector away may have been all that a batch waited for
+        orders += self._serve()
+        return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
+
+    # ---------------------------------------------------------------------------- start and end
+
+    @property
+    def is_on(self) -> bool:
+        """Whether tasks are given out."""
+        return self.phase in (Phase.STARTING, Phase.RUNNING)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everybody has gone, or has had long enough to go."""
+        return self.phase is Phase.FINISHED
+
+    def _on_worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
+        self.workers.report(rank, message)
+        if not self.is_on:
+            return []  # it has its Stop already
+        if self.workers.all_reported:
+            self.phase = Phase.RUNNING
+        self._fit_task_space()
+        return self._assign(now)
+
+    def stop(self, outcome: Outcome, now: float) -> list[Order]:
+        """End the run, after a last snapshot. The first reason counts."""
+        last = self._take_snapshot(now) if self.is_on else []
+        return [*last, *self._stop_workers(outcome, now)]
+
+    def _stop_workers(self, outcome: Outcome, now: float) -> list[Order]:
+        if not self.is_on:
+            return []
+        self.phase, self.outcome = Phase.STOPPING, outcome
+        grace_s = FAILURE_GRACE_S if outcome.failure else self.workers.timeouts.stop_s
+        self._deadline = now + grace_s
+        stops = [Order(rank, Stop(outcome.reason)) for rank in self.workers.silent]
+        return stops + self._finish_if_empty()
+
+    def _on_goodbye(self, message: Goodbye, rank: int, now: float) -> list[Order]:
+        """A worker has gone; the last one ends the run, and so does one that was not to go."""
+        worker = self.workers[rank]
+        worker.has_ended, worker.report = True, message.report
+        left = Outcome("failed", f"rank {rank} left before the end of the run", EXIT_FAILED)
+        return self._stop_workers(left, now) or self._finish_if_empty()
+
+    def _finish_if_empty(self) -> list[Order]:
+        if self.phase is not Phase.STOPPING or self.workers.silent:
+            return []
+        return self._finish()
+
+    def _finish(self) -> list[Order]:
+        self.phase = Phase.FINISHED
+        exit_code = self.outcome.exit_code if self.outcome is not None else 0
+        return [Order(worker.rank, Leave(exit_code)) for worker in self.workers]
+
+    # ------------------------------------------------------------------------------------ faults
+
+    def _on_worker_failed(self, message: WorkerFailed, rank: int, now: float) -> list[Order]:
+        """A worker has raised: that ends the run, or it is ordered to die, and `RankLost` comes."""
+        if self.workers.survives_error_of(rank):
+            self._observe(rank, DiesAlone(message))
+            return [Order(rank, Leave(EXIT_FAILED, alone=True))]
+        self.workers[rank].has_ended = True
+        outcome = Outcome("failed", message.error, message.exit_code, (rank, message))
+        if self.outcome is not None and self.outcome.failure is None:
+            self.outcome = outcome  # it failed while the run was ending: it was not done after all
+            self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
+        return self._stop_workers(outcome, now) + self._finish_if_empty()
+
+    def _on_rank_lost(self, rank: int, now: float) -> list[Order]:
+        """A worker has died: others take its tasks and data, or the run ends."""
+        workers, worker = self.workers, self.workers[rank]
+        worker.has_ended = True
+        if not self.is_on:
+            return self._finish_if_empty()
+        why = workers.why_not_without(rank)
+        if why:
+            reason = f"{worker} has died, and the run cannot go on without it: {why}"
+            outcome = Outcome("failed", reason, EXIT_FAILED)
+            # without a learner's part a last snapshot would not be whole
+            end = self._stop_workers if worker.role == "learner" else self.stop
+            return end(outcome, now)
+        task = workers.lose(rank)
+        if isinstance(task, CollectTask):
+            self.commander.notify_fail_collector_task(task)
+        if worker.role == "collector":
+            self._fit_task_space()
+            return [*self._assign(now), *self._serve()]
+        self.snapshots.lose(rank)
+        learners = workers.available("learner")
+        ranks = tuple(learner.rank for learner in learners)
+        hosts = tuple(learner.host for learner in learners)
+        regroup = Regroup(len(workers.lost), ranks, hosts)
+        orders = [Order(learner, regroup) for learner in ranks]
+        orders += starmap(Order, self.replay.lose(rank))
+        result = workers.whole_result()  # it may have been the only one that was not done
+        return orders if result is None else [*orders, *self._end_learning(result, now)]
+
+    def _on_task_returned(self, message: TaskReturned, rank: int, now: float) -> list[Order]:
+        """A collector has no environments: others do its work, or the run ends."""
+        workers = self.workers
+        task = workers.finish(rank, message.task_id)
+        workers.pause(rank, now)
+        if isinstance(task, CollectTask):
+            self.commander.notify_fail_collector_task(task)
+        self._fit_task_space()
+        left = len(workers.available("collector"))
+        if left >= workers.collectors_needed:
+            return self._assign(now) if self.is_on else []
+        some = "1 collector has" if left == 1 else f"{left} collectors have"
+        few = f"only {some}" if left else "no collector has"
+        reason = f"{few} environments left; rank {rank}: {message.reason}"
+        return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
+
+    # ------------------------------------------------------------------------------------- tasks
 
     def _assign(self, now: float) -> list[Order]:
-        """Give free workers what there is to do."""
+        """Give tasks to free workers."""
         orders: list[Order] = []
-        while self._book.has_free("learner") and (task := self.commander.get_learner_task(now)):
+        while self.workers.learners_are_free and (task := self.commander.get_learner_task(now)):
             task = dataclasses.replace(task, resume=self.snapshots.resume)
             self.snapshots.resume = ""
-            ranks = self._book.give("learner", task, now)
-            orders += starmap(Order, self._book.learners.deal_with_learner_start(task).items())
-            orders += starmap(Order, self.desk.open(*ranks))
+            ranks = self.workers.start_learners(task, now)
+            orders += [Order(rank, task) for rank in ranks]
+            orders += starmap(Order, self.replay.open(*ranks))
             self.snapshots.start(now)
         return orders + self._assign_collectors(now)
 
     def _assign_collectors(self, now: float) -> list[Order]:
-        """Give free collectors what there is to do."""
         orders: list[Order] = []
-        while self._book.has_free("collector"):
-            collect = self.commander.get_collector_task(now)
-            if collect is None:
+        while self.workers.free("collector"):
+            task = self.commander.get_collector_task(now)
+            if task is None:
                 break
-            (rank,) = self._book.give("collector", collect, now)
-            orders.append(Order(rank, collect))
-        return orders + self._close_surplus(now) + self._make_room_for_evaluation(now)
+            orders.append(Order(self.workers.start_collector(task, now), task))
+        closing: list[Worker] = []
+        if self.collectors_wanted is not None:
+            closing += self.workers.close_surplus(self.collectors["working"] or 0, now)
+        if self.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
+            closing += self.workers.close_oldest(now)
+        tasks = [(worker.rank, worker.task) for worker in closing]
+        return orders + [Order(rank, CloseTask(task.task_id)) for rank, task in tasks if task]
 
-    def _close_surplus(self, now: float) -> list[Order]:
-        """End collect tasks where fewer collectors are wanted than work."""
-        if self.crew.wanted is None:
-            return []
-        surplus = self._book.close_surplus(self.crew.working, now)
-        return [Order(running.rank, CloseTask(running.task.task_id)) for running in surplus]
+    def _on_collect_progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
+        task = self._count_steps(message, rank)
+        orders = self._stop_at_limit(now)
+        if orders or not isinstance(task, CollectTask) or task.eval_flag:
+            return orders
+        setting = dict(self.commander.get_setting_collect())
+        return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
 
-    def _worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
-        self.life.ready(rank, message)
-        if not self.life.is_on:
-            return []  # it has its Stop already
-        self._book.add_worker(rank, message)
-        self.crew.fit()
-        return self._assign(now)
-
-    def _make_room_for_evaluation(self, now: float) -> list[Order]:
-        """End the oldest collect task where an evaluation is due and all collectors are busy."""
-        if not self.commander.evaluation_is_due(now):
-            return []
-        running = self._book.choose_to_close(now)
-        if running is None:
-            return []
-        return [Order(running.rank, CloseTask(running.task.task_id))]
-
-    def _collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
-        self._book.finish(message.task_id, "collector", rank)
-        self.crew.acting.pop(rank, None)
+    def _on_collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
+        self.workers.finish(rank, message.task_id)
         reached = self.commander.finish_collector_task(message.task_id, message)
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
-        return self._assign(now) if self.life.is_on else []
+        return self._assign(now) if self.is_on else []
 
-    def _learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
-        self._book.finish(message.task_id, "learner", rank)
-        result = self._book.learners.deal_with_learner_close(message, rank)
-        return [] if result is None else self._learners_done(result, now)
+    def _on_learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
+        self.workers.finish(rank, message.task_id)
+        result = self.workers.group_result(rank, message)
+        return [] if result is None else self._end_learning(result, now)
 
-    def _learners_done(self, result: LearnResult, now: float) -> list[Order]:
+    def _end_learning(self, result: LearnResult, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
-        self.desk.named.close(self.commander.finish_learner_task(result.task_id, result))
-        is_one = self._book.learners.size == 1
+        self.commander.finish_learner_task(result.task_id, result)
+        is_one = self.workers.learners == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
         return self.stop(Outcome("done", reason, 0), now)
 
-    # --------------------------------------------------------------------------------------- data
+    # -------------------------------------------------------------------- how many collectors work
 
-    def _block_ready(self, message: BlockReady) -> list[Order]:
-        return list(starmap(Order, self.desk.assign(message)))
+    @property
+    def collectors(self) -> dict[str, int | None]:
+        """How many collectors may work at a time, how many can work, and how many are wanted."""
+        available = len(self.workers.available("collector"))
+        space = self.commander.collector_task_space
+        working = available if space is None else min(space, available)
+        return {"working": working, "there": available, "wanted": self.collectors_wanted}
 
-    def _block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
-        if rank not in self.desk.partitions:
+    def want_collectors(self, count: int) -> None:
+        """Let so many collectors work from now on, as far as there are; at least those needed."""
+        self.collectors_wanted = max(count, self.workers.collectors_needed)
+        self._fit_task_space()
+
+    def _fit_task_space(self) -> None:
+        """Fit the commander's space for tasks to the collectors that are wanted and available."""
+        if self.collectors_wanted is None:
+            return  # each has its place
+        commander, available = self.commander, len(self.workers.available("collector"))
+        if commander.collector_task_space is None:
+            commander.collector_task_space = available
+        space, goal = commander.collector_task_space or 0, min(self.collectors_wanted, available)
+        for _ in range(space, goal):
+            commander.increase_collector_task_space()
+        for _ in range(goal, space):
+            commander.decrease_collector_task_space()
+
+    # -------------------------------------------------------------------------------------- data
+
+    def _on_block_ready(self, message: BlockReady) -> list[Order]:
+        return list(starmap(Order, self.replay.assign(message)))
+
+    def _on_block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
+        if rank not in self.replay.partitions:
             return []
-        admits = self.desk.admit(rank, message)
+        admits = self.replay.admit(rank, message)
         # batches first: the learner gathers them before it reads on
         return [*self._serve(), *(Order(rank, admit) for admit in admits)]
 
-    def _demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
-        partition = self.desk.partitions.get(rank)
+    def _on_data_demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
+        partition = self.replay.partitions.get(rank)
         if partition is None:
             return []
-        whole = self._take_demand(partition, message, rank)
+        done = self._take_demand(message, rank)
         served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
-        counted = self._count_iterations(whole.train_iter, now) if whole is not None else []
+        counted = self._count_iterations(done, now) if done is not None else []
         return [*served, *admits, *counted]
 
-    def _take_demand(
-        self, partition: Partition, message: DataDemand, rank: int
-    ) -> DataDemand | None:
-        """Note what a learner wants; gives what the group wants, once all have said it."""
-        self._book.begun(message.task_id, rank)
-        self.counters.priorities_stale += partition.demand(message)
-        return self._book.learners.deal_with_get_data(message, rank)
+    def _take_demand(self, message: DataDemand, rank: int) -> int | None:
+        """Note a request; returns the iterations that all have done, once all have asked."""
+        self.workers[rank].begin(message.task_id)
+        self.counters.priorities_stale += self.replay.partitions[rank].demand(message)
+        demands = self.workers.group_demand(rank, message)
+        return None if demands is None else min(demand.train_iter for demand in demands)
+
+    def _serve(self) -> list[Order]:
+        if not self.is_on:
+            return []  # learners have their Stop
+        batches = self.replay.serve(self.counters.env_steps, self.workers.collecting)
+        return list(starmap(Order, batches))
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
-        learners, has_data = self.desk.partitions, self.desk.items_admitted
+        learners, has_data = self.replay.partitions, self.replay.items_admitted
         if not learners or not (has_data or self.counters.env_steps):
             return []
         order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []
 
-    def _serve(self) -> list[Order]:
-        if not self.life.is_on:
-            return []  # all that learners do now, they have been told
-        batches = self.desk.serve(self.counters.env_steps, self._book.collecting())
-        return list(starmap(Order, batches))
+    # ---------------------------------------------------------------------------------- progress
 
-    # ----------------------------------------------------------------------------------- progress
-
-    def _progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
+    def _count_steps(self, message: CollectProgress, rank: int) -> Task | None:
+        """Count a collector's steps and episodes; returns its task."""
         self.counters.env_steps += message.env_steps
         self.counters.episodes += len(message.episode_returns)
-        self.crew.acting[rank] = message.policy_version
-        orders = self._stop_at_limit(now)
-        running = self._book.begun(message.task_id, rank)
-        if orders or running is None or not isinstance(running.task, CollectTask):
-            return orders
-        if running.task.eval_flag:
-            return []
-        setting = dict(self.commander.get_setting_collect())
-        return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
+        worker = self.workers[rank]
+        worker.policy_version = message.policy_version
+        return worker.begin(message.task_id)
 
     def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, train_iter)

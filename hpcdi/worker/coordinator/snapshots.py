@@ -1,52 +1,79 @@
-"""When a snapshot of the run is taken, and which of its parts are there: decisions only.
+"""Snapshots of a run: when one is taken, rank 0's part, and how a run is resumed from one.
 
 A snapshot is a consistent cut, without a collective and without a pause: rank 0 puts `TakeSnapshot`
-between the batches that it sends, at the same place for every learner, and keeps its own state as
-it is at that moment. Learners keep theirs when they come to that place. So all have done the same
+between the batches that it sends, at the same place for every learner, and keeps its own state of
+that moment. Learners keep theirs when they come to that place. So all have done the same
 iterations, and the index names what they hold::
 
     rank 0     Batches Batches TakeSnapshot Batches ...      index, counters ──► coordinator.h5
     learner 1  train   train   keep ─────── train ...        weights, optimizer ──► learner.pt
     learner 2  train   train   keep ─────── train ...        its random numbers ──► learner_2.pt
 
-Files are written beside, by a thread of each rank; rank 0 gives the whole its name when all parts
-have been announced.
+Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
+all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import dataclasses
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
+from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
+from hpcdi.errors import ShardError, SnapshotError, StoreError
+from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.block import survey_block
+from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, write_files
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import human_bytes, human_count
+from hpcdi.utils.threads import JobThread
+
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 3
+_PREFIX = "snapshot_"
 
 
 @dataclass
 class Snapshot:
-    """One that is being taken."""
+    """A snapshot that is being taken.
+
+    Attributes:
+        name: of its folder, when it is whole.
+        folder: where its files are written, relative to the run folder.
+        missing: learner ranks whose part has not come yet.
+        files: file -> ``bytes, crc32``.
+        train_iter: that the learners have done.
+        stall_s: the longest that a learner stood still for it.
+        error: why it will not be whole; empty: it may be.
+    """
 
     name: str
     folder: str
-    """Where its files are written, relative to the run folder."""
     missing: set[int]
-    """Learner ranks whose part is not there yet."""
     files: dict[str, dict[str, int]] = field(default_factory=dict)
-    """File -> ``bytes, crc32``."""
     train_iter: int = 0
     stall_s: float = 0.0
-    """The longest that a learner stood still for it."""
     error: str = ""
 
 
 class SnapshotClock:
-    """Begins snapshots and collects their parts.
+    """Decides when a snapshot is taken, and collects its parts.
 
     Args:
         every_s: seconds from one to the next; infinite: only on request.
-        new: gives name and folder of the next one; None: there are none.
+        new: returns name and folder of the next one; None: none are taken.
 
     Attributes:
-        resume: folder of the one that learners are to go on from, relative to the run folder.
+        resume: folder of the one that learners are to resume, relative to the run folder.
     """
 
     def __init__(self, every_s: float, new: Callable[[], tuple[str, str]] | None = None) -> None:
@@ -64,7 +91,7 @@ class SnapshotClock:
         return not self._taken and now - self._began >= self._every_s
 
     def take(self, learners: Iterable[int], now: float) -> TakeSnapshot | None:
-        """Begin one: what each of the learners must be told; None where there are none."""
+        """Begin one; returns the order for each of the learners, None where none are taken."""
         if self._new is None:
             return None
         name, folder = self._new()
@@ -84,15 +111,258 @@ class SnapshotClock:
         snapshot.error = snapshot.error or part.error
 
     def lose(self, rank: int) -> None:
-        """A learner has died: what lacks its part will never be whole."""
+        """A learner has died: a snapshot that lacks its part will never be whole."""
         for snapshot in self._taken.values():
             if rank in snapshot.missing:
                 snapshot.missing.clear()
                 snapshot.error = f"rank {rank} died before its part was written"
 
     def take_complete(self) -> list[Snapshot]:
-        """Those whose parts are all there, once."""
+        """Those whose parts have all come since the last call."""
         complete = [snapshot for snapshot in self._taken.values() if not snapshot.missing]
         for snapshot in complete:
             del self._taken[snapshot.name]
         return complete
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a snapshot ended.
+
+    Attributes:
+        snapshot: its parts.
+        n_bytes: of all files.
+        took_s: seconds until it was whole.
+        error: why it is not; empty: it is.
+        released: shards that no kept snapshot needs because of it any more.
+    """
+
+    snapshot: Snapshot
+    n_bytes: int
+    took_s: float
+    error: str
+    released: tuple[str, ...]
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Seconds that a learner stood still for it, seconds until it was whole, bytes."""
+        return {"stall_s": self.snapshot.stall_s, "took_s": self.took_s, "bytes": self.n_bytes}
+
+    @property
+    def is_worth_a_line(self) -> bool:
+        """Whether it is whole, and more than the run's beginning."""
+        return not self.error and bool(self.snapshot.files)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.snapshot.name}: iteration {human_count(self.snapshot.train_iter)}, "
+            f"{human_bytes(self.n_bytes)} in {self.took_s:.2f} s; the learner stood still for "
+            f"{1e3 * self.snapshot.stall_s:.0f} ms"
+        )
+
+
+@dataclass
+class _OwnPart:
+    """Rank 0's part of a snapshot."""
+
+    folder: Path
+    facts: dict[str, Any]
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
+    error: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+
+class SnapshotKeeper(Closing):
+    """Writes rank 0's part, and renames what is whole: on one thread, in the order of the calls.
+
+    Args:
+        layout: the run folder.
+        keep: snapshots that stay.
+    """
+
+    def __init__(self, layout: RunLayout, keep: int) -> None:
+        self._layout, self._keep = layout, keep
+        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the shards that it needs
+        self._own: dict[str, _OwnPart] = {}
+        self._ended: deque[Kept] = deque()
+        self._jobs = JobThread("snapshots")
+        self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the run has ever begun a snapshot, also before it was resumed."""
+        return self._number > 0
+
+    def new(self) -> tuple[str, str]:
+        """Name and folder of the next one; see `SnapshotClock`."""
+        self._number += 1
+        target = self._layout.snapshots_dir / f"{_PREFIX}{self._number:06d}"
+        return target.name, str(temporary_beside(target).relative_to(self._layout.root))
+
+    def begin(
+        self, order: TakeSnapshot, state: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> tuple[str, ...]:
+        """Write rank 0's part; returns the shards that it names.
+
+        Args:
+            order: for the learners.
+            state: of the coordinator; must not change afterwards.
+            facts: for the manifest.
+        """
+        self._shards[order.name] = shards = tuple(shards_of(state))
+        self._own[order.name] = own = _OwnPart(self._layout.inside(order.folder), dict(facts))
+        self._jobs.submit(partial(self._write, own, state))
+        return shards
+
+    def has_begun(self, name: str) -> bool:
+        """Whether rank 0's part is taken, and not all others have come yet."""
+        return name in self._own
+
+    def commit(self, snapshot: Snapshot) -> None:
+        """Rename a snapshot, of which all learners' parts have come; drop it if one failed."""
+        self._jobs.submit(partial(self._commit, snapshot, self._own.pop(snapshot.name)))
+
+    def take_ended(self) -> list[Kept]:
+        """Snapshots that have ended since the last call."""
+        ended = []
+        while self._ended:
+            ended.append(self._ended.popleft())
+        return ended
+
+    def adopt_all(self) -> list[str]:
+        """Shards that the existing snapshots need."""
+        for name in names(self._layout.snapshots_dir):
+            path = self._layout.snapshots_dir / name / STATE_FILE
+            with contextlib.suppress(SnapshotError):  # a torn one needs nothing
+                state = load_state(path, STATE_KIND, STATE_VERSION)
+                self._shards[name] = tuple(shards_of(state))
+        return [path for shards in self._shards.values() for path in shards]
+
+    def close(self) -> None:
+        """Finish what can be whole, drop the rest. Idempotent."""
+        for name, own in self._own.items():
+            lost = Snapshot(name, "", set(), error="a learner's part was missing at the end")
+            self._jobs.submit(partial(self._commit, lost, own))
+        self._own.clear()
+        self._jobs.close()
+
+    def _write(self, own: _OwnPart, state: Mapping[str, Any]) -> None:
+        def write(path: Path) -> None:
+            save_state(path, STATE_KIND, STATE_VERSION, state)
+
+        try:
+            own.files = write_files(own.folder, {STATE_FILE: write})
+        except (OSError, StoreError) as error:
+            own.error = str(error)
+
+    def _commit(self, snapshot: Snapshot, own: _OwnPart) -> None:
+        files = {**own.files, **snapshot.files}
+        target = self._layout.snapshots_dir / snapshot.name
+        gone, error = [snapshot.name], snapshot.error or own.error
+        try:
+            if not error:
+                facts = {**own.facts, "train_iter": snapshot.train_iter}
+                finish(own.folder, target, files, facts)
+                gone = remove_others(target, self._keep, _PREFIX)
+        except (OSError, StoreError) as problem:
+            error = str(problem)
+        shutil.rmtree(own.folder, ignore_errors=True)
+        n_bytes = sum(file["bytes"] for file in files.values())
+        released = [path for name in gone for path in self._shards.pop(name, ())]
+        took_s = time.monotonic() - own.began
+        self._ended.append(Kept(snapshot, n_bytes, took_s, error, tuple(released)))
+
+
+def shards_of(state: Mapping[str, Any]) -> list[str]:
+    """Paths of the shards that rank 0's state names."""
+    replay = state["replay"]
+    parts = replay["partitions"].values()
+    held = [block["path"] for part in parts for block in part["blocks"]]
+    waiting = [path for part in parts for path in part["waiting"]]
+    return [*held, *waiting, *replay["waiting"]]
+
+
+def _number_of(name: str) -> int:
+    digits = name.removeprefix(_PREFIX)
+    return int(digits) if digits.isdigit() else 0
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run is resumed from.
+
+    Attributes:
+        folder: of the learners' parts, relative to the run folder; empty: there are none.
+        facts: of the manifest.
+        state: of the coordinator.
+        published: the blocks that exist, by path, oldest first.
+        later: transitions among them that were published after the snapshot.
+        lost: shards that the snapshot names and that are missing or damaged.
+    """
+
+    folder: str
+    facts: Mapping[str, Any]
+    state: Mapping[str, Any]
+    published: dict[str, BlockReady] = field(default_factory=dict)
+    later: int = 0
+    lost: int = 0
+
+
+def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
+    """Read rank 0's part of a snapshot, and look which shards exist.
+
+    Shards that were published after it are found by their numbers, and learnt from like new ones:
+    nothing that was published is lost.
+
+    Args:
+        layout: the run folder.
+        snapshot: to resume from.
+        repeats: the run will repeat what it did after the snapshot: such shards are removed.
+
+    Raises:
+        SnapshotError: rank 0's part is of another version.
+    """
+    state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
+    known, newest = set(shards_of(state)), state["replay"]["newest"]
+    numbers = layout.shard_numbers()
+    later = {path for path, (r, number) in numbers.items() if number > newest.get(str(r), 0)}
+    missing = sorted(known - numbers.keys())
+    if missing:
+        LOGGER.warning(
+            "%d shards of the snapshot are missing, %s first; they are left out",
+            len(missing), missing[0], extra={"missing": missing},
+        )  # fmt: skip
+    if repeats:
+        for path in later:
+            layout.inside(path).unlink(missing_ok=True)
+        later = set()
+    published, lost = [], len(missing)
+    for path in sorted((known | later) & numbers.keys()):
+        try:
+            published.append(_announcement(layout, path))
+        except ShardError as error:
+            LOGGER.warning("%s; it is left out", error)
+            lost += path in known
+    published.sort(key=lambda ready: ready.sealed_at)
+    now = time.time()  # a block's latency is counted from here
+    fresh = {r.shard.path: dataclasses.replace(r, sealed_at=now) for r in published}
+    steps = sum(int(r.items["item_len"].sum()) for path, r in fresh.items() if path in later)
+    has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
+    folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
+    return Resumed(folder, snapshot.facts, state, fresh, steps, lost)
+
+
+def _announcement(layout: RunLayout, path: str) -> BlockReady:
+    """The message by which a shard was published."""
+    ref, block = survey_block(layout.inside(path), path)
+    facts = block.facts
+    try:
+        return BlockReady(
+            str(facts["task_id"]), str(facts["buffer_id"]), int(facts["block_id"]), ref,
+            block.items, block.tail_rows, float(facts["sealed_at"]),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise ShardError(path, f"does not say whose it is: {error}") from error

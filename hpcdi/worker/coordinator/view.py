@@ -1,30 +1,276 @@
-"""Everything that rank 0 writes and shows: curves, progress line, summary; removed shards."""
+"""What people see of a run, and the files that rank 0 tends.
+
+`RunRecord` keeps numbers and writes curves and log lines. `RunView` shows the progress line and the
+summary, writes the status file and snapshots, and removes shards. Neither decides anything.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
 
 from hpcdi.comm.failure import headline
-from hpcdi.comm.messages import BlockReady, Message, TakeSnapshot
+from hpcdi.comm.messages import (
+    BlockAdmitted,
+    BlockReady,
+    CollectProgress,
+    CollectResult,
+    Goodbye,
+    LearnInfo,
+    LearnResult,
+    Message,
+    RankLost,
+    TakeSnapshot,
+    TaskReturned,
+    WorkerFailed,
+    WorkerReady,
+)
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.retention import Retention
 from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import (
+    Distribution,
+    Rate,
+    evaluation_scalars,
+    human_bytes,
+    human_count,
+    human_time,
+)
+from hpcdi.utils.progress import Evaluation, Status, StatusLine
 from hpcdi.utils.timer import RoleMeter
-from hpcdi.worker.coordinator.progress import ProgressLine, summary
-from hpcdi.worker.coordinator.records import NoCurves, RunRecord, ScalarWriter
 from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshot_keeper import SnapshotKeeper
-from hpcdi.worker.coordinator.snapshots import Snapshot, SnapshotClock
-from hpcdi.worker.coordinator.task import Notice
+from hpcdi.worker.coordinator.snapshots import Kept, Snapshot, SnapshotClock, SnapshotKeeper
+from hpcdi.worker.coordinator.workers import ComesBack, DiesAlone, Notice, RankQuiet, TaskLate
+
+_EPISODE_WINDOW = 100
+_SCALARS_EVERY_S = 1.0
+
+
+class ScalarWriter(Protocol):
+    """Takes curves; `TensorBoardWriter` does."""
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point."""
+        ...
+
+
+@dataclass
+class Traffic:
+    """How data flow.
+
+    Attributes:
+        latency: seconds from a full block to its rows in a learner's memory.
+        snapshot_s: until the last snapshot was whole.
+        learning_since: when the first train iteration was seen (seconds since the epoch), and the
+            env steps then.
+    """
+
+    env_steps: Rate = field(default_factory=Rate)
+    train_iters: Rate = field(default_factory=Rate)
+    latency: Distribution = field(default_factory=Distribution)
+    blocks: int = 0
+    data_bytes: int = 0
+    snapshot_s: float = 0.0
+    learning_since: tuple[float, int] | None = None
+
+
+class RunRecord:
+    """Sees every message that the scheduler handles; writes curves about once a second.
+
+    Args:
+        writer: takes the curves; None: nobody does.
+    """
+
+    def __init__(self, writer: ScalarWriter | None) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.traffic = Traffic()
+        self.shares: dict[int, dict[str, float]] = {}
+        self._episodes: deque[tuple[float, int]] = deque(maxlen=_EPISODE_WINDOW)
+        self._writer = writer
+        self._steps = (0, 0)  # environment steps and train iterations, as of the last look
+        self._written = float("-inf")
+        self._learnt: LearnInfo | None = None  # curves have a point a second, however fast it goes
+
+    @property
+    def returns(self) -> list[float]:
+        """Returns of the last hundred episodes that were collected."""
+        return [float(episode_return) for episode_return, _ in self._episodes]
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        """Add a point to a curve, as long as curves are written."""
+        if self._writer is not None:
+            self._writer.add_scalar(tag, value, global_step)
+
+    def close(self) -> None:
+        """Write what the learner has sent last; later messages are only counted."""
+        self.write_learner()
+        self._writer = None
+
+    def observe(self, rank: int, message: Message | Notice) -> None:
+        """Take a message or a notice."""
+        match message:
+            case CollectProgress():
+                self._episodes.extend(
+                    zip(message.episode_returns, message.episode_lengths, strict=True)
+                )
+                self.shares[rank] = message.shares
+            case LearnInfo():
+                self.shares[rank] = message.shares
+                if message.train_iter:  # 0: not all learners have been heard yet
+                    self._learnt = message
+            case CollectResult() if message.is_evaluation:
+                self._evaluated(message)
+            case BlockReady():
+                self.traffic.blocks += 1
+                self.traffic.data_bytes += message.shard.n_bytes
+            case BlockAdmitted() if message.error:
+                LOGGER.warning("rank %d lost a block: %s", rank, message.error)
+            case BlockAdmitted():
+                self.traffic.latency.add(message.latency_s)
+            case TaskLate() | RankQuiet() | DiesAlone() | ComesBack():
+                self._warn(rank, message)
+            case _:
+                self._log_life(rank, message)
+
+    def look(self, scheduler: Scheduler, now: float) -> None:
+        """Write the curves that are due, at the end all of them."""
+        counters = scheduler.counters
+        self._steps = (counters.env_steps, counters.train_iter)
+        if counters.train_iter and self.traffic.learning_since is None:
+            self.traffic.learning_since = (time.time(), counters.env_steps)
+        if now - self._written < _SCALARS_EVERY_S and not scheduler.finished:
+            return
+        self._written = now
+        self.write_learner()
+        self.traffic.env_steps.add(now, counters.env_steps)
+        self.traffic.train_iters.add(now, counters.train_iter)
+        if counters.env_steps == 0:
+            return
+        for name, value in self._scalars(scheduler).items():
+            self.add_scalar(name, value, counters.env_steps)
+        if self._episodes:
+            returns = np.asarray(self.returns)
+            values = {
+                "reward_mean": returns.mean(),
+                "reward_std": returns.std(),
+                "reward_max": returns.max(),
+                "reward_min": returns.min(),
+                "episode_count": counters.episodes,
+                "avg_step_per_episode": np.mean([length for _, length in self._episodes]),
+                "avg_envstep_per_sec": self.traffic.env_steps.per_second(),
+                "total_envstep_count": counters.env_steps,
+            }
+            for name, value in values.items():
+                self._curve("collector", name, float(value), *self._steps)
+
+    def write_learner(self) -> None:
+        """Write the learner's last scalars, if they are not written yet."""
+        learnt, self._learnt = self._learnt, None
+        if learnt is not None:
+            for name, value in learnt.scalars.items():
+                self._curve("learner", name, value, self._steps[0], learnt.train_iter)
+
+    def snapshot(self, kept: Kept, env_steps: int) -> None:
+        """A snapshot is whole, or could not be written."""
+        self.traffic.snapshot_s = kept.took_s
+        if kept.error:
+            name = kept.snapshot.name
+            LOGGER.warning("%s could not be written: %s. Free some space", name, kept.error)
+            return
+        LOGGER.info("snapshot", extra={"snapshot": {"name": kept.snapshot.name, **kept.figures}})
+        for name, value in kept.figures.items():
+            self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
+
+    def staleness(self, scheduler: Scheduler) -> int:
+        """Train iterations by which the oldest acting policy is behind the learner."""
+        acting = scheduler.workers.policy_versions.values()
+        return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
+
+    def _scalars(self, scheduler: Scheduler) -> dict[str, float]:
+        replay = scheduler.replay
+        scalars = {
+            "perf/env_steps_per_s": self.traffic.env_steps.per_second(),
+            "perf/train_iters_per_s": self.traffic.train_iters.per_second(),
+            "perf/sample_insert_ratio": replay.samples_drawn() / max(replay.items_admitted, 1),
+            "perf/policy_lag": self.staleness(scheduler),
+            "perf/buffer_items": replay.count(),
+            "health/blocks_lost": replay.blocks_lost,
+            "health/blocks_skipped": replay.blocks_skipped,
+            "health/priorities_stale": scheduler.counters.priorities_stale,
+        }
+        for rank, shares in self.shares.items():
+            if "wait" in shares:
+                scalars[f"perf/idle_frac/rank{rank}"] = shares["wait"]
+        if len(self.traffic.latency):
+            scalars["perf/block_latency_p50_s"] = self.traffic.latency.percentile(50)
+        return scalars
+
+    def _evaluated(self, message: CollectResult) -> None:
+        returns = message.episode_returns
+        evaluation = Evaluation(
+            float(returns.mean()), float(returns.std()), float(returns.min()),
+            float(returns.max()), len(returns), message.policy_version, self._steps[0],
+        )  # fmt: skip
+        self.evaluations.append(evaluation)
+        values = evaluation_scalars(returns, message.duration_s)
+        for name, value in values.items():
+            self._curve("evaluator", name, value, self._steps[0], message.policy_version)
+        LOGGER.info("evaluation", extra={"evaluation": vars(evaluation)})
+
+    def _curve(self, who: str, name: str, value: float, env_step: int, train_iter: int) -> None:
+        """Add a point on both axes, under the predecessor's tags."""
+        self.add_scalar(f"{who}_iter/{name}", value, train_iter)
+        self.add_scalar(f"{who}_step/{name}", value, env_step)
+
+    def _warn(self, rank: int, notice: Notice) -> None:
+        match notice:
+            case TaskLate():
+                LOGGER.warning(
+                    "rank %d was ordered to end task %s %.0f s ago and has not; another is asked",
+                    rank, notice.task_id, notice.waited_s,
+                )  # fmt: skip
+            case RankQuiet():
+                LOGGER.warning(
+                    "rank %d has done nothing for task %s for %.0f s; does it hang? SIGUSR1 shows "
+                    "its threads, its log is log/rank%05d.jsonl",
+                    rank, notice.task_id, notice.waited_s, rank,
+                )  # fmt: skip
+            case DiesAlone():
+                LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
+            case ComesBack():
+                LOGGER.info("rank %d may make its environments anew", rank)
+
+    def _log_life(self, rank: int, message: Message) -> None:
+        about: dict[str, Any] = {"about_rank": rank}
+        match message:
+            case RankLost():
+                LOGGER.warning("rank %d has died: killed, or out of memory", rank, extra=about)
+            case WorkerReady():
+                LOGGER.info("worker ready", extra={**about, "worker": vars(message)})
+            case WorkerFailed():
+                about["worker"] = vars(message)  # its role and host are not this rank's
+                LOGGER.info("worker failed: %s", message.error, extra=about)
+            case TaskReturned():
+                LOGGER.warning(
+                    "rank %d has no environments left; others do its work: %s", rank, message.reason
+                )
+            case Goodbye():
+                LOGGER.info("goodbye", extra={**about, "report": message.report})
+            case LearnResult():
+                LOGGER.info("learner task ended", extra={**about, "train_iter": message.train_iter})
 
 
 class RunView:
-    """Looks at the run; decides nothing.
+    """Shows a run, and tends its files.
 
     Args:
         config: the experiment.
@@ -38,39 +284,64 @@ class RunView:
         self.meter = RoleMeter("coordinator")
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
-        self._record = RunRecord(self._writer if self._writer is not None else NoCurves())
-        self._line: ProgressLine | None = None
+        self._record = RunRecord(self._writer)
+        self._line: StatusLine | None = None
+        self._file: StatusFile | None = None
         self._retention: Retention | None = None
-        self._is_failure_told = False
         self._keeper: SnapshotKeeper | None = None
-        if layout is not None:
-            self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
-            self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
-            self._line = _progress_line(config, layout, self._started, is_terminal=is_terminal)
+        self._is_failure_shown = False
+        if layout is None:
+            return
+        self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
+        self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
+        commander = config.policy.other.commander
+        limits = (
+            getattr(commander, "max_env_step", float("inf")),
+            getattr(commander, "max_train_iter", float("inf")),
+        )
+        interval_s = config.system.coordinator.progress_interval
+        self._line = StatusLine(
+            is_terminal=is_terminal, interval_s=interval_s, limits=limits, started=self._started
+        )
+        self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
 
     @property
     def curves(self) -> ScalarWriter:
-        """Takes the curves of others, as long as the run is shown."""
+        """Takes the curves of others, until the view is closed."""
         return self._record
 
     def observe(self, rank: int, message: Message | Notice) -> None:
-        """Take a message that the scheduler is about to handle, or what it has noticed."""
+        """Take a message that the scheduler is about to handle, or a notice."""
         if isinstance(message, BlockReady) and self._retention is not None:
             self._retention.need(message.shard.path)
         self._record.observe(rank, message)
 
-    def look(self, scheduler: Scheduler) -> None:
-        """Look at the counters: write and show what is due."""
+    def look(
+        self, scheduler: Scheduler, needed: Iterable[str] = (), freed: Iterable[str] = ()
+    ) -> None:
+        """Write and show what is due.
+
+        Args:
+            scheduler: of the run.
+            needed: files that item buffers need since the last call.
+            freed: files that item buffers do not need any more.
+        """
         now = time.monotonic()
         self._record.look(scheduler, now)
-        if self._line is not None:
-            self._line.refresh(scheduler, self._record, now)
+        if self._line is not None and self._file is not None:
+            evaluations, finished = self._record.evaluations, scheduler.finished
+
+            def status() -> Status:
+                return status_of(scheduler, self._record)
+
+            self._line.refresh(status, evaluations, now)
+            self._file.refresh(status, evaluations, now, at_once=finished)
         if self._retention is not None:
-            for path in scheduler.desk.named.take_needed():
+            for path in needed:
                 self._retention.need(path)
-            self._retention.release(scheduler.desk.take_freed())
+            self._retention.release([*scheduler.replay.take_freed(), *freed])
         self._tend_snapshots(scheduler)
-        self._tell_failure(scheduler)
+        self._show_failure(scheduler)
 
     @property
     def snapshot_s(self) -> float:
@@ -78,18 +349,18 @@ class RunView:
         return self._record.traffic.snapshot_s
 
     def snapshot_clock(self, every_s: float) -> SnapshotClock:
-        """When to take snapshots; where nothing is written, there are none."""
+        """Make the clock of snapshots; where nothing is written, none are taken."""
         return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)
 
     def begin_snapshot(
         self, order: TakeSnapshot, state: Callable[[], dict[str, Any]], scheduler: Scheduler
     ) -> None:
-        """Learners are about to be told to take one: take rank 0's part; once for all of them."""
+        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         facts = {
             "env_steps": scheduler.counters.env_steps,
-            "learners": sorted(scheduler.desk.partitions),
+            "learners": sorted(scheduler.replay.partitions),
             "saved_at": time.time(),
         }
         for path in self._keeper.begin(order, state(), facts):
@@ -97,9 +368,9 @@ class RunView:
                 self._retention.need(path)
 
     def keep_beginning(self, state: Callable[[], dict[str, Any]], scheduler: Scheduler) -> None:
-        """A new run is about to begin: keep that, in which no learner has a part.
+        """Take a snapshot of a new run before it begins, in which no learner has a part.
 
-        So whatever it publishes is there to go on with, whenever it dies.
+        So whatever it publishes can be resumed from, whenever it dies.
         """
         if self._keeper is None or self._keeper.has_any:
             return
@@ -108,14 +379,14 @@ class RunView:
         self._keeper.commit(Snapshot(name, folder, set()))
 
     def finish_snapshots(self, scheduler: Scheduler) -> None:
-        """The loop has ended: wait until all that can be whole is."""
+        """Wait until all snapshots are whole that can be; the loop has ended."""
         self._tend_snapshots(scheduler)
         if self._keeper is not None:
             self._keeper.close()
         self._tend_snapshots(scheduler)
 
     def adopt(self, published: Iterable[str]) -> None:
-        """Shards of an earlier part of the run are needed again; by kept snapshots, too."""
+        """Keep the shards of a resumed run, and those that its snapshots need."""
         if self._retention is None or self._keeper is None:
             return
         for path in [*published, *self._keeper.adopt_all()]:
@@ -129,7 +400,7 @@ class RunView:
         for kept in self._keeper.take_ended():
             self._record.snapshot(kept, scheduler.counters.env_steps)
             if self._line is not None and kept.is_worth_a_line:
-                self._line.say(kept.told)
+                self._line.say(str(kept))
             if self._retention is not None:
                 self._retention.release(kept.released)
 
@@ -141,7 +412,7 @@ class RunView:
 
     def figures(self, scheduler: Scheduler) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        counters, desk, traffic = scheduler.counters, scheduler.desk, self._record.traffic
+        counters, replay, traffic = scheduler.counters, scheduler.replay, self._record.traffic
         return {
             "env_steps": counters.env_steps,
             "train_iter": counters.train_iter,
@@ -149,53 +420,147 @@ class RunView:
             "elapsed_s": time.monotonic() - self._started,
             "ended_at": time.time(),
             "learning_since": traffic.learning_since,
-            "items_admitted": desk.items_admitted,
-            "samples_drawn": desk.samples_drawn(),
+            "items_admitted": replay.items_admitted,
+            "samples_drawn": replay.samples_drawn(),
             "blocks": traffic.blocks,
-            "blocks_lost": desk.blocks_lost,
-            "blocks_skipped": desk.blocks_skipped,
+            "blocks_lost": replay.blocks_lost,
+            "blocks_skipped": replay.blocks_skipped,
             "data_bytes": traffic.data_bytes,
             "block_latency_p50_s": traffic.latency.percentile(50) if traffic.latency else None,
             "block_latency_p99_s": traffic.latency.percentile(99) if traffic.latency else None,
             "evaluations": [vars(evaluation) for evaluation in self._record.evaluations],
             "ranks": {
                 "0": self.meter.report(),
-                **{str(r): v for r, v in scheduler.life.reports.items()},
+                **{str(r): v for r, v in scheduler.workers.reports.items()},
             },
         }
 
     def close(self) -> None:
-        """Write out the curves; again: nothing."""
+        """Write out curves and snapshots. Idempotent."""
         if self._keeper is not None:
             self._keeper.close()
         if self._writer is not None:
-            self._record.write_learner()
-            self._record.write_to(NoCurves())  # a late callback is still counted
+            self._record.close()
             self._writer.close()
             self._writer = None
 
-    def _tell_failure(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.life.outcome
-        if outcome is not None and outcome.failure is not None and not self._is_failure_told:
-            self._is_failure_told = True
+    def _show_failure(self, scheduler: Scheduler) -> None:
+        outcome = scheduler.outcome
+        if outcome is not None and outcome.failure is not None and not self._is_failure_shown:
+            self._is_failure_shown = True
             rank, failure = outcome.failure
             sys.stdout.flush()
             sys.stderr.write(f"\n{headline(failure, rank)}\n")
             sys.stderr.flush()
 
 
-def _progress_line(
-    config: ExperimentConfig, layout: RunLayout, started: float, *, is_terminal: bool
-) -> ProgressLine:
-    commander = config.policy.other.commander
-    limits = (
-        getattr(commander, "max_env_step", float("inf")),
-        getattr(commander, "max_train_iter", float("inf")),
+def status_of(scheduler: Scheduler, record: RunRecord) -> Status:
+    """How a run stands, for the progress line and the status file."""
+    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
+    before = [
+        f"buffer {human_count(replay.count())}/{human_count(replay.capacity())}",
+        f"staleness {record.staleness(scheduler)}",
+    ]
+    after = [] if scheduler.is_on else ["ending"]
+    if scheduler.is_on and (blocked := replay.blocked):
+        after.append(blocked)
+    return Status(
+        (counters.env_steps, traffic.env_steps.per_second()),
+        (counters.train_iter, traffic.train_iters.per_second()),
+        record.returns,
+        record.evaluations[-1].mean if record.evaluations else None,
+        (before, after),
+        _facts(scheduler, record),
     )
-    return ProgressLine(
-        is_terminal=is_terminal,
-        interval_s=config.system.coordinator.progress_interval,
-        limits=limits,
-        started=started,
-        file=StatusFile(layout.status_file, limits, config.env.stop_value),
+
+
+def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
+    """Further entries of the status file."""
+    replay, outcome = scheduler.replay, scheduler.outcome
+    facts: dict[str, Any] = {
+        "phase": scheduler.phase.value,
+        "episodes": scheduler.counters.episodes,
+        "buffer": {
+            "held": replay.count(),
+            "capacity": replay.capacity(),
+            "blocked": replay.blocked,
+        },
+        "staleness": record.staleness(scheduler),
+        "idle": {
+            rank: shares.get("wait", 0.0)
+            for rank, shares in record.shares.items()
+            if rank not in scheduler.workers.lost
+        },
+        "lost": dict(scheduler.workers.lost),
+        "collectors": scheduler.collectors,
+    }
+    if outcome is not None and outcome.failure is not None:
+        rank, failure = outcome.failure
+        facts["error"] = {"rank": rank, **vars(failure)}
+    return facts
+
+
+def summary(
+    scheduler: Scheduler, record: RunRecord, elapsed_s: float, own_report: dict[str, Any]
+) -> list[str]:
+    """Closing lines: what was done, how fast, and who waited."""
+    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
+    learnable = (
+        f"; from a full block to learnable p50 {1e3 * traffic.latency.percentile(50):.0f} ms"
+        if traffic.latency
+        else ""
     )
+    lines = [
+        f"  {human_count(counters.env_steps)} env steps and {human_count(counters.train_iter)} "
+        f"train iterations in {human_time(elapsed_s)}; {counters.episodes} episodes; "
+        f"{replay.samples_drawn() / max(replay.items_admitted, 1):.2f} samples drawn per "
+        "transition",
+        f"  data: {_count(traffic.blocks, 'shard')}, {human_bytes(traffic.data_bytes)}{learnable}",
+    ]
+    if counters.train_iter == 0:
+        lines.append("  nothing was learnt: the run ended before the first train iteration")
+    if record.evaluations:
+        best = max(record.evaluations, key=lambda evaluation: evaluation.mean)
+        lines.append(
+            f"  best evaluation: mean return {best.mean:.1f} at env step "
+            f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
+        )
+    if replay.blocks_lost:
+        lines.append(f"  {_count(replay.blocks_lost, 'block')} could not be read; the log says why")
+    if replay.blocks_skipped:
+        lines.append(
+            f"  {_count(replay.blocks_skipped, 'block')} skipped: they came faster than the "
+            "learner reads them"
+        )
+    lines += _health(scheduler.workers.reports.values())
+    for rank, report in {0: own_report, **scheduler.workers.reports}.items():
+        lines.append(f"  rank {rank:<4} {_activity(report)}")
+    return lines
+
+
+def _health(reports: Iterable[dict[str, Any]]) -> list[str]:
+    """Lines about failed environments and full disks; none where there were none."""
+    total = Counter[str]()
+    for report in reports:
+        names = ("env_failures", "episodes_dropped", "envs_retired", "blocks_lost")
+        total.update({name: int(report.get(name, 0)) for name in names})
+    lines = []
+    if total["env_failures"]:
+        lines.append(
+            f"  {_count(total['env_failures'], 'environment failure')}: "
+            f"{_count(total['episodes_dropped'], 'unfinished episode')} dropped, "
+            f"{_count(total['envs_retired'], 'environment')} retired"
+        )
+    if total["blocks_lost"]:
+        lines.append(f"  {_count(total['blocks_lost'], 'block')} found no room on the disk")
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _activity(report: dict[str, Any]) -> str:
+    shares = sorted(report.get("shares", {}).items(), key=lambda item: -item[1])
+    split = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+    return f"{report.get('role', '?'):<10} cpu {report.get('cpu', 0.0):4.0%}  {split}"

@@ -27,7 +27,8 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowStore, transitions
-from hpcdi.store.shards import read_block, read_shard
+from hpcdi.store.shards import read_block
+from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
 from hpcdi.worker.learner.staging import HostStage, for_policy
 
@@ -74,30 +75,30 @@ class _Feedback:
 
 @dataclass
 class _Ahead:
-    """How many batches wait ready: a given number, and fewer where an iteration takes long.
+    """How many batches are prefetched: a given number, and fewer where an iteration takes long.
 
     They take memory, their priorities grow old, and at the end of a run all learners do them still.
     """
 
     most: int
     under_way: int = 0
-    """Asked for and not taken yet."""
+    """Requested and not taken yet."""
     iteration_s: float = 0.0
-    """Of computing, lately."""
+    """Moving average of a train iteration's time."""
     taken_at: float | None = None
 
     def computed(self, now: float) -> None:
-        """The batch that was taken last is done."""
+        """Record that training on the last batch is done."""
         if self.taken_at is not None:
             self.iteration_s += 0.2 * (now - self.taken_at - self.iteration_s)
             self.taken_at = None
 
     def took(self, now: float) -> None:
-        """A batch is taken."""
+        """Record that a batch was taken."""
         self.under_way, self.taken_at = self.under_way - 1, now
 
     def missing(self) -> int:
-        """Batches to ask for now: none, or at least a quarter of what may be under way."""
+        """Batches to request now: none, or at least a quarter of what may be under way."""
         limit = max(2, int(_AHEAD_S / max(self.iteration_s, 1e-9)))
         may = min(self.most, limit)
         missing = may - self.under_way
@@ -106,7 +107,7 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class FeedOrder:
-    """What a feed asks for, from which buffer, and how many batches may be under way."""
+    """A feed's requests: the buffer, the batch size, and how many batches may be under way."""
 
     task_id: str
     buffer_id: str
@@ -115,10 +116,10 @@ class FeedOrder:
 
 
 class DataFeed:
-    """Batches that wait ready.
+    """Prefetched batches.
 
     Args:
-        layout: the run folder.
+        transport: fetches blocks.
         send: sends a message to rank 0.
         order: what to ask for.
 
@@ -129,12 +130,12 @@ class DataFeed:
 
     def __init__(
         self,
-        layout: RunLayout,
+        transport: Transport,
         send: Callable[[Message], None],
         order: FeedOrder,
     ) -> None:
         self.stage = HostStage()
-        self._layout, self._send, self.order = layout, send, order
+        self._transport, self._send, self.order = transport, send, order
         self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(order.prefetch)
@@ -142,7 +143,7 @@ class DataFeed:
 
     @property
     def as_columns(self) -> bool:
-        """Give tensors; else a list of dicts."""
+        """True for tensors by column; else batches are lists of dicts."""
         return self.stage.as_columns
 
     @as_columns.setter
@@ -152,10 +153,10 @@ class DataFeed:
     # ------------------------------------------------------------------ on the communication thread
 
     def admit(self, _rank: int, order: AdmitBlock) -> None:
-        """Read a shard into its rows, and say so; one that cannot be read costs its rows only."""
+        """Read a block into its rows and report it; an unreadable one costs its rows only."""
         error = ""
         try:
-            columns = read_shard(self._layout, order.shard)
+            columns = self._transport.fetch(order.shard)
             if self._ring is None:
                 self._ring = RowStore(
                     order.ring_rows, views=order.shard.views, batches_ahead=_BATCHES_AHEAD
@@ -175,11 +176,11 @@ class DataFeed:
             self._ready.put((part, unique_ids, weights, order.env_steps))
 
     def mark(self, order: TakeSnapshot) -> None:
-        """A snapshot is to be taken between the batches that have come and those that will."""
+        """Take a snapshot between the batches received so far and the next ones."""
         self._ready.put(order)
 
     def end(self) -> None:
-        """No more batches after those that have come."""
+        """End the feed after the batches received so far."""
         self._ready.put(None)
 
     # ---------------------------------------------------------------------- on the computing thread
@@ -187,7 +188,7 @@ class DataFeed:
     def next(
         self, train_iter: int, idle: Callable[[], None], snapshot: Callable[[TakeSnapshot], None]
     ) -> Batch | None:
-        """The next batch; None when no more will come.
+        """Returns the next batch; None when no more will come.
 
         Args:
             train_iter: iterations that are done.
@@ -211,7 +212,7 @@ class DataFeed:
             return self._batch(*gathered)
 
     def drain(self, snapshot: Callable[[TakeSnapshot], None]) -> None:
-        """No batch is learnt from any more; snapshots are taken still."""
+        """Drop all waiting batches, but take the snapshots among them."""
         while True:
             try:
                 left = self._ready.get_nowait()
@@ -221,7 +222,7 @@ class DataFeed:
                 snapshot(left)
 
     def _ask(self, train_iter: int) -> None:
-        """Ask for more as soon as a quarter of what may be under way has been taken."""
+        """Request more as soon as a quarter of what may be under way has been taken."""
         order, missing = self.order, self._ahead.missing()
         if not missing:
             return
@@ -245,7 +246,7 @@ class DataFeed:
 def load_shard(
     path: str | Path, meta: Mapping[str, Any], decompressor: Callable[[Any], Any] | None = None
 ) -> dict[str, Any]:
-    """Columns of a shard, with metadata beside them.
+    """Returns a shard's columns with metadata beside them.
 
     Args:
         path: the shard.

@@ -14,11 +14,11 @@ others, a batch that none has done is repeated by all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
-from hpcdi.comm.fault_messages import GroupAddress, Regroup
-from hpcdi.comm.messages import Message
+from hpcdi.comm.messages import GroupAddress, Message, Regroup
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.log import LOGGER
@@ -48,7 +48,7 @@ class LearnerGroup:
     """This rank's membership in the group of learners.
 
     Args:
-        context: this rank's place in the run; its `group` are the members at the start.
+        context: this rank's place in the run; its learners' group are the members at the start.
         send: sends a message to a rank.
         is_ending: whether the run ends, asked while this rank waits for the others.
 
@@ -68,10 +68,10 @@ class LearnerGroup:
         self._context, self._send, self._is_ending = context, send, is_ending
         self._ordered: Regroup | None = None  # what is to be carried out
         self._address: GroupAddress | None = None
-        if context is not None and context.group is not None:
+        if context is not None and context.learners_comm is not None:
             from hpcdi.comm.dist import dist_init
 
-            self.rank, self.size = dist_init(self._backend, group=context.group)
+            self.rank, self.size = dist_init(self._backend, group=context.learners_comm)
 
     def leave(self) -> None:
         """Leaves the group. Idempotent."""
@@ -117,16 +117,16 @@ class LearnerGroup:
         done = self.taken - (broken is not None)
         while True:
             self._leave_broken()
-            regroup = self._wait_for_order(error)
-            if regroup is None:
+            order = self._wait_for_order(error)
+            if order is None:
                 return False
             try:
-                self._form(regroup, regroup.ranks.index(context.link.rank))
+                self._form(order, order.ranks.index(context.link.rank))
                 behind = self._share(learner, done)
             except CommError as problem:  # another one has died meanwhile
                 LOGGER.warning("the learners' group could not be formed: %s", problem)
                 continue
-            facts = {"ranks": regroup.ranks, "batches_behind": behind}
+            facts = {"ranks": order.ranks, "batches_behind": behind}
             LOGGER.info("the learners have regrouped", extra={"group": facts})
             return behind == 0
 
@@ -143,11 +143,11 @@ class LearnerGroup:
         return regroup
 
     def _form(self, regroup: Regroup, own: int) -> None:
-        from hpcdi.comm.dist import dist_init
+        from hpcdi.comm.dist import Meeting, dist_init
 
         self.rank, self.size = own, len(regroup.ranks)
         if self.size > 1:
-            meeting = _MeetingByMessages(self, regroup, own)
+            meeting = Meeting(own, regroup.hosts, partial(self._share_address, regroup))
             dist_init(self._backend, group=meeting)
 
     def _share(self, learner: Member, done: int) -> int:
@@ -174,35 +174,19 @@ class LearnerGroup:
         is_cuda = self._context is not None and self._context.config.policy.cuda
         return "nccl" if is_cuda else "gloo"
 
-    def wait_for_address(self, regroup: Regroup) -> tuple[str, int]:
-        """Returns host and port at which the new group meets.
+    def _share_address(self, regroup: Regroup, address: tuple[str, int] | None) -> tuple[str, int]:
+        """Sends the new group's address to its members, or returns it; see `Meeting.share`.
 
         Raises:
-            GroupBrokenError: its first member does not announce them, or has died as well.
+            GroupBrokenError: its first member does not send it, or has died as well.
         """
+        if address is not None:
+            for rank in regroup.ranks[1:]:
+                self._send(rank, GroupAddress(regroup.number, *address))
+            return address
         deadline, backoff = time.monotonic() + _MEET_S, Backoff()
         while self._address is None or self._address.number != regroup.number:
             if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
                 raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")
             backoff.nap()
         return self._address.host, self._address.port
-
-    def announce_address(self, regroup: Regroup, address: tuple[str, int]) -> None:
-        """Announces where the new group meets."""
-        for rank in regroup.ranks[1:]:
-            self._send(rank, GroupAddress(regroup.number, *address))
-
-
-class _MeetingByMessages:
-    """Rendezvous of the survivors; see `rendezvous.Meeting`."""
-
-    def __init__(self, group: LearnerGroup, regroup: Regroup, rank: int) -> None:
-        self.rank = rank
-        self.hosts: Sequence[str] = regroup.hosts
-        self._group, self._regroup = group, regroup
-
-    def share(self, address: tuple[str, int] | None) -> tuple[str, int]:
-        if address is None:
-            return self._group.wait_for_address(self._regroup)
-        self._group.announce_address(self._regroup, address)
-        return address

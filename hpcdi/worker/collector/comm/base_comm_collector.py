@@ -19,7 +19,7 @@ from hpcdi.worker.collector.base_parallel_collector import (
     create_parallel_collector,
 )
 from hpcdi.worker.context import WorkerContext
-from hpcdi.worker.vigil import Vigil
+from hpcdi.worker.heartbeat import HeartbeatSender
 
 
 class BaseCommCollector(Configurable, ABC):
@@ -36,7 +36,7 @@ class BaseCommCollector(Configurable, ABC):
         self._collector_uid = get_task_uid()
         self._end_flag = True
         self.meter = RoleMeter("collector")
-        self._vigil = Vigil(context, self.meter)
+        self._heartbeat = HeartbeatSender(context, self.meter)
 
     @abstractmethod
     def get_policy_update_info(
@@ -66,7 +66,7 @@ class BaseCommCollector(Configurable, ABC):
     def close(self) -> None:
         """Accept no more tasks. Idempotent."""
         self._end_flag = True
-        self._vigil.close()
+        self._heartbeat.close()
 
     @property
     def collector_uid(self) -> str:

@@ -15,7 +15,7 @@ from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
-from hpcdi.store.shards import ShardWriter
+from hpcdi.transport import open_transport
 from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
@@ -70,7 +70,7 @@ class DataPublisher(Closing):
             # on-policy rows are learnt from once: sharing their frames would not pay
             () if policy.on_policy else policy.other.replay_buffer.frames,
         )
-        self._writer = ShardWriter(layout, self._published, fsync=storage.fsync, patience=patience)
+        self._writer = open_transport(config.system, layout).publisher(self._published, patience)
 
     def begin(self, task_id: str, buffer_id: str) -> None:
         """Begin another task; rows of the one before are published."""

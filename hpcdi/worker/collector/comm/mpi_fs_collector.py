@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdi.comm.fault_messages import RankLost, TaskReturned
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
@@ -17,8 +16,10 @@ from hpcdi.comm.messages import (
     CollectTask,
     Message,
     PolicyUpdate,
+    RankLost,
     Stop,
     StopRequest,
+    TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
@@ -37,9 +38,9 @@ from hpcdi.worker.collector.comm.slave import task_message
 from hpcdi.worker.context import (
     COORDINATOR_RANK,
     WorkerContext,
-    arrive,
-    depart,
-    leave_headless,
+    abort_orphaned,
+    announce,
+    shutdown,
     task_seed,
 )
 from hpcdi.worker.fault import FAULTS, tear
@@ -86,7 +87,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             Stop: lambda _rank, _message: self._stop(),
             RankLost: lambda rank, _message: self._lost(rank),
         }
-        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
+        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
         config = context.config
         self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),
@@ -117,7 +118,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def start(self) -> None:
         """Report to the coordinator that this rank is ready."""
         super().start()
-        arrive(self.pump, "collector", self.deal_with_resource())
+        announce(self.pump, "collector", self.deal_with_resource())
 
     def close(self) -> None:
         """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
@@ -128,7 +129,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             self._collectors.discard(eval_flag)
         self._data.close()
         report = {**self.meter.report(), **self._data.report(), **self._collectors.health}
-        self.exit_code = depart(self._place, self.pump, report)
+        self.exit_code = shutdown(self._place, self.pump, report)
 
     # ------------------------------------------------------------------------------ called by tasks
 
@@ -232,7 +233,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._stops.everything
 
     def _announce(self, ready: BlockReady) -> None:
-        if FAULTS.takes("torn_shard"):
+        if FAULTS.requests("torn_shard"):
             tear(self._place.layout.inside(ready.shard.path))
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
@@ -262,7 +263,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def _lost(self, rank: int) -> None:
         """A rank died: subscribe to another learner, or abort without rank 0."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            leave_headless(self._place)
+            abort_orphaned(self._place)
         self._policies.lose(rank)
 
     def _stop(self) -> None:

@@ -13,9 +13,9 @@ from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.heartbeat import HeartbeatSender
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
 from hpcdi.worker.learner.group import LearnerGroup
-from hpcdi.worker.vigil import Vigil
 
 
 class BaseCommLearner(Configurable, ABC):
@@ -37,7 +37,7 @@ class BaseCommLearner(Configurable, ABC):
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
         )
         self.meter = RoleMeter("learner")
-        self._vigil = Vigil(context, self.meter)
+        self._heartbeat = HeartbeatSender(context, self.meter)
 
     @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class BaseCommLearner(Configurable, ABC):
     def close(self) -> None:
         """Accepts no more tasks. Idempotent."""
         self._end_flag = True
-        self._vigil.close()
+        self._heartbeat.close()
         self._group.leave()
 
     @property

@@ -9,22 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.comm.fault_messages import GroupAddress, RankLost, Regroup
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    GroupAddress,
     LearnInfo,
     LearnResult,
     LearnTask,
     PolicyRequest,
+    RankLost,
+    Regroup,
     Stop,
     TakeSnapshot,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.transport import open_transport
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, arrive, depart, leave_headless
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, abort_orphaned, announce, shutdown
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
@@ -75,7 +78,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(context.link, handlers, self._vigil.ask)
+        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
         self._snapshots = SnapshotPartWriter(
             context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )
@@ -94,7 +97,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def start(self) -> None:
         """Reports ready to rank 0."""
         super().start()
-        arrive(self.pump, "learner", self.deal_with_resource())
+        announce(self.pump, "learner", self.deal_with_resource())
 
     def close(self) -> None:
         """Writes the last policy and shuts down together with the other ranks. Idempotent."""
@@ -104,7 +107,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._snapshots.close()
         self._publisher.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._publisher.published}
-        self.exit_code = depart(self._place, self.pump, {**self.meter.report(), **report})
+        self.exit_code = shutdown(self._place, self.pump, {**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ learner tasks
 
@@ -233,7 +236,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
         ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
         self._feed = DataFeed(
-            self._place.layout,
+            open_transport(config.system, self._place.layout),
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             FeedOrder(task.task_id, task.buffer_id, size, ahead),
         )
@@ -275,7 +278,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _lost(self, rank: int) -> None:
         """Handles a rank's death (on the communication thread)."""
         if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            leave_headless(self._place)
+            abort_orphaned(self._place)
         self._publisher.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:

@@ -1,0 +1,286 @@
+"""A message as bytes: a small head, and the bytes of its large arrays as they lie in memory.
+
+The head is JSON without the arrays' bytes; small arrays follow in the same buffer, large ones are
+frames of their own that are sent from and received into their memory::
+
+    head   count, size of the JSON | each array: size, is it a frame? | JSON | small arrays
+    frame  one array's bytes
+
+Decoding makes nothing but numbers, texts, containers, arrays, tensors, paths, and the dataclasses
+that are `sendable`: unlike a pickle, what comes from another process runs no code here. Integers
+of any size, tuples, keys that are no texts and NaN come back as they went; msgspec, JSON alone and
+MessagePack change some of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcdi.errors import CommError
+from hpcdi.types import Array, ColumnSpec, Lockstep, RowView, ShardRef
+
+C = TypeVar("C", bound=type)
+
+INLINE_BYTES = 32 << 10
+"""Arrays up to this size travel in the head's buffer: one MPI message instead of two."""
+
+_ALIGNMENT = 16
+_PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
+_ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
+_EMPTY = np.empty(0, np.uint8)
+_ATOMS = frozenset((type(None), bool, int, float, str))
+_CLASSES: dict[str, type] = {}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A message ready to be sent: `head`, then each of `frames`."""
+
+    head: Array
+    frames: tuple[memoryview, ...]
+
+
+def sendable(cls: C) -> C:
+    """Let objects of a dataclass be sent (a decorator); class names are unique among these.
+
+    Raises:
+        TypeError: another class has that name.
+    """
+    known = _CLASSES.get(cls.__name__, cls)
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise TypeError(f"{known.__module__} has a sendable class {cls.__name__}, too")
+    _CLASSES[cls.__name__] = cls
+    return cls
+
+
+for _shared in (ShardRef, ColumnSpec, RowView, Lockstep):
+    sendable(_shared)
+
+
+def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
+    """Bytes of a message; frames are views of the message's own arrays.
+
+    Args:
+        message: of type `Message`, or any value of atoms, containers, arrays, tensors, paths and
+            `sendable` dataclasses.
+        inline_bytes: arrays up to this size have no frame of their own.
+
+    Raises:
+        CommError: the message holds something that cannot be encoded.
+    """
+    views: list[memoryview] = []
+    try:
+        body = _to_json(_tree(message, views)).encode("ascii")
+    except (CommError, RecursionError) as error:
+        reason = "it holds itself" if isinstance(error, RecursionError) else error
+        raise CommError(
+            f"a {type(message).__name__} cannot be sent: {reason}. Messages hold numbers, texts, "
+            "arrays, and containers of these"
+        ) from error
+    frames: list[memoryview] = []
+    head = bytearray(_PREFIX.pack(len(views), len(body)))
+    for view in views:
+        head += _ENTRY.pack(len(view), len(view) > inline_bytes)
+    head += body
+    for view in views:
+        if len(view) > inline_bytes:
+            frames.append(view)
+        else:
+            head += bytes(-len(head) % _ALIGNMENT)
+            head += view
+    return Encoded(np.frombuffer(head, dtype=np.uint8), tuple(frames))
+
+
+def frame_sizes(head: Array) -> list[int]:
+    """Bytes of each frame that follows a head."""
+    return [size for size, is_frame in _entries(head.data) if is_frame]
+
+
+def decode(head: Array, frames: Sequence[Array]) -> Any:
+    """The message of a head and its frames; its arrays are views of them.
+
+    Raises:
+        CommError: it is of a class that is not `sendable` here.
+    """
+    view = head.data
+    count, body_size = _PREFIX.unpack_from(view)
+    start = _PREFIX.size + count * _ENTRY.size
+    at = start + body_size
+    remaining = iter(frames)
+    buffers: list[memoryview] = []
+    for size, is_frame in _entries(view):
+        if is_frame:
+            buffers.append(next(remaining).data)
+        else:
+            at += -at % _ALIGNMENT
+            buffers.append(view[at : at + size])
+            at += size
+    return _value(json.loads(bytes(view[start : start + body_size])), buffers)
+
+
+def pack(value: Any) -> Array:
+    """A value as one array of bytes, uint8 [n]; see `encode`."""
+    return encode(value, sys.maxsize).head
+
+
+def unpack(packed: Array) -> Any:
+    """The value that was packed by `pack`; its arrays are views of the bytes."""
+    return decode(packed, ())
+
+
+def _entries(head: memoryview) -> Iterator[tuple[int, int]]:
+    """Of each array: its bytes, and whether it is a frame."""
+    count, _ = _PREFIX.unpack_from(head)
+    return _ENTRY.iter_unpack(head[_PREFIX.size :][: count * _ENTRY.size])
+
+
+# ----------------------------------------------------------------------------------- value to JSON
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def _tree(value: Any, views: list[memoryview]) -> Any:
+    """JSON's form of a value: atoms and dicts with text keys as they are, all else `[tag, ...]`."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        if all(type(key) is str for key in value):
+            return {key: _tree(item, views) for key, item in value.items()}
+        return ["d", *([_tree(k, views), _tree(v, views)] for k, v in value.items())]
+    if kind is list or kind is tuple:
+        return ["l" if kind is list else "t", *(_tree(item, views) for item in value)]
+    if kind is np.ndarray:
+        descr, shape = _descr_of(value.dtype), list(value.shape)
+        return ["a", _add(value, views), descr, shape, bool(value.flags.writeable)]
+    if kind.__name__ in _CLASSES and _CLASSES[kind.__name__] is kind:
+        fields = [_tree(getattr(value, name), views) for name in _names_of(kind.__name__)]
+        return ["c", kind.__name__, *fields]
+    return _rare(value, views)
+
+
+def _rare(value: Any, views: list[memoryview]) -> Any:
+    if isinstance(value, np.memmap | np.recarray):
+        return _tree(value.view(np.ndarray), views)
+    if isinstance(value, np.generic):
+        return ["n", _add(np.asarray(value), views), _descr_of(value.dtype)]
+    if isinstance(value, bytes | bytearray):
+        return ["b", _add(np.frombuffer(value, np.uint8), views)]
+    if isinstance(value, PurePath):
+        return ["p", str(value)]
+    if isinstance(value, complex):
+        return ["x", value.real, value.imag]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return ["T", _add(flat, views), str(value.dtype).removeprefix("torch."), [*value.shape]]
+    raise CommError(f"it holds a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _add(array: Array, views: list[memoryview]) -> int:
+    """Appends an array's bytes to `views`; returns their index."""
+    if array.dtype.hasobject:
+        raise CommError("it holds an array of Python objects")
+    whole = np.ascontiguousarray(array)
+    raw = whole.reshape(-1).view(np.uint8) if whole.nbytes else _EMPTY
+    views.append(raw.data)
+    return len(views) - 1
+
+
+@cache
+def _names_of(name: str) -> tuple[str, ...]:
+    """Fields of a sendable class."""
+    cls: Any = _CLASSES[name]
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@lru_cache(maxsize=256)
+def _descr_of(dtype: np.dtype[Any]) -> Any:
+    """A dtype as numpy spells it in the header of its files: a text, or a list for each field."""
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+# ----------------------------------------------------------------------------------- JSON to value
+
+
+def _value(tree: Any, buffers: Sequence[memoryview]) -> Any:
+    kind = type(tree)
+    if kind is list:
+        return _READERS[tree[0]](tree, buffers)
+    if kind is dict:
+        return {key: _value(item, buffers) for key, item in tree.items()}
+    return tree
+
+
+def _values(trees: Iterable[Any], buffers: Sequence[memoryview]) -> list[Any]:
+    return [_value(tree, buffers) for tree in trees]
+
+
+def _array(tree: list[Any], buffers: Sequence[memoryview]) -> Array:
+    _, number, descr, shape, is_writeable = tree
+    dtype, buffer = _dtype_of(descr), buffers[number]
+    flat = np.frombuffer(buffer, dtype) if len(buffer) else np.empty(0, dtype)
+    array = flat.reshape(shape)
+    if not is_writeable:
+        array.flags.writeable = False
+    return array
+
+
+def _object(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
+    name, cls = tree[1], _CLASSES.get(tree[1])
+    if cls is None:
+        raise CommError(f"received a {name}, which is not a class that may be sent")
+    return cls(*_values(tree[2:], buffers))
+
+
+def _tensor(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
+    import torch
+
+    _, number, dtype, shape = tree
+    kind, buffer = getattr(torch, dtype), buffers[number]
+    if not len(buffer):
+        return torch.empty(shape, dtype=kind)
+    return torch.from_numpy(np.frombuffer(buffer, np.uint8).copy()).view(kind).reshape(shape)
+
+
+_READERS: dict[str, Callable[[list[Any], Sequence[memoryview]], Any]] = {
+    "l": lambda tree, buffers: _values(tree[1:], buffers),
+    "t": lambda tree, buffers: tuple(_values(tree[1:], buffers)),
+    "d": lambda tree, buffers: dict(_values(pair, buffers) for pair in tree[1:]),
+    "a": _array,
+    "c": _object,
+    "n": lambda tree, buffers: np.frombuffer(buffers[tree[1]], _dtype_of(tree[2]))[0],
+    "b": lambda tree, buffers: bytes(buffers[tree[1]]),
+    "p": lambda tree, _buffers: Path(tree[1]),
+    "x": lambda tree, _buffers: complex(*tree[1:]),
+    "T": _tensor,
+}
+
+
+def _dtype_of(descr: Any) -> np.dtype[Any]:
+    return _simple_dtype(descr) if isinstance(descr, str) else _record_dtype(descr)
+
+
+@lru_cache(maxsize=256)
+def _simple_dtype(descr: str) -> np.dtype[Any]:
+    return np.dtype(descr)
+
+
+def _record_dtype(descr: Any) -> np.dtype[Any]:
+    """JSON has no tuples; numpy wants them for fields and their shapes."""
+    fields = [
+        (name, inner if isinstance(inner, str) else _record_dtype(inner), *map(tuple, shape))
+        for name, inner, *shape in descr
+    ]
+    return np.dtype(fields)

@@ -1,0 +1,27 @@
+"""How blocks travel from collectors to learners.
+
+Owns: the seam (`base`) and its implementations, one module each (`files`: shards on the shared file
+system). May import: `store`, `comm`, `config` and below. Why so: rank 0 only handles references, so
+collectors and learners need nothing of a transport but `base.Transport`. Another one is a module
+here, a line in `TRANSPORTS`, and a choice of the setting ``system.transport``.
+
+Way of a block::
+
+    collector ──publisher.submit──► announced: ShardRef ──BlockReady──► rank 0
+    rank 0 ──AdmitBlock: ShardRef──► learner ──fetch──► rows of its ring
+"""
+
+from __future__ import annotations
+
+from hpcdi.config.schema import SystemConfig
+from hpcdi.store.layout import RunLayout
+from hpcdi.transport.base import Transport
+from hpcdi.transport.files import FileTransport
+
+TRANSPORTS = {"files": FileTransport}
+"""By the name in ``system.transport``."""
+
+
+def open_transport(system: SystemConfig, layout: RunLayout) -> Transport:
+    """The transport that ``system.transport`` names, for the run in `layout`."""
+    return TRANSPORTS[system.transport](layout, fsync=system.storage.fsync)

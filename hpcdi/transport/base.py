@@ -1,0 +1,78 @@
+"""The seam between a collector that seals blocks and a learner that holds their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from hpcdi.store.block import Block
+from hpcdi.store.disk_full import DiskPatience
+from hpcdi.types import Columns, ShardRef
+
+Announce: TypeAlias = Callable[[ShardRef, Block], None]
+"""Called with each block that can be fetched from now on, on a thread of the publisher's."""
+
+
+class BlockPublisher(Protocol):
+    """A collector's side; blocks are published in the order in which they are submitted.
+
+    Attributes:
+        waited_s: seconds that `submit` has waited for earlier blocks.
+        lost: blocks that could not be published before the run had to end.
+    """
+
+    waited_s: float
+    lost: int
+
+    def submit(self, path: str, block: Block) -> None:
+        """Hand a block over; its arrays must not be changed any more.
+
+        Waits only while several blocks are under way (bounded memory).
+
+        Args:
+            path: names the block in the run: where its shard is, relative to the run folder.
+            block: sealed.
+
+        Raises:
+            StoreError: an earlier block could not be published.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Wait until all that was submitted is announced.
+
+        Raises:
+            StoreError: a block could not be published.
+        """
+        ...
+
+    def close(self) -> None:
+        """Publish what was submitted. Idempotent.
+
+        Raises:
+            StoreError: a block could not be published.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """One rank's end: a collector publishes, a learner fetches."""
+
+    def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> BlockPublisher:
+        """A new publisher.
+
+        Args:
+            announce: called with each published block.
+            patience: with a full disk; None: that is an error.
+        """
+        ...
+
+    def fetch(self, shard: ShardRef) -> Columns:
+        """Row columns of an announced block, its checksum verified; arrays may be read-only views.
+
+        Called on the learner's communication thread: it must return soon.
+
+        Raises:
+            StoreError: the block is missing or damaged; that costs its rows and nothing else.
+        """
+        ...

@@ -1,0 +1,419 @@
+"""Commanders: who sets the tasks of a run, and when it has reached its goal.
+
+A commander decides and does nothing: it makes tasks when asked, takes results, and says when the
+run is over. Time comes as an argument. `BaseSerialCommander` is that of a run in one process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
+from hpcdi.config.compat import ConfigDict, Configurable, component_class
+from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.policy.create import create_policy
+from hpcdi.types import Settings
+from hpcdi.utils.metrics import human_return
+from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
+from hpcdi.utils.uid import get_task_uid
+
+
+class BaseCommander(Configurable, ABC):
+    """What the scheduler asks of a commander.
+
+    Args:
+        cfg: the whole experiment: an `ExperimentConfig`, or a mapping with ``policy`` and ``env``.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        self._main = ConfigDict(cfg) if isinstance(cfg, Mapping) else cfg
+        self._cfg: Any = self.parse_config(self._main.policy.other.commander)
+        self._collector_space: int | None = self._cfg.collector_task_space
+        self._learner_space = self._cfg.learner_task_space
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """Settings that every commander has."""
+
+        collector_task_space: int | None = setting(
+            None, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
+        )
+        learner_task_space: int = setting(1, "learner tasks at a time", minimum=1, maximum=1)
+
+    @property
+    def collector_task_space(self) -> int | None:
+        """Collect and evaluation tasks that may be under way; None: one for each collector."""
+        return self._collector_space
+
+    @collector_task_space.setter
+    def collector_task_space(self, space: int) -> None:
+        self._collector_space = space
+
+    @abstractmethod
+    def get_collector_task(self, now: float) -> CollectTask | None:
+        """Returns the next collect or evaluation task; None where nothing is to be done now."""
+
+    @abstractmethod
+    def get_learner_task(self, now: float) -> LearnTask | None:
+        """Returns the next learner task; None where nothing is to be done now."""
+
+    @abstractmethod
+    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
+        """Take a result; returns whether the run has reached its goal."""
+
+    @abstractmethod
+    def describe_goal(self, finished_task: CollectResult) -> str:
+        """Reason of the end, for the result that reached the goal."""
+
+    @abstractmethod
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:
+        """Take a learner's result; returns the id of the buffer that is not needed any more."""
+
+    def evaluation_is_due(self, now: float) -> bool:  # noqa: ARG002
+        """Decides whether an evaluation should start now, even if every collector is busy."""
+        return False
+
+    def get_setting_collect(self) -> Settings:
+        """The policy's present settings for collectors."""
+        return {}
+
+    def update_progress(self, env_steps: int, train_iter: int) -> str | None:  # noqa: ARG002
+        """Take the run's counters; returns the reason to end the run, or None."""
+        return None
+
+    def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
+        """Take a learner's scalars of its last iterations."""
+
+    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
+        """A task failed: its place is free again."""
+
+    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:
+        """See `notify_fail_collector_task`."""
+
+    def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Whether a collector's message means that its task has ended."""
+        return bool(info.get("collector_done", False))
+
+    def judge_learner_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Whether a learner's message means that its task has ended."""
+        return bool(info.get("learner_done", False))
+
+    def increase_collector_task_space(self) -> None:
+        """One more task at a time; no effect where the space is unlimited."""
+        if self._collector_space is not None:
+            self._collector_space += 1
+
+    def decrease_collector_task_space(self) -> None:
+        """One task less at a time; see `increase_collector_task_space`."""
+        if self._collector_space is not None:
+            self._collector_space = max(self._collector_space - 1, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a restart: plain data."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`."""
+
+
+@PARALLEL_COMMANDER_REGISTRY.register("naive")
+class NaiveCommander(BaseCommander):
+    """Hands out numbered tasks and counts results; for tests of everything else."""
+
+    @dataclass(frozen=True)
+    class Config(BaseCommander.Config):
+        """Settings of the naive commander."""
+
+        type: str = "naive"
+        collector_task_space: int | None = setting(2, "collect tasks at a time", minimum=1)
+        collector_task_count: int = setting(
+            2, "collect tasks until the run has reached its goal", minimum=1
+        )
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._collector_task_count = 0
+        self._learner_task_count = 0
+        self._collector_task_finish_count = 0
+        self._learner_task_finish_count = 0
+        self._learner_info: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+
+    def get_collector_task(self, now: float) -> CollectTask | None:  # noqa: ARG002
+        """A collect task, while there is room."""
+        running = self._collector_task_count - self._collector_task_finish_count
+        if self._collector_space is not None and running >= self._collector_space:
+            return None
+        self._collector_task_count += 1
+        return CollectTask(
+            f"collector_task_id{self._collector_task_count}", "test", "test.pth",
+            eval_flag=False, setting={},
+        )  # fmt: skip
+
+    def get_learner_task(self, now: float) -> LearnTask | None:  # noqa: ARG002
+        """A learner task, while there is room."""
+        running = self._learner_task_count - self._learner_task_finish_count
+        if running >= self._learner_space:
+            return None
+        self._learner_task_count += 1
+        return LearnTask(f"learner_task_id{self._learner_task_count}", "test.pth", "test")
+
+    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:  # noqa: ARG002
+        """Count it; the goal is a number of them."""
+        self._collector_task_finish_count += 1
+        goal = int(self._cfg.collector_task_count)
+        return self._collector_task_finish_count >= goal
+
+    def describe_goal(self, finished_task: CollectResult) -> str:  # noqa: ARG002
+        """Number of tasks done."""
+        return f"{self._collector_task_finish_count} collect tasks are done"
+
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
+        """Count it."""
+        self._learner_task_finish_count += 1
+        return "test"
+
+    def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
+        """Keep it."""
+        self._learner_info[task_id].append(info)
+
+    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._collector_task_count -= 1
+
+    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._learner_task_count -= 1
+
+
+@PARALLEL_COMMANDER_REGISTRY.register("solo")
+class SoloCommander(BaseCommander):
+    """Collects with every free collector, evaluates every `eval_interval`, ends at the goal.
+
+    The run ends when an evaluation's mean return reaches ``env.stop_value``, or at `max_env_step`
+    or `max_train_iter`.
+    """
+
+    @dataclass(frozen=True)
+    class Config(BaseCommander.Config):
+        """Settings of the solo commander."""
+
+        type: str = "solo"
+        eval_interval: float = setting(60.0, "seconds between evaluations", above=0)
+        max_env_step: float = setting(
+            float("inf"), "environment steps after which the run ends", minimum=1
+        )
+        max_train_iter: float = setting(
+            float("inf"), "train iterations after which the run ends", minimum=1
+        )
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._policy = create_policy(self._main.policy, ["command"]).command_mode
+        self._stop_value = float(self._main.env.stop_value)
+        self._env_steps, self._train_iter = 0, 0
+        self._ids: dict[str, str] = {}  # of the learner's policy and buffer; empty: no learner task
+        self._tasks: dict[str, CollectTask] = {}
+        self._evaluation = _EvaluationClock(self._cfg.eval_interval)
+
+    def get_learner_task(self, now: float) -> LearnTask | None:
+        """The one learner task."""
+        if self._ids:
+            return None
+        uid = get_task_uid()
+        self._ids = {
+            "task_id": f"learner_task_{uid}",
+            "policy_id": f"policy_{uid}",
+            "buffer_id": f"buffer_{uid}",
+        }
+        self._evaluation.began(now)
+        return LearnTask(**self._ids)
+
+    def get_collector_task(self, now: float) -> CollectTask | None:
+        """An evaluation if one is due, else collecting."""
+        space = self._collector_space
+        if not self._ids or (space is not None and len(self._tasks) >= space):
+            return None
+        evaluate = self.evaluation_is_due(now)
+        if evaluate:
+            self._evaluation.began(now)
+        return self.make_task(evaluate=evaluate)
+
+    def make_task(self, *, evaluate: bool) -> CollectTask:
+        """Make an evaluation, or a collect task with the present settings, of the learner task."""
+        kind = "evaluator" if evaluate else "collector"
+        task = CollectTask(
+            f"{kind}_task_{get_task_uid()}", self._ids["buffer_id"], self._ids["policy_id"],
+            eval_flag=evaluate,
+            setting={} if evaluate else dict(self.get_setting_collect()),
+            publish_above=self._evaluation.best if evaluate else float("inf"),
+        )  # fmt: skip
+        self._tasks[task.task_id] = task
+        return task
+
+    def evaluation_is_due(self, now: float) -> bool:
+        """Whether the interval has passed, something was learnt, and no evaluation runs."""
+        under_way = any(task.eval_flag for task in self._tasks.values())
+        has_learnt = bool(self._ids) and self._train_iter > 0
+        return has_learnt and not under_way and self._evaluation.is_due(now)
+
+    def get_setting_collect(self) -> Settings:
+        """The policy's settings at the present number of environment steps."""
+        setting: Settings = self._policy.get_setting_collect(
+            {"envstep": self._env_steps, "learner_step": self._train_iter}
+        )
+        return setting
+
+    def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
+        """Free its place; returns whether an evaluation reached the stop value."""
+        task = self._tasks.pop(task_id, None)
+        if task is not None and task.eval_flag:
+            self._evaluation.took_s = finished_task.duration_s
+        if not finished_task.is_evaluation:
+            return False
+        mean = float(np.mean(finished_task.episode_returns))
+        self._evaluation.best = max(self._evaluation.best, mean)
+        return mean >= self._stop_value
+
+    def describe_goal(self, finished_task: CollectResult) -> str:
+        """The mean return, and the stop value."""
+        mean = float(np.mean(finished_task.episode_returns))
+        return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
+
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
+        """Free its place; returns the id of its buffer."""
+        buffer_id = self._ids.get("buffer_id", "")
+        self._ids = {}
+        return buffer_id
+
+    def update_progress(self, env_steps: int, train_iter: int) -> str | None:
+        """Take the counters; returns the reason to end once a limit is reached, else None."""
+        self._env_steps, self._train_iter = env_steps, train_iter
+        if env_steps >= self._cfg.max_env_step:
+            return f"max_env_step reached: {env_steps} of {self._cfg.max_env_step:.0f}"
+        if train_iter >= self._cfg.max_train_iter:
+            return f"max_train_iter reached: {train_iter} of {self._cfg.max_train_iter:.0f}"
+        return None
+
+    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
+        """Free its place; an evaluation is due again at once."""
+        self._tasks.pop(collector_task.task_id, None)
+        if collector_task.eval_flag:
+            self._evaluation.failed()
+
+    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._ids = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and the best evaluation."""
+        best = self._evaluation.best
+        return {
+            "env_steps": self._env_steps,
+            "train_iter": self._train_iter,
+            "best_evaluation": best if np.isfinite(best) else None,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`."""
+        self._env_steps = state_dict["env_steps"]
+        self._train_iter = state_dict["train_iter"]
+        if state_dict["best_evaluation"] is not None:
+            self._evaluation.best = state_dict["best_evaluation"]
+
+
+class _EvaluationClock:
+    """When the next evaluation is due, and the best mean return so far.
+
+    A long evaluation is followed by as long a pause: evaluations never take more than half of a
+    collector's time.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self.best = float("-inf")
+        self.took_s = 0.0
+        self._interval_s = interval_s
+        self._began = 0.0
+
+    def began(self, now: float) -> None:
+        self._began = now
+
+    def failed(self) -> None:
+        self._began = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        return now - self._began >= max(self._interval_s, 2 * self.took_s)
+
+
+class BaseSerialCommander(Configurable):
+    """Commander of a serial run: asks the policy's command mode for the collector's settings.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`; it has none of its own.
+        learner: has ``learn_info``.
+        collector: has ``envstep``.
+        evaluator: for commanders that derive from this one.
+        replay_buffer: for commanders that derive from this one.
+        policy: a command mode; may be set later. Without one, collectors get no settings.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """No settings of its own."""
+
+        type: str = "serial"
+
+    def __init__(
+        self,
+        cfg: Any,
+        learner: Any,
+        collector: Any,
+        evaluator: Any,
+        replay_buffer: Any,
+        policy: Any = None,
+    ) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._learner, self._collector = learner, collector
+        self._evaluator, self._replay_buffer = evaluator, replay_buffer
+        self._policy = policy
+
+    def step(self) -> Settings:
+        """Keyword arguments of the collect mode's forward, e.g. ``{"eps": 0.3}``.
+
+        They follow from the learner's ``learn_info`` and the collector's ``envstep``.
+        """
+        if self._policy is None:
+            return {}
+        known = {**self._learner.learn_info, "envstep": self._collector.envstep}
+        setting: Settings = self._policy.get_setting_collect(known)
+        return setting
+
+    @property
+    def policy(self) -> Any:
+        """The policy's command mode."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Any) -> None:
+        self._policy = policy
+
+
+def create_parallel_commander(cfg: Any) -> BaseCommander:
+    """Make the commander of ``cfg.policy.other.commander.type``; `cfg` is the whole experiment.
+
+    Raises:
+        UnknownTypeError: no commander has that type.
+    """
+    main = ConfigDict(cfg) if isinstance(cfg, Mapping) else cfg
+    commander: BaseCommander = get_parallel_commander_cls(main.policy.other.commander)(main)
+    return commander
+
+
+def get_parallel_commander_cls(cfg: Any) -> Any:
+    """The class that ``cfg.type`` names; `cfg` is the commander's own settings."""
+    return component_class(PARALLEL_COMMANDER_REGISTRY, cfg)

@@ -1,0 +1,162 @@
+"""The stepping loop by policies of columns and of dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.scripted_env import Script, manager, scripts
+from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.dict_adapter import DictAgent
+from hpcdi.policy.torch_policy import columns_of_samples
+from hpcdi.store.rows import RowStore
+from hpcdi.types import Columns, Transition
+from hpcdi.utils.nested import to_tensors
+from hpcdi.worker.collector.dict_envs import DictEnvs
+from hpcdi.worker.collector.loop import ColumnAgent, Loop
+from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+# ---------------------------------------------------------- equal to the columns, for one policy
+
+
+def dqn(n: int) -> Any:
+    cfg = {
+        "type": "dqn",
+        "model": {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [4]},
+        "nstep": n,
+        "discount_factor": 0.5,
+    }
+    return create_policy(cfg, ["collect"], seed=np.random.SeedSequence(0))
+
+
+def dict_loop(envs: Any, policy: Any, taken: TrajectoryRecorder | None) -> Loop:
+    """As a parallel collector makes it for a policy that knows no columns."""
+    return Loop(DictEnvs(envs), DictAgent(policy, envs.env_num, to_tensors), [taken])
+
+
+def pieces_of(envs: Any, policy: Any) -> TrajectoryRecorder:
+    return TrajectoryRecorder(envs.env_num, 100, policy.get_train_sample)
+
+
+def rows_by_transition(columns: Columns) -> dict[tuple[float, ...], tuple[Any, ...]]:
+    """What the learner gets, by observation (each occurs once)."""
+    names = ("next_observation", "action", "n_step_return", "bootstrap_discount")
+    keys = map(tuple, columns["observation"].tolist())
+    values = zip(*(columns[name].tolist() for name in names), strict=True)
+    return dict(zip(keys, values, strict=True))
+
+
+def run(loop: Any, steps: int) -> Any:
+    for _ in range(steps):
+        loop.once({"eps": 0.0})
+    return loop.cut(0)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@settings(max_examples=20, deadline=None)
+@given(scripts, st.integers(1, 15), st.integers(1, 4))
+def test_dqn_learns_from_the_same_transitions_in_both_loops(
+    mode: AutoresetMode, scripts: list[Script], steps: int, n: int
+) -> None:
+    policy = dqn(n)
+    with manager(scripts, mode) as envs:
+        envs.launch()
+        kept = Recorder(envs.env_num, 100, policy)
+        columnar = run(Loop(envs, ColumnAgent(policy), [kept]), steps)
+    ring = RowStore(len(columnar.columns["reward"]), views=columnar.views)
+    ring.write(0, columnar.columns)
+    rows = np.concatenate(
+        [item["item_start"] + np.arange(item["item_len"]) for item in columnar.items]
+    )
+    with manager(scripts, mode) as envs:
+        envs.launch()
+        mode = policy.collect_mode
+        segment = run(dict_loop(envs, mode, pieces_of(envs, mode)), steps)
+    samples: list[Transition] = [
+        {name: column[row] for name, column in segment.columns.items()}
+        for row in range(len(segment.columns["obs"]))
+    ]
+    by_transition = rows_by_transition(columns_of_samples(samples, 0.0))
+    assert by_transition == rows_by_transition(ring.gather(rows))
+    assert len(by_transition) == len(rows) == len(samples)
+
+
+# ---------------------------------------------------------------------------- the loop's own duties
+
+
+class ForgetfulPolicy:
+    """Remembers which environments it was told to forget."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[list[int]] = []
+
+    def forward(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        assert data, "forward is not called for nobody"
+        assert kwargs in ({}, {"eps": 0.0})
+        return {env: {"action": np.int64(0)} for env in data}
+
+    def reset(self, data_id: list[int]) -> None:
+        self.forgotten.append(data_id)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_policy_is_reset_at_each_episodes_end(mode: AutoresetMode) -> None:
+    policy = ForgetfulPolicy()
+    with manager([[(2, True, False)], [(3, False, True)]], mode, quota=1) as envs:
+        envs.launch()
+        loop = dict_loop(envs, policy, None)
+        assert run(loop, 5) is None
+        assert envs.done
+    assert policy.forgotten == [[0], [1]]
+
+
+class TensorPolicy:
+    """Checks what it is given: tensors of its own, float32."""
+
+    def forward(self, data: dict[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
+        assert all(obs.dtype == torch.float32 for obs in data.values())
+        return {env: {"action": torch.tensor(0)} for env in data}
+
+    def process_transition(self, obs: Any, output: Any, timestep: BaseEnvTimestep) -> Transition:
+        assert timestep.obs.dtype == timestep.reward.dtype == torch.float32
+        assert isinstance(timestep.done, bool)
+        return {"obs": obs, "next_obs": timestep.obs, **output, "done": timestep.done}
+
+    def get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
+        return transitions
+
+    def reset(self, data_id: list[int]) -> None:
+        pass
+
+
+def test_a_policy_by_transitions_gets_and_gives_tensors() -> None:
+    with manager([[(3, True, False)]], AutoresetMode.SAME_STEP) as envs:
+        envs.launch()
+        policy = TensorPolicy()
+        segment = run(dict_loop(envs, policy, pieces_of(envs, policy)), 3)
+    assert segment is not None
+    assert {name: column.dtype.str for name, column in segment.columns.items()} == {
+        "obs": "<f4", "next_obs": "<f4", "action": "<i8", "done": "|b1",
+    }  # fmt: skip
+    assert np.array_equal(segment.columns["obs"][1:], segment.columns["next_obs"][:-1])
+
+
+def test_steps_are_counted_without_dummies() -> None:
+    with manager([[(1, True, False)]] * 2, AutoresetMode.NEXT_STEP) as envs:
+        envs.launch()
+        loop = dict_loop(envs, ForgetfulPolicy(), None)
+        counts = []
+        for _ in range(4):
+            counts.append(loop.once({}))
+    assert counts == [2, 0, 2, 0]

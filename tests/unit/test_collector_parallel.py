@@ -1,0 +1,408 @@
+"""Parallel collectors over a checking port, by policies of columns and of dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
+from hpcdi.errors import CommError, ConfigError, UnknownTypeError
+from hpcdi.policy.create import create_policy
+from hpcdi.types import Lockstep
+from hpcdi.worker.collector import (
+    BaseParallelCollector,
+    ZerglingParallelCollector,
+    create_parallel_collector,
+    get_parallel_collector_cls,
+)
+from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector.base_parallel_collector import CollectorTask
+
+# ------- the zergling collector over a port that checks what it is given, in both forms of stepping
+
+
+FORMS = pytest.mark.parametrize("policy", ["test_columnar", "test_foreign"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _probes() -> Iterator[None]:
+    with registered_probes():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine must not make cuts of its own."""
+    monkeypatch.setattr(parallel, "PROGRESS_S", float("inf"))
+
+
+@FORMS
+def test_every_transition_is_delivered_once_in_order_and_counted(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=15) as made:
+        result = do(made, port, "task")
+    steps = 15 * LENGTH
+    counted = [[step % LENGTH, step // LENGTH] for step in range(steps)]
+    for env in range(ENVS):
+        assert column_of(port, env, "observation") == counted
+        assert column_of(port, env, "reward") == [step % LENGTH + 1.0 for step in range(steps)]
+    assert result.env_steps == ENVS * steps == sum(told.env_steps for told in port.progress)
+    assert result.episode_returns.tolist() == [15.0] * 15 * ENVS
+    assert result.episode_lengths.tolist() == [LENGTH] * 15 * ENVS
+    told = np.concatenate([told.episode_returns for told in port.progress])
+    assert told.tolist() == result.episode_returns.tolist()
+    assert (result.task_id, result.eval_flag, result.policy_version) == ("task", False, 0)
+    assert len(port.segments) > 1
+
+
+@FORMS
+def test_the_policy_changes_only_between_cuts_and_its_version_is_stated(policy: str) -> None:
+    port = Port(versions=[3, 4, None, 9])
+    with collector(policy, port, collector_episode_num=40) as made:
+        result = do(made, port, "task")
+    for segment in port.segments:
+        for item in segment.items:
+            rows = slice(item["item_start"], item["item_start"] + item["item_len"])
+            assert set(segment.columns["acted_by"][rows]) == {item["policy_version"]}
+    versions = [segment.items["policy_version"][0] for segment in port.segments]
+    assert versions[:4] == [3, 4, 4, 9]
+    assert set(versions[4:]) == {9}
+    assert result.policy_version == 9
+    assert not any(port.asked_newest), "collecting does not wait for the newest policy"
+
+
+@FORMS
+def test_in_lockstep_a_task_is_one_piece_by_one_version(policy: str) -> None:
+    port = Port(versions=[3, 4, None, None, 9])
+    with collector(policy, port) as made:
+        for number, version in enumerate((4, 9, 9), start=1):
+            port.task_id = "task"
+            lockstep = Lockstep(number, version, begins_anew=False)
+            made.begin(CollectorTask("task", lockstep=lockstep))
+            made.start()
+            assert len(port.segments) == number
+            assert set(port.segments[-1].items["policy_version"]) == {version}
+    assert all(port.asked_newest)
+    seen = column_of(port, 0, "observation")
+    expected = [[step % LENGTH, step // LENGTH] for step in range(len(seen))]
+    assert seen == expected, "episodes go on in the next one"
+
+
+@FORMS
+def test_settings_change_while_a_task_runs(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=40) as made:
+
+        def change() -> None:
+            made.task.setting = {"eps": 0.5}
+
+        port.after_segment = change
+        do(made, port, "task", eps=0.75)
+    eps = column_of(port, 0, "eps")
+    changed = eps.index(0.5)
+    assert changed > 0
+    assert set(eps[:changed]) == {0.75}
+    assert set(eps[changed:]) == {0.5}
+
+
+@FORMS
+def test_episodes_go_on_in_the_next_task(policy: str) -> None:
+    port = Port()
+    with collector(policy, port) as made:
+        port.after_segment = made.stop
+        results = [do(made, port, f"task {k}") for k in range(3)]
+    rows = column_of(port, 1, "observation")
+    assert rows == [[step % LENGTH, step // LENGTH] for step in range(len(rows))]
+    assert sum(result.env_steps for result in results) == ENVS * len(rows)
+    assert [result.task_id for result in results] == ["task 0", "task 1", "task 2"]
+    assert all(result.env_steps > 0 for result in results)
+    ids = np.concatenate([s.items["episode_id"] for s in port.segments])
+    envs = np.concatenate([s.items["env_id"] for s in port.segments])
+    episodes = [item[1] for item in column_heads(port)]
+    assert (ids // ENVS).tolist() == episodes, "one number for one episode, over all cuts"
+    assert (ids % ENVS).tolist() == envs.tolist()
+
+
+def column_heads(port: Port) -> list[list[float]]:
+    """First observation of each item."""
+    return [
+        segment.columns["observation"][item["item_start"]].tolist()
+        for segment in port.segments
+        for item in segment.items
+    ]
+
+
+@FORMS
+def test_a_task_after_one_that_did_all_its_episodes_does_them_anew(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=2) as made:
+        counts = [do(made, port, f"task {k}").env_steps for k in range(3)]
+    assert counts == [ENVS * 2 * LENGTH] * 3
+
+
+@FORMS
+def test_what_is_kept_of_a_long_task_is_bounded(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "KEPT_EPISODES", 4)
+    monkeypatch.setattr(parallel, "PROGRESS_S", 0.0)
+    port = Port()
+    with collector(policy, port, collector_episode_num=6) as made:
+        result = do(made, port, "task")
+        info = made.get_finish_info()
+    assert result.episode_lengths.tolist() == [LENGTH] * 4
+    assert info["real_episode_count"] == 6 * ENVS
+    assert sum(len(told.episode_returns) for told in port.progress) == 6 * ENVS
+
+
+@FORMS
+def test_an_evaluation_is_complete_or_says_that_it_is_not(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, evaluate=True) as made:
+        assert do(made, port, "whole").is_complete
+        for name in ("step", "step_all"):  # either form steps by its own
+            stepping = _stopping(made, getattr(made._env_manager, name))
+            setattr(made._env_manager, name, stepping)
+        assert not do(made, port, "cut short").is_complete
+
+
+def _stopping(made: Any, step_all: Any) -> Any:
+    """A step during which the collector is told to stop."""
+
+    def step(actions: Any) -> Any:
+        made.stop()
+        return step_all(actions)
+
+    return step
+
+
+@FORMS
+def test_each_task_does_its_number_of_episodes_also_after_one_that_was_closed(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, collector_episode_num=10) as made:
+        port.after_segment = made.stop
+        closed = do(made, port, "closed")
+        assert 0 < len(closed.episode_returns) < 10 * ENVS
+        port.after_segment = lambda: None
+        assert len(do(made, port, "whole").episode_returns) == 10 * ENVS
+
+
+@FORMS
+def test_an_evaluation_keeps_nothing_and_does_exactly_its_episodes(policy: str) -> None:
+    port = Port(versions=[4, 6, None])
+    with collector(policy, port, evaluate=True, evaluator_episode_num=3) as made:
+        results = [do(made, port, f"task {k}") for k in range(3)]
+        assert made.policy.reset.__self__.resets == 3, "nothing is remembered from before"
+    for result, version in zip(results, [4, 6, 6], strict=True):
+        assert result.episode_returns.tolist() == [15.0] * 6
+        assert result.episode_lengths.tolist() == [LENGTH] * 6
+        assert result.env_steps == 6 * LENGTH
+        assert (result.eval_flag, result.policy_version) == (True, version)
+    assert port.segments == []
+    assert port.progress == []
+    assert port.asked_newest == [True] * 3, "the newest policy, once, before the first step"
+
+
+@FORMS
+def test_a_stopped_evaluation_is_followed_by_fresh_episodes(policy: str) -> None:
+    port = Port()
+    with collector(policy, port, evaluate=True) as made:
+        made.begin(CollectorTask("task"))
+        made.env_manager.step_all(np.zeros(2, dtype=np.int64))  # an episode is under way
+        made.stop()
+        made.start()
+        assert made.result().env_steps == 0
+        assert do(made, port, "task").episode_lengths.tolist() == [LENGTH] * 2
+
+
+def test_without_a_policy_it_waits_until_one_comes() -> None:
+    port = Port(versions=[None, None, 5])
+    with collector("test_columnar", port, collector_episode_num=1) as made:
+        do(made, port, "task")
+    assert set(column_of(port, 0, "acted_by")) == {5}
+
+
+def test_stop_ends_the_wait_for_the_first_policy() -> None:
+    class LatePort(Port):
+        def get_policy_update_info(self, *args: Any, **kwargs: Any) -> None:
+            super().get_policy_update_info(*args, **kwargs)
+            if len(self.asked_newest) == 3:
+                made.stop()
+
+    port = LatePort(versions=[])
+    with collector("test_columnar", port) as made:
+        assert do(made, port, "task").env_steps == 0
+    assert port.segments == []
+
+
+def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_POLICY_PATIENCE_S", 0.0)
+    port = Port(versions=[])
+    with (
+        collector("test_columnar", port) as made,
+        pytest.raises(CommError, match="no policy has come from the learner within 0 s"),
+    ):
+        do(made, port, "task")
+
+
+@FORMS
+def test_slow_environments_do_not_hold_data_back(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After PROGRESS_S whatever there is is counted, after ROLLOUT_S it goes out."""
+    monkeypatch.setattr(parallel, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(parallel, "ROLLOUT_S", 0.0)
+    port = Port()
+    with collector(policy, port, collector_episode_num=1) as made:
+        do(made, port, "task")
+    assert [len(segment.items) for segment in port.segments] == [ENVS] * LENGTH
+    assert [told.env_steps for told in port.progress] == [ENVS] * LENGTH + [0]
+    assert [len(told.episode_returns) for told in port.progress] == [0] * 4 + [ENVS, 0]
+
+
+# ----- what every parallel collector promises beside its loop: settings, results, building, closing
+
+
+COUNT = {"type": "gymnasium", "import_names": ["hpcdi.env.toy"], "env_id": "hpcdi/Count-v0"}
+DQN = {
+    "type": "dqn",
+    "model": {"obs_shape": 2, "action_shape": 2, "encoder_hidden_size_list": [4]},
+}
+
+
+def test_finish_info_has_the_seeds_keys() -> None:
+    port = Port(versions=[8])
+    with collector("test_foreign", port, evaluate=True, evaluator_episode_num=2) as made:
+        do(made, port, "task", eval_flag=True)
+        info = made.get_finish_info()
+    expected = {
+        "eval_flag": True,
+        "env_num": 2,
+        "train_iter": 8,
+        "collector_done": True,
+        "real_episode_count": 4,
+        "step_count": 4 * LENGTH,
+        "sample_count": 0,
+        "avg_step_per_episode": LENGTH,
+        "reward_mean": 15.0,
+        "reward_std": 0.0,
+        "reward_raw": [15.0] * 4,
+    }
+    assert {key: info[key] for key in expected} == expected
+    times = {"duration", "avg_time_per_episode", "avg_time_per_step", "finish_time"}
+    assert info.keys() == expected.keys() | times
+    assert info["avg_time_per_step"] == info["duration"] / (4 * LENGTH)
+
+
+def test_finish_info_before_anything_was_done() -> None:
+    with collector("test_columnar", Port()) as made:
+        info = made.get_finish_info()
+    assert (info["step_count"], info["real_episode_count"], info["reward_raw"]) == (0, 0, [])
+    assert (info["reward_mean"], info["avg_time_per_step"]) == (0.0, info["duration"])
+    assert (info["collector_done"], info["train_iter"]) == (False, -1)
+
+
+def test_samples_of_a_collect_task_are_its_steps() -> None:
+    port = Port()
+    with collector("test_columnar", port, collector_episode_num=1) as made:
+        do(made, port, "task")
+        info = made.get_finish_info()
+    assert info["sample_count"] == info["step_count"] == ENVS * LENGTH
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_dqn_is_built_from_mappings_and_runs_without_a_port(evaluate: bool) -> None:
+    cfg = {
+        "type": "zergling",
+        "env": {**COUNT, "collector_episode_num": 2, "collector_env_num": 2},
+        "policy": DQN,
+        "eval_flag": evaluate,
+        "collect_setting": {} if evaluate else {"eps": 0.5},
+        "seed": np.random.SeedSequence(1),
+    }
+    with create_parallel_collector(cfg) as made:
+        assert (made.evaluates, made.policy_version) == (evaluate, -1)
+        made.start()
+        result = made.result()
+    assert result.episode_lengths.tolist() == [5] * (5 if evaluate else 4)
+
+
+class DQNPort(Port):
+    """Gives the parameters of a DQN that was built elsewhere."""
+
+    def get_policy_update_info(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        info = super().get_policy_update_info(*args, **kwargs)
+        learner = create_policy(DQN, ["learn"], seed=np.random.SeedSequence(9)).learn_mode
+        return None if info is None else {**info, "model": learner.state_dict()["model"]}
+
+
+def actions_of(seed: int, eps: float) -> list[Any]:
+    port = DQNPort()
+    cfg = {
+        "type": "zergling", "policy": DQN, "seed": np.random.SeedSequence(seed),
+        "env": {**COUNT, "collector_episode_num": 8, "collector_env_num": ENVS},
+    }  # fmt: skip
+    with create_parallel_collector(cfg, port) as made:
+        do(made, port, "task", eps=eps)
+    return [column_of(port, env, "action") for env in range(ENVS)]
+
+
+def test_the_same_seed_explores_alike() -> None:
+    assert actions_of(0, eps=1.0) == actions_of(0, eps=1.0)
+    assert actions_of(0, eps=1.0) != actions_of(1, eps=1.0)
+    assert actions_of(0, eps=0.0) == actions_of(1, eps=0.0), "the learner's network, not its own"
+
+
+def test_unknown_types_and_settings() -> None:
+    with pytest.raises(UnknownTypeError, match=r"no parallel collector of type 'zerglin'.*mean"):
+        create_parallel_collector({"type": "zerglin"})
+    with pytest.raises(ConfigError, match=r"update_policy_secnd: unknown key; did you mean"):
+        create_parallel_collector(
+            {"type": "zergling", "env": COUNT, "policy": DQN, "update_policy_secnd": 1}
+        )
+    with pytest.raises(ConfigError, match="no module 'no_such_module'"):
+        get_parallel_collector_cls({"type": "zergling", "import_names": ["no_such_module"]})
+    assert get_parallel_collector_cls({"type": "zergling"}) is ZerglingParallelCollector
+
+
+def test_default_config_is_the_seeds_mapping() -> None:
+    cfg = ZerglingParallelCollector.default_config()
+    assert cfg.cfg_type == "ZerglingParallelCollectorDict"
+    assert (cfg.type, cfg.update_policy_second, cfg.collector_num) == ("zergling", 3.0, 2)
+
+
+def test_close_stops_it_and_closes_the_environments_once() -> None:
+    made = collector("test_columnar", Port())
+    manager = made.env_manager
+    made.close()
+    made.close()
+    assert made.env_manager is None
+    manager.launch()  # would be refused while running
+    manager.close()
+
+
+def test_policy_and_environments_can_be_replaced() -> None:
+    with collector("test_columnar", Port()) as made, collector("test_foreign", Port()) as other:
+        policy, manager = made.policy, made.env_manager
+        made.policy, made.env_manager = other.policy, other.env_manager
+        assert (made.policy, made.env_manager) == (other.policy, other.env_manager)
+        made.policy, made.env_manager = policy, manager
+
+
+def test_a_collector_says_what_it_is_and_logs(caplog: pytest.LogCaptureFixture) -> None:
+    with collector("test_columnar", Port()) as made, caplog.at_level("DEBUG", logger="hpcdi"):
+        made.begin(CollectorTask("task 7"))
+        assert repr(made) == "ZerglingParallelCollector(task='task 7', evaluates=False)"
+        for level in ("info", "debug", "error"):
+            getattr(made, level)(f"a line of {level}")
+    assert [r.getMessage() for r in caplog.records] == [
+        "a line of info", "a line of debug", "a line of error"
+    ]  # fmt: skip
+
+
+def test_the_base_class_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        BaseParallelCollector({})  # type: ignore[abstract]

@@ -1,0 +1,531 @@
+"""Recording: whatever the episodes' ends, items are true pieces of single episodes."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.scripted_env import Script, manager, scripts
+from hpcdi.env.base import VectorStep
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.dict_adapter import object_column
+from hpcdi.policy.returns import n_step
+from hpcdi.store.builder import Segment
+from hpcdi.store.rows import RowStore
+from hpcdi.types import Array, Columns, RowView, Settings
+from hpcdi.worker.collector.loop import ColumnAgent, collect_loop
+from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
+
+# ------ recording by columns: whatever the episodes' ends, items are true pieces of single episodes
+
+
+class CheckingActor:
+    """Acts by counting, offers n-step columns, and checks what it is given."""
+
+    def __init__(self, n: int) -> None:
+        self._n, self._acted = n, 0
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        self._acted += 1
+        env_num = len(observation)
+        return {
+            "action": np.full(env_num, self._acted % 1000),
+            "logit": np.stack([np.full(env_num, self._acted), np.arange(env_num)], axis=1),
+        }
+
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        assert transitions.keys() == {
+            "observation", "action", "logit", "reward", "terminated", "truncated"
+        }  # fmt: skip
+        assert {len(column) for column in transitions.values()} == {int(item_len.sum())}
+        assert transitions["reward"].dtype == np.float32
+        ended = transitions["terminated"] | transitions["truncated"]
+        last = np.cumsum(item_len) - 1
+        assert not np.delete(ended, last).any(), "an episode ends within an item"
+        steps = n_step(transitions["reward"], transitions["terminated"], item_len, 1.0, self._n)
+        columns = {"n_step_return": steps.returns, "offset": steps.steps}
+        return TrainColumns(columns, (RowView("next_observation", "observation", "offset"),))
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One expected transition."""
+
+    env: int
+    episode: int
+    step: int
+    at: int
+    """Vector step in which it is made, from 0."""
+    ends: tuple[bool, bool]
+
+    def observation(self, ahead: int = 0) -> list[float]:
+        return [self.env, self.episode, self.step + ahead]
+
+
+def expected(
+    scripts: list[Script], steps: int, has_dummies: bool, quota: int | None
+) -> list[list[Transition]]:
+    """Transitions of each environment within `steps` vector steps, one after the other."""
+    plan: list[list[Transition]] = []
+    for env, script in enumerate(scripts):
+        rows: list[Transition] = []
+        at, episode = 0, 0
+        while at < steps and (quota is None or episode < quota):
+            length, terminated, truncated = script[episode % len(script)]
+            for step in range(length):
+                ended = step + 1 == length
+                ends = (ended and terminated, ended and truncated)
+                rows.append(Transition(env, episode, step, at, ends))
+                at += 1
+            episode += 1
+            at += has_dummies
+        plan.append([row for row in rows if row.at < steps])
+    return plan
+
+
+def pieces(plan: list[list[Transition]], start: int, end: int) -> list[list[Transition]]:
+    """Items that a cut after vector steps [start, end) must give, in order."""
+    cut = []
+    for rows in plan:
+        within = [row for row in rows if start <= row.at < end]
+        for episode in sorted({row.episode for row in within}):
+            cut.append([row for row in within if row.episode == episode])
+    return cut
+
+
+def check_segment(segment: Segment, items: list[list[Transition]], env_num: int, n: int) -> None:
+    """Every number of a segment."""
+    assert segment.tail_rows == 1
+    lengths = [len(item) for item in items]
+    assert segment.items["item_len"].tolist() == lengths
+    starts = np.cumsum([0, *(length + 1 for length in lengths)])
+    assert segment.items["item_start"].tolist() == starts[:-1].tolist()
+    assert {len(column) for column in segment.columns.values()} == {int(starts[-1])}
+    assert segment.items["env_id"].tolist() == [item[0].env for item in items]
+    assert segment.items["episode_id"].tolist() == [
+        item[0].episode * env_num + item[0].env for item in items
+    ]
+    ring = RowStore(int(starts[-1]), views=segment.views)
+    ring.write(0, segment.columns)
+    for start, item in zip(starts, items, strict=False):
+        rows = ring.gather(start + np.arange(len(item)))
+        assert rows["observation"].tolist() == [row.observation() for row in item]
+        assert rows["reward"].tolist() == [100.0 * row.episode + row.step + 1 for row in item]
+        assert rows["terminated"].tolist() == [row.ends[0] for row in item]
+        assert rows["truncated"].tolist() == [row.ends[1] for row in item]
+        assert rows["action"].tolist() == [(row.at + 1) % 1000 for row in item]
+        assert rows["logit"].tolist() == [[row.at + 1, row.env] for row in item]
+        ahead = [min(n, len(item) - k) for k in range(len(item))]
+        assert rows["next_observation"].tolist() == [
+            row.observation(m) for row, m in zip(item, ahead, strict=True)
+        ]
+        assert rows["n_step_return"].tolist() == [
+            sum(100.0 * row.episode + row.step + 1 + k for k in range(m))
+            for row, m in zip(item, ahead, strict=True)
+        ]
+        last = segment.columns["observation"][start + len(item)]
+        assert last.tolist() == item[-1].observation(1), "the row after an item: its bootstrap"
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@settings(max_examples=60, deadline=None)
+@given(scripts, st.integers(1, 7), st.integers(1, 25), st.integers(1, 4), st.integers(0, 3))
+def test_segments_hold_the_transitions_of_the_script(
+    mode: AutoresetMode, scripts: list[Script], length: int, steps: int, n: int, quota: int
+) -> None:
+    has_dummies = mode is AutoresetMode.NEXT_STEP
+    plan = expected(scripts, steps, has_dummies, quota or None)
+    with manager(scripts, mode, quota or None) as envs:
+        envs.launch()
+        loop = collect_loop(envs, Duck(CheckingActor(n)), length)
+        assert isinstance(loop.agent, ColumnAgent)
+        begun = counted = 0
+        for at in range(1, steps + 1):
+            counted += loop.once({})
+            assert loop.must_cut == (at - begun == length)
+            if loop.must_cut or at == steps:
+                segment = loop.cut(at)
+                items = pieces(plan, begun, at)
+                assert (segment is None) == (not items)
+                if segment is not None:
+                    check_segment(segment, items, len(scripts), n)
+                    assert (segment.items["policy_version"] == at).all()
+                assert loop.cut(at) is None, "a cut recorder is empty"
+                begun = at
+    assert counted == sum(map(len, plan))
+
+
+class Duck:
+    """A mode that has nothing but its attribute ``columnar``."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def get_attribute(self, name: str) -> Any:
+        assert name == "columnar"
+        return self._actor
+
+
+@settings(max_examples=25, deadline=None)
+@given(scripts, st.integers(1, 3))
+def test_the_same_data_in_all_autoreset_modes(scripts: list[Script], quota: int) -> None:
+    """All transitions of the same episodes: bit by bit the same rows, whatever the mode."""
+    steps = quota * 6 * 3
+    segments = []
+    for mode in AutoresetMode:
+        with manager(scripts, mode, quota) as envs:
+            envs.launch()
+            loop = collect_loop(envs, Duck(SilentActor()), steps)
+            while not envs.done:
+                loop.once({})
+            segment = loop.cut(7)
+            assert segment is not None
+            segments.append(segment)
+    first, *others = segments
+    for other in others:
+        assert other.items.tolist() == first.items.tolist()
+        for name, column in first.columns.items():
+            assert other.columns[name].tolist() == column.tolist()
+
+
+class SilentActor:
+    """Acts always alike and adds nothing."""
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        return {"action": np.zeros(len(observation), dtype=np.int64)}
+
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        return TrainColumns({})
+
+
+def test_an_evaluation_keeps_nothing() -> None:
+    with manager([[(2, True, False)]], AutoresetMode.SAME_STEP) as envs:
+        envs.launch()
+        loop = collect_loop(envs, Duck(SilentActor()), None)
+        assert loop.once({}) == 1
+        assert not loop.must_cut
+        assert loop.cut(0) is None
+
+
+# -------------------- recording by columns where environments fail: against a model in plain python
+
+
+GO, TERMINATE, TRUNCATE, FAIL, FAIL_LIVE, IDLE = range(6)
+Item = tuple[int, int, list[float], list[float], list[bool], float]
+"""Environment, episode id, observations, rewards, whether each ended, last observation."""
+
+
+class Adds:
+    """Adds what it was told of each item's last observation."""
+
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        assert int(item_len.sum()) == len(transitions["reward"])
+        return TrainColumns({"last": np.repeat(last_observation[:, 0], item_len)})
+
+
+@dataclass
+class Env:
+    """One environment's side of the model."""
+
+    number: int
+    env_num: int
+    episode: int = 0
+    is_between: bool = True
+    """Whether no transition of its episode has been made yet."""
+    rows: list[tuple[float, float, bool]] = field(default_factory=list)
+    ended: list[Item] = field(default_factory=list)
+
+    def close(self, last_observation: float) -> None:
+        if self.rows:
+            obs, rewards, ends = map(list, zip(*self.rows, strict=True))
+            number = self.episode * self.env_num + self.number
+            self.ended.append((self.number, number, obs, rewards, ends, last_observation))
+        self.rows = []
+
+    def take(self) -> list[Item]:
+        taken, self.ended = self.ended, []
+        return taken
+
+
+class Model:
+    """Makes vector steps of events, and knows what must come of them."""
+
+    def __init__(self, env_num: int) -> None:
+        self.envs = [Env(number, env_num) for number in range(env_num)]
+        self.fresh = 0.0
+        self.observation = self.new(env_num)
+
+    def new(self, count: int) -> Array:
+        self.fresh += count
+        return np.arange(self.fresh - count, self.fresh, dtype=np.float32)[:, None]
+
+    def step(self, events: list[int]) -> tuple[Array, VectorStep, Array]:
+        """Observation before a step, the step, and the observation after it."""
+        before, count = self.observation, len(events)
+        successor, reward, later = self.new(count), self.new(count)[:, 0], self.new(count)
+        terminated, truncated, live, abnormal = (np.zeros(count, dtype=bool) for _ in range(4))
+        for env, event in zip(self.envs, events, strict=True):
+            k = env.number
+            if event == IDLE and not env.is_between:
+                event = GO
+            live[k] = event not in (FAIL, IDLE)
+            abnormal[k] = event in (FAIL, FAIL_LIVE)
+            # what is not live, or failed, means nothing: let it say that an episode has ended
+            terminated[k] = event in (TERMINATE, FAIL, FAIL_LIVE, IDLE)
+            truncated[k] = event in (TRUNCATE, IDLE)
+            env.is_between = event not in (GO,)
+            if abnormal[k]:
+                env.rows = []
+                env.episode += 1
+            elif live[k]:
+                ends = event in (TERMINATE, TRUNCATE)
+                env.rows.append((float(before[k, 0]), float(reward[k]), ends))
+                if ends:
+                    env.close(float(successor[k, 0]))
+                    env.episode += 1
+                else:
+                    later[k] = successor[k]
+        self.observation = later
+        failed = abnormal if abnormal.any() else None
+        return before, VectorStep(successor, reward, terminated, truncated, live, failed), later
+
+    def cut(self) -> list[Item]:
+        for env in self.envs:
+            env.close(float(self.observation[env.number, 0]))
+        return [item for env in self.envs for item in env.take()]
+
+
+def items_of(segment: Any) -> list[Item]:
+    items: list[Item] = []
+    if segment is None:
+        return items
+    columns = segment.columns
+    for item in segment.items:
+        first, count = int(item["item_start"]), int(item["item_len"])
+        rows = slice(first, first + count)
+        last = float(columns["observation"][first + count, 0])
+        assert set(columns["last"][rows].tolist()) == {last}
+        ends = columns["terminated"][rows] | columns["truncated"][rows]
+        items.append(
+            (
+                int(item["env_id"]), int(item["episode_id"]),
+                columns["observation"][rows, 0].tolist(), columns["reward"][rows].tolist(),
+                ends.tolist(), last,
+            )
+        )  # fmt: skip
+    return items
+
+
+def run(env_num: int, length: int, events: list[list[int]]) -> list[Item]:
+    """Record events; every cut must be what the model says."""
+    model, taken = Model(env_num), Recorder(env_num, length, Adds())  # type: ignore[arg-type]
+    everything: list[Item] = []
+    for at, of_all in enumerate(events, 1):
+        before, step, later = model.step(of_all)
+        outputs = {"action": np.zeros(env_num, dtype=np.int64)}
+        columns = ColumnAgent(Adds()).transitions(0, before, outputs, step)  # type: ignore[arg-type]
+        taken.record(*columns, step.abnormal, step.successor)
+        if taken.is_full or at == len(events):
+            items = items_of(taken.cut(later, 0))
+            assert items == model.cut()
+            assert taken.is_empty
+            everything += items
+    return everything
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 6))
+def test_unfinished_episodes_of_failed_environments_are_dropped(
+    data: st.DataObject, env_num: int, length: int
+) -> None:
+    event = st.sampled_from([GO, GO, GO, TERMINATE, TRUNCATE, FAIL, FAIL_LIVE, IDLE])
+    rows = st.lists(event, min_size=env_num, max_size=env_num)
+    events = data.draw(st.lists(rows, min_size=1, max_size=20))
+    items = run(env_num, length, events)
+    open_ids = {item[1] for item in items if not item[4][-1]}
+    ended_ids = [item[1] for item in items if item[4][-1]]
+    assert len(set(ended_ids)) == len(ended_ids), "an episode ends once"
+    assert all(number % env_num == env for env, number, *_ in items)
+    seen: set[float] = set()
+    for _, _, obs, *_ in items:
+        assert not seen & set(obs), "a transition is given once"
+        seen |= set(obs)
+    assert open_ids | set(ended_ids) == {item[1] for item in items}
+
+
+@pytest.mark.parametrize("fail", [FAIL, FAIL_LIVE])
+def test_earlier_episodes_stay_and_other_environments_too(fail: int) -> None:
+    items = run(2, 10, [[GO, GO], [TERMINATE, GO], [GO, GO], [fail, GO], [GO, GO]])
+    assert [(env, number, len(obs)) for env, number, obs, *_ in items] == [
+        (0, 0, 2), (0, 4, 1), (1, 1, 5)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fail", [FAIL, FAIL_LIVE])
+def test_numbers_of_episodes_go_on_after_cuts_of_nothing(fail: int) -> None:
+    items = run(1, 1, [[GO], [fail], [fail], [GO], [TERMINATE], [GO]])
+    assert [number for _, number, *_ in items] == [0, 2, 2, 3]
+
+
+# ---------------------------- recording transition by transition: for policies that know no columns
+
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def recorder(env_num: int, length: int) -> TrajectoryRecorder:
+    """Samples are the transitions, which are plain numbers; each is told its piece's length."""
+    return TrajectoryRecorder(
+        env_num,
+        length,
+        lambda piece: [{**transition, "piece": len(piece)} for transition in piece],
+    )
+
+
+def record(
+    taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
+) -> None:
+    """One environment answers."""
+    env_num = len(taken._open.held)
+    at = np.arange(env_num) == env
+    column = object_column({env: {"obs": obs, "action": obs}}, env_num)
+    failed = at if abnormal else None
+    taken.record({"transition": column}, at & (not abnormal), at & done, failed)
+
+
+def trajectories_of(
+    taken: TrajectoryRecorder, policy_version: int = 0
+) -> list[tuple[int, int, list[int]]]:
+    """Environment, episode and observations of each item."""
+    segment = taken.cut(None, policy_version)
+    assert segment is not None
+    assert segment.tail_rows == 0
+    assert (segment.items["policy_version"] == policy_version).all()
+    obs = segment.columns["obs"]
+    items = []
+    for item in segment.items:
+        rows = slice(item["item_start"], item["item_start"] + item["item_len"])
+        assert (segment.columns["piece"][rows] == item["item_len"]).all()
+        items.append((int(item["env_id"]), int(item["episode_id"]), obs[rows].tolist()))
+    return items
+
+
+def test_pieces_end_with_the_episode_and_at_the_length() -> None:
+    taken = recorder(env_num=2, length=3)
+    for obs in range(4):
+        record(taken, 0, obs, done=obs == 0)
+        record(taken, 1, 10 + obs)
+    assert trajectories_of(taken, 7) == [
+        (0, 0, [0]),
+        (1, 1, [10, 11, 12]),
+        (0, 2, [1, 2, 3]),
+        (1, 1, [13]),
+    ]
+
+
+def test_pieces_of_one_episode_share_its_number_over_cuts() -> None:
+    taken = recorder(env_num=2, length=5)
+    record(taken, 1, 0)
+    assert trajectories_of(taken) == [(1, 1, [0])]
+    record(taken, 1, 1, done=True)
+    assert trajectories_of(taken) == [(1, 1, [1])]
+    record(taken, 1, 2)
+    assert trajectories_of(taken) == [(1, 3, [2])]
+
+
+def test_it_is_full_after_so_many_steps_of_all_environments() -> None:
+    """Not at the first episode's end: that would cut the pieces of all others short."""
+    taken = recorder(env_num=2, length=2)
+    for obs, done in ((0, True), (1, False), (2, False)):
+        assert not taken.is_full
+        record(taken, 0, obs, done=done)
+    assert not taken.is_full
+    record(taken, 1, 3)
+    assert taken.is_full
+    assert len(trajectories_of(taken)) == 3
+    assert not taken.is_full
+
+
+def test_an_abnormal_step_drops_the_open_piece() -> None:
+    taken = recorder(env_num=2, length=2)
+    for obs in range(3):
+        record(taken, 0, obs)
+        record(taken, 1, 10 + obs)
+    record(taken, 0, 3, done=True, abnormal=True)
+    record(taken, 0, 4)
+    assert trajectories_of(taken) == [(0, 0, [0, 1]), (1, 1, [10, 11]), (0, 2, [4]), (1, 1, [12])]
+
+
+def test_whole_episodes_of_any_length_in_bounded_memory() -> None:
+    """While a long episode runs, another environment has many short ones and fails now and then."""
+    taken = TrajectoryRecorder(2, math.inf, list)
+    for step in range(1000):
+        record(taken, 0, step, done=step == 999)
+        record(taken, 1, step, done=step % 3 == 2, abnormal=step % 100 == 99)
+    episodes = [(one.env, [item["obs"] for item in one.samples]) for one in taken.take()]
+    assert [obs for env, obs in episodes if env == 0] == [list(range(1000))]
+    short = [obs for env, obs in episodes if env == 1]
+    assert all(obs == list(range(obs[0], obs[0] + len(obs))) for obs in short)
+    assert [obs[-1] for obs in short] == [s for s in range(1000) if s % 3 == 2 and s % 100 != 99]
+    assert len({one.episode for one in taken.take()}) == 0
+    for step in range(10_000):  # it never is empty
+        record(taken, step % 2, step, done=step % 20 < 2)
+    assert len(taken._open._live) <= 2048
+
+
+def test_objects_that_were_taken_or_dropped_are_not_kept_alive() -> None:
+    class Item(dict[str, int]):
+        pass
+
+    taken = TrajectoryRecorder(2, math.inf, list)
+    items = [Item(obs=k) for k in range(4)]
+    alive = [weakref.ref(item) for item in items]
+    for item, done, abnormal in zip(items, (False, True, False, False), (0, 0, 0, 1), strict=True):
+        at = np.array([True, False])
+        columns = {"transition": object_column({0: item}, 2)}
+        taken.record(columns, at & (not abnormal), at & done, at if abnormal else None)
+    del items, item, columns
+    taken.take()
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None, None, alive[3]()]
+
+
+def test_nothing_recorded_is_nothing_cut() -> None:
+    taken = recorder(env_num=1, length=2)
+    assert taken.is_empty
+    assert taken.cut(None, 0) is None
+    record(taken, 0, 0)
+    assert not taken.is_empty
+    record(taken, 0, 1, abnormal=True)
+    assert taken.is_empty
+    assert not taken.is_full
+
+
+def test_pieces_without_samples_are_left_out() -> None:
+    """A policy may need more than a piece holds."""
+    taken = TrajectoryRecorder(
+        1, 2, lambda piece: [{"obs": one["obs"]} for one in piece] if len(piece) == 2 else []
+    )
+    record(taken, 0, 0, done=True)
+    assert taken.cut(None, 0) is None
+    for obs in range(3):
+        record(taken, 0, obs)
+    segment = taken.cut(None, 0)
+    assert segment is not None
+    assert segment.columns["obs"].tolist() == [0, 1]

@@ -1,0 +1,341 @@
+"""The replay manager and its partitions: rows for blocks, batches for requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes.replay import (
+    CAPACITY,
+    admitted,
+    block,
+    demand,
+    give,
+    make_buffer,
+    make_partition,
+    make_replay,
+    serve,
+)
+from hpcdi.comm.messages import AdmitBlock, Batches
+from hpcdi.errors import BufferContractError
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.worker.coordinator.replay import MAX_UNREAD, item_rows, ring_rows
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def test_item_rows_leave_out_tail_rows() -> None:
+    ready = block(1, [2, 3, 1], tail=1)
+    ready.items["policy_version"] = [7, 8, 9]
+    rows, versions = item_rows(ready, first_row=10)
+    assert rows.tolist() == [10, 11, 13, 14, 15, 17]  # 12, 16 and 18 hold last observations
+    assert versions.tolist() == [7, 7, 8, 8, 8, 9]
+    assert rows.dtype == versions.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tail", "expected"),
+    [
+        ([], 1, []), ([0], 1, []), ([0, 2, 0], 1, [1, 2]), ([4], 0, [0, 1, 2, 3]),
+        ([1, 1], 0, [0, 1]),
+    ],
+)  # fmt: skip
+def test_item_rows_of_odd_blocks(lengths: list[int], tail: int, expected: list[int]) -> None:
+    assert item_rows(block(1, lengths, tail), 0)[0].tolist() == expected
+
+
+def test_ring_rows() -> None:
+    """A quarter more than the items, and two full blocks."""
+    assert ring_rows(100, 20) == 165
+    assert ring_rows(1, 1) == 3
+
+
+def test_place_orders_consecutive_rows_of_one_ring() -> None:
+    partition = make_partition()
+    first, second = partition.place(block(1, [5, 5])), partition.place(block(2, [6]))
+    assert (first.first_row, second.first_row) == (0, 12)
+    assert first.ring_rows == second.ring_rows == ring_rows(CAPACITY, 20)
+    assert (first.block_id, first.buffer_id, first.shard.path) == (1, "buffer", "data/1.h5")
+
+
+def test_a_block_that_is_announced_twice_is_an_error() -> None:
+    """Its first rows would be learnt from as if they were the second ones."""
+    partition = make_partition()
+    partition.place(block(1, [5]))
+    with pytest.raises(BufferContractError, match="block 1 was announced twice"):
+        partition.place(block(1, [5]))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 17])
+def test_all_items_fit_however_short_they_are(length: int) -> None:
+    """Each item costs a row more than it has transitions."""
+    partition = make_partition()
+    lengths = [length] * (20 // (length + 1))
+    for k in range(60):
+        give(partition, block(k, lengths))
+    assert partition.buffer.count() >= CAPACITY - sum(lengths)
+
+
+def test_a_block_larger_than_the_ring_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(BufferContractError, match="raise replay_buffer_size or lower"):
+        make_partition().place(block(1, [500]))
+
+
+# ----------------------------------------------------------------------------------------- serving
+
+
+def test_items_can_be_drawn_once_the_learner_holds_them() -> None:
+    partition = make_partition()
+    partition.place(block(1, [8, 8]))
+    partition.demand(demand(2, 4))
+    assert serve(partition) is None
+    assert partition.admit(admitted(1)) == 16
+    batches = serve(partition, 77)
+    assert isinstance(batches, Batches)
+    assert (batches.buffer_id, batches.env_steps) == ("buffer", 77)
+    assert partition.samples_drawn == 8
+    transitions = item_rows(block(1, [8, 8]), 0)[0]
+    for array, dtype in [
+        (batches.rows, np.int64), (batches.unique_ids, np.int64), (batches.weights, np.float32),
+    ]:  # fmt: skip
+        assert (array.shape, array.dtype) == ((2, 4), dtype)
+        assert array.flags.c_contiguous
+    assert np.array_equal(batches.rows, transitions[batches.unique_ids])
+
+
+def test_a_demand_is_served_once() -> None:
+    partition = make_partition()
+    give(partition, block(1, [10]))
+    partition.demand(demand(1, 4))
+    assert serve(partition) is not None
+    assert serve(partition) is None
+    partition.demand(demand(0, 4, ids=[1]))  # priorities alone ask for nothing
+    assert serve(partition) is None
+
+
+def test_a_demand_waits_until_there_is_enough() -> None:
+    partition = make_partition(min_fill=12)
+    partition.demand(demand(1, 4))
+    for block_id, served in [(1, False), (2, False), (3, True)]:
+        give(partition, block(block_id, [4]))
+        assert (serve(partition) is not None) is served
+
+
+def test_no_more_batches_at_once_than_items_fill() -> None:
+    """The request waits for the rest: a buffer smaller than a request must not block it."""
+    partition = make_partition()
+    give(partition, block(1, [10]))
+    partition.demand(demand(5, 4))
+    shapes = []
+    for block_id in (2, 3, 4):
+        batches = serve(partition)
+        shapes.append(batches.rows.shape if batches is not None else None)
+        give(partition, block(block_id, [10]))
+    assert shapes == [(2, 4), (3, 4), None]
+
+
+def test_a_full_buffer_serves_a_request_larger_than_itself() -> None:
+    partition = make_partition(replay_buffer_size=10)
+    give(partition, block(1, [10]))
+    partition.demand(demand(16, 4))
+    batches = serve(partition)
+    assert batches is not None
+    assert batches.rows.shape == (2, 4)
+
+
+def test_a_second_request_adds_to_one_that_waits() -> None:
+    partition = make_partition()
+    partition.demand(demand(2, 4, train_iter=1))
+    partition.demand(demand(3, 4, train_iter=5))
+    give(partition, block(1, [19]))
+    give(partition, block(2, [19]))
+    batches = serve(partition)
+    assert batches is not None
+    assert batches.rows.shape == (5, 4)
+
+
+def test_batches_of_a_group_span_all_strata() -> None:
+    """Each batch has items from all over the priority mass, not a slice of it each."""
+    partition = make_partition(alpha=1.0)
+    for k in range(5):
+        give(partition, block(k, [19]))
+    partition.demand(demand(8, 10))
+    batches = serve(partition)
+    assert batches is not None
+    for ids in batches.unique_ids:  # 95 items of equal mass: each tenth of them gives one
+        tenths = np.sort(ids) // 9.5
+        assert np.abs(tenths - np.arange(10)).max() <= 1
+
+
+def test_each_batch_anneals_beta() -> None:
+    partition = make_partition(beta=0.0, anneal_step=10)
+    give(partition, block(1, [19]))
+    partition.demand(demand(4, 2))
+    serve(partition)
+    assert partition.buffer.beta == pytest.approx(0.4)
+
+
+def test_staleness_follows_the_policy_version() -> None:
+    partition = make_partition(max_staleness=10)
+    give(partition, block(1, [6], version=5))
+    give(partition, block(2, [6], version=20))
+    partition.demand(demand(1, 6, train_iter=21))
+    batches = serve(partition)
+    assert batches is not None
+    assert batches.rows.min() >= 7  # the first block's items are over ten iterations old
+    assert partition.buffer.count() == 6
+
+
+# ---------------------------------------------------------------------------------- blocks that go
+
+
+def test_rows_that_are_given_away_take_their_items_with_them() -> None:
+    partition = make_partition()
+    for k in range(1, 10):
+        give(partition, block(k, [17]))  # 18 rows: nine blocks fill 162 of 165 rows
+    assert partition.buffer.count() == CAPACITY
+    assert partition.take_freed() == []
+    order = partition.place(block(10, [17]))
+    assert order.first_row == 0
+    assert partition.take_freed() == ["data/1.h5"]
+    assert partition.take_freed() == []
+    for k in range(11, 15):
+        partition.place(block(k, [17]))
+    # of blocks 6 to 9, 68 items are left; 10 to 14 have rows, but their learner has not read them
+    assert partition.buffer.count() == 68
+    assert partition.take_freed() == [f"data/{k}.h5" for k in (2, 3, 4, 5)]
+
+
+def test_a_block_that_failed_costs_its_rows_only() -> None:
+    partition = make_partition()
+    give(partition, block(1, [9]))
+    partition.place(block(2, [9]))
+    assert partition.admit(admitted(2, error="torn")) == 0
+    order = give(partition, block(3, [9]))
+    assert order.first_row == 20  # its rows come up again when the ring has gone round
+    assert partition.buffer.count() == 18
+    partition.demand(demand(8, 8))
+    batches = serve(partition)
+    assert batches is not None
+    assert not np.isin(batches.rows, np.arange(10, 20)).any()
+    for k in range(4, 30):
+        give(partition, block(k, [9]))
+    assert "data/2.h5" in partition.take_freed()
+
+
+def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None:
+    """Else it reads for ever what has gone already, while its orders pile up."""
+    replay = make_replay()
+    orders = deque[AdmitBlock](order for _, order in replay.open(1))
+    freed = set[str]()
+    for k in range(100):
+        orders += [order for _, order in replay.assign(block(k, [17]))]
+        assert len(orders) <= MAX_UNREAD
+        if k % 2:
+            orders += replay.admit(1, admitted(orders.popleft().block_id))
+        freed.update(replay.take_freed())
+    assert replay.count() > CAPACITY / 2
+    assert replay.blocks_skipped > 40
+    assert replay.blocks_lost == 0
+    held = {b["path"] for b in replay.partitions[1].state_dict()["blocks"]}
+    assert not freed & held
+    waiting = 100 - len(freed) - len(held)
+    assert 0 < waiting <= CAPACITY // 18
+
+
+def test_while_there_is_no_learner_the_oldest_blocks_give_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hpcdi.worker.coordinator.replay.EARLY_ROWS", 18 * 3)
+    replay = make_replay()
+    for k in range(1, 6):
+        assert replay.assign(block(k, [17])) == []
+    assert replay.take_freed() == ["data/1.h5", "data/2.h5"]
+    assert replay.blocks_skipped == 2
+    assert [order.block_id for _, order in replay.open(1)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("block_id", [1, 99])
+def test_a_late_word_about_a_block_that_has_gone_is_passed_over(block_id: int) -> None:
+    partition = make_partition()
+    for k in range(1, 20):
+        partition.place(block(k, [17]))
+    assert partition.admit(admitted(block_id)) == 0
+    assert partition.buffer.count() == 0
+
+
+def test_a_block_with_more_transitions_than_the_buffer_gives_the_last_ones() -> None:
+    partition = make_partition(replay_buffer_size=16)
+    assert give(partition, block(1, [10, 11])).ring_rows >= 23
+    assert partition.buffer.count() == 16
+    partition.demand(demand(4, 4))
+    batches = serve(partition)
+    assert batches is not None
+    assert set(batches.rows.reshape(-1).tolist()) == {*range(5, 10), *range(11, 22)}
+
+
+def test_priorities_of_items_that_have_gone_are_counted() -> None:
+    partition = make_partition(replay_buffer_size=10)
+    give(partition, block(1, [4]))
+    give(partition, block(2, [8]))  # the first two items give way
+    assert partition.demand(demand(1, 4, ids=[0, 1, 2, 11, 12])) == 3
+    assert partition.demand(demand(1, 4)) == 0
+
+
+# ------------------------------------------------------------------------------------- the manager
+
+
+def test_blocks_before_a_learner_wait_for_it() -> None:
+    replay = make_replay()
+    assert replay.assign(block(1, [5])) == replay.assign(block(2, [5])) == []
+    orders = [order for rank, order in replay.open(3) if rank == 3]
+    assert [(order.block_id, order.first_row) for order in orders] == [(1, 0), (2, 6)]
+    assert replay.open(4) == []
+    for order in orders:
+        replay.admit(3, admitted(order.block_id))
+    assert (replay.count(), replay.items_admitted, replay.blocks_lost) == (10, 10, 0)
+
+
+def test_learners_get_blocks_in_turn() -> None:
+    replay = make_replay()
+    replay.open(1, 2)
+    turns = [replay.assign(block(k, [5])) for k in range(5)]
+    assert [[(rank, order.first_row) for rank, order in turn] for turn in turns] == [
+        [(1, 0)], [(2, 0)], [(1, 6)], [(2, 6)], [(1, 12)],
+    ]  # fmt: skip
+    replay.admit(2, admitted(1))
+    assert [p.buffer.count() for p in replay.partitions.values()] == [0, 5]
+    assert (replay.capacity(), replay.count()) == (2 * CAPACITY, 5)
+
+
+def test_the_manager_counts_what_is_lost_and_drawn() -> None:
+    replay = make_replay()
+    replay.open(1)
+    for k in range(3):
+        replay.assign(block(k, [5]))
+        replay.admit(1, admitted(k, error="torn" if k == 1 else ""))
+    replay.partitions[1].demand(demand(2, 3))
+    serve(replay.partitions[1])
+    assert (replay.items_admitted, replay.blocks_lost, replay.samples_drawn()) == (10, 1, 6)
+
+
+def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
+    replay = make_replay()
+    replay.open(1)
+    for k in range(3):
+        replay.assign(block(k, [5]))
+    replay.admit(1, admitted(0))
+    save_state(tmp_path / "replay.h5", "replay", 1, replay.state_dict())
+    state = load_state(tmp_path / "replay.h5", "replay", 1)["partitions"]["rank1"]
+    assert [(b["block_id"], b["path"], b["first_row"], b["end_id"]) for b in state["blocks"]] == [
+        (0, "data/0.h5", 0, 5), (1, "data/1.h5", 6, -1), (2, "data/2.h5", 12, -1),
+    ]  # fmt: skip
+    again = make_buffer("again")
+    again.load_state_dict(state["buffer"])
+    left, right = replay.partitions[1].buffer.sample_batch(5, 0), again.sample_batch(5, 0)
+    assert left is not None
+    assert right is not None
+    assert left.columns["row"].tolist() == right.columns["row"].tolist()

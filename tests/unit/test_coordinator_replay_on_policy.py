@@ -1,0 +1,578 @@
+"""On-policy over ranks: which items make a batch, when it goes, who waits for whom meanwhile."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.collector_channels import FOREVER_S, Counter, Learner, policy_update, values_of
+from fakes.collectors import Port, collector, do, registered_probes
+from fakes.feed_world import World
+from fakes.replay import BLOCK_BYTES, admitted, demand, make_buffer, rollout, serve
+from fakes.scheduler import EVERY_S, Run
+from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
+from hpcdi.comm.messages import (
+    Batches,
+    BlockReady,
+    CloseTask,
+    DataDemand,
+    LearnTask,
+)
+from hpcdi.config.load import compile_config
+from hpcdi.errors import ConfigError
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import BLOCK_ID_BITS
+from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
+from hpcdi.worker.collector.comm.channels import DataPublisher
+from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.worker.coordinator.replay import (
+    OnPolicyPartition,
+    Partition,
+    ReplayManager,
+    create_replay,
+    item_rows,
+    on_policy_buffer,
+    staleness_bound,
+)
+from hpcdi.worker.coordinator.workers import Order
+from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
+from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
+
+A, B = 2, 3  # collector ranks
+PPO = {
+    "type": "ppo", "model": {"obs_shape": 2, "action_shape": 2, "action_space": "discrete"},
+    "collect": {"n_sample": 5}, "learn": {"batch_size": 4},
+}  # fmt: skip
+
+
+class Part:
+    """A partition whose learner reads blocks at once, and the rows of what it was given."""
+
+    def __init__(self, bound: int = 0) -> None:
+        self.partition = OnPolicyPartition(make_buffer("rank1", max_staleness=bound), BLOCK_BYTES)
+
+    def give(self, ready: BlockReady, error: str = "") -> list[int]:
+        (order,) = self.partition.offer(ready)
+        self.partition.admit(admitted(ready.block_id, error))
+        return [int(row) for row in item_rows(ready, order.first_row)[0]]
+
+    def ask(self, train_iter: int) -> None:
+        self.partition.demand(demand(1, 0, train_iter=train_iter))
+
+    def serve(self, *collecting: int) -> list[int] | None:
+        """Rows of the batch, sorted."""
+        batches = serve(self.partition, 77, collecting)
+        if batches is None:
+            return None
+        assert isinstance(batches, Batches)
+        assert (len(batches.rows), batches.env_steps) == (1, 77)
+        assert batches.weights.tolist() == [[1.0] * batches.rows.shape[1]]
+        assert len(set(batches.unique_ids[0].tolist())) == batches.rows.shape[1]
+        rows: list[int] = sorted(batches.rows[0].tolist())
+        return rows
+
+
+# ------------------------------------------------------------------------------------ the partition
+
+
+def test_a_batch_is_all_that_all_collecting_ranks_have_given() -> None:
+    part = Part()
+    part.ask(0)
+    assert part.serve(A, B) is None
+    rows = part.give(rollout(A, 1, 0))
+    assert part.serve(A, B) is None
+    rows += part.give(rollout(B, 1, 0, [1, 4]))
+    assert part.serve(A, B) == rows == [0, 1, 2, 4, 5, 7, 9, 10, 11, 12]
+    assert part.partition.samples_drawn == 10
+    assert part.partition.buffer.count() == 0
+
+
+def test_each_item_is_drawn_once() -> None:
+    part = Part()
+    for version in range(20):
+        rows = part.give(rollout(A, version, version)) + part.give(rollout(B, version, version))
+        assert part.serve(A, B) is None, "nobody asks"
+        part.ask(version)
+        assert part.serve(A, B) == sorted(rows)
+        assert part.serve(A, B) is None
+        assert part.partition.buffer.count() == 0
+
+
+def test_nothing_goes_while_nobody_collects() -> None:
+    part = Part()
+    part.ask(0)
+    rows = part.give(rollout(A, 1, 0))
+    assert part.serve() is None
+    assert part.serve(A) == rows
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_what_an_older_policy_made_is_dropped(bound: int) -> None:
+    part = Part(bound)
+    stale = part.give(rollout(A, 1, 9 - bound))
+    rows = part.give(rollout(A, 2, 10 - bound))
+    part.ask(10)
+    assert part.serve(A) == rows
+    assert not set(stale) & set(rows)
+    assert part.partition.buffer.count() == 0
+
+
+def test_a_rank_whose_piece_is_too_old_is_waited_for() -> None:
+    part = Part()
+    part.give(rollout(A, 1, 4))
+    rows = part.give(rollout(B, 1, 5))
+    part.ask(5)
+    assert part.serve(A, B) is None
+    rows += part.give(rollout(A, 2, 5))
+    assert part.serve(A, B) == rows
+
+
+def test_nothing_is_drawn_of_stale_pieces_alone() -> None:
+    part = Part()
+    part.give(rollout(A, 1, 4))
+    part.ask(5)
+    assert part.serve(A) is None
+    assert part.partition.blocked == "learner waits for the collectors' rollouts"
+
+
+def test_several_pieces_of_a_rank_go_together() -> None:
+    """A block that is too large for one, or a piece that was taken for lost."""
+    part = Part()
+    part.ask(0)
+    rows = part.give(rollout(A, 1, 0)) + part.give(rollout(A, 2, 0, [5]))
+    assert part.serve(A, B) is None
+    rows += part.give(rollout(B, 1, 0))
+    assert part.serve(A, B) == rows
+
+
+def test_with_a_bound_of_one_each_batch_still_has_a_piece_of_every_rank() -> None:
+    """Each rank gives two pieces by a policy; one that has been learnt from counts no more."""
+    part = Part(bound=1)
+    part.ask(0)
+    first = part.give(rollout(A, 1, 0)) + part.give(rollout(B, 1, 0))
+    assert part.serve(A, B) == first
+    part.ask(1)
+    second = part.give(rollout(A, 2, 0))
+    assert part.serve(A, B) is None
+    second += part.give(rollout(B, 2, 0))
+    assert part.serve(A, B) == second
+    part.ask(2)
+    part.give(rollout(A, 3, 0))  # two iterations old
+    assert part.serve(A, B) is None
+    third = part.give(rollout(A, 4, 1)) + part.give(rollout(B, 3, 2))
+    assert part.serve(A, B) == third
+
+
+def test_a_rank_that_stops_collecting_is_not_waited_for() -> None:
+    part = Part()
+    part.ask(0)
+    rows = part.give(rollout(A, 1, 0))
+    assert part.serve(A, B) is None
+    assert part.serve(A) == rows
+
+
+def test_what_a_rank_gave_before_it_stopped_is_learnt_from() -> None:
+    part = Part()
+    part.ask(0)
+    rows = part.give(rollout(B, 1, 0, [1])) + part.give(rollout(A, 1, 0))
+    assert part.serve(A) == rows
+
+
+def test_a_late_piece_of_a_rank_that_stopped_is_dropped_or_learnt_from_by_its_age() -> None:
+    for bound, expected in ((0, False), (1, True)):
+        part = Part(bound)
+        part.ask(0)
+        part.give(rollout(A, 1, 0))
+        assert part.serve(A) is not None
+        late = part.give(rollout(B, 1, 0))
+        rows = part.give(rollout(A, 2, 1))
+        part.ask(1)
+        assert part.serve(A) == (late + rows if expected else rows)
+
+
+def test_a_lost_block_is_waited_for_until_another_comes() -> None:
+    part = Part()
+    part.ask(0)
+    rows = part.give(rollout(B, 1, 0))
+    part.give(rollout(A, 1, 0), error="torn")
+    assert part.serve(A, B) is None
+    rows += part.give(rollout(A, 2, 0))
+    assert part.serve(A, B) == rows
+
+
+def test_an_empty_block_is_no_piece() -> None:
+    part = Part()
+    part.ask(0)
+    part.give(rollout(A, 1, 0, []))
+    assert part.serve(A) is None
+
+
+def test_a_piece_that_the_learner_has_not_read_is_no_piece_yet() -> None:
+    part = Part()
+    part.ask(0)
+    ready = rollout(A, 1, 0)
+    part.partition.offer(ready)
+    assert part.serve(A) is None
+    part.partition.admit(admitted(ready.block_id))
+    assert part.serve(A) == [0, 1, 2, 4, 5]
+
+
+def test_shards_that_were_learnt_from_are_freed_when_their_rows_are_needed() -> None:
+    part = Part()
+    freed: list[str] = []
+    for number in range(40):
+        part.give(rollout(A, number, number, [17]))
+        part.ask(number)
+        assert part.serve(A) is not None
+        freed += part.partition.take_freed()
+    assert freed == [f"data/{(A << BLOCK_ID_BITS) + k}.h5" for k in range(len(freed))]
+    assert len(freed) > 20
+
+
+# ------------------------------------------------------------------------------------- its settings
+
+
+@pytest.mark.parametrize(
+    ("given", "bound", "size"),
+    [
+        ({}, 0, 3 * 2 * 40), ({"max_staleness": 0}, 0, 3 * 2 * 40),
+        ({"max_staleness": 1}, 1, 4 * 2 * 40), ({"max_staleness": 5}, 5, 8 * 2 * 40),
+        ({"replay_buffer_size": 9000}, 0, 9000),
+    ],
+)  # fmt: skip
+def test_the_buffer_has_room_for_all_pieces_under_way(
+    given: dict[str, Any], bound: int, size: int
+) -> None:
+    cfg = AdvancedBufferConfig(**{"replay_buffer_size": 10, "min_fill": 700, **given})
+    made = on_policy_buffer(cfg, rollouts=2, rollout_rows=40)
+    assert (made.max_staleness, made.replay_buffer_size, made.min_fill) == (bound, size, 1)
+    assert staleness_bound(cfg) == staleness_bound(made) == bound
+
+
+def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
+    """A batch is all that there is: a rule that wants more than it is would wait for ever."""
+    control = {
+        "sample_min_limit_ratio": 2.0,
+        "push_sample_rate_limit": {"min": 3.0, "max": 3.0},
+    }
+    policy = {"other": {"replay_buffer": {"thruput_controller": control}}}
+    replay = create_replay(experiment(policy={**PPO, **policy}), workers=1)
+    assert replay.open(1) == []
+    for version in range(3):
+        ((_, order),) = replay.assign(rollout(A, version, version))
+        replay.admit(1, admitted(order.block_id))
+        replay.partitions[1].demand(demand(1, 0, train_iter=version))
+        batches = serve(replay.partitions[1], 0, [A])
+        assert batches is not None
+        assert batches.rows.shape == (1, 5)
+
+
+def test_the_manager_of_an_experiment_is_of_its_kind() -> None:
+    on = create_replay(experiment(policy=PPO), workers=3)
+    off = create_replay(experiment(), workers=3)
+    on.open(1)
+    off.open(1)
+    assert isinstance(on.partitions[1], OnPolicyPartition)
+    assert type(off.partitions[1]) is Partition
+    small = {**PPO, "other": {"replay_buffer": {"replay_buffer_size": 1}}}
+    tight = create_replay(experiment(policy=small), workers=3)
+    tight.open(1)
+    assert tight.capacity() == 3 * 3 * 5 * 2, "3 rounds of 3 ranks, of 5 steps of 2 environments"
+
+
+# ------------------------------------------------------------------------------------ the scheduler
+
+
+def on_policy_run() -> Run:
+    """The learner is rank 1, collectors are 2 and 3; blocks are read when the test says so."""
+    run = Run(ready=False)
+    run.scheduler.replay = ReplayManager(
+        lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
+    )
+    for rank in run.ranks:
+        run.ready(rank)
+    return run
+
+
+def hear_rollout(run: Run, ready: BlockReady, now: float = 0.0) -> list[Order]:
+    """Orders when the learner has read it."""
+    run.hear(ready.block_id >> BLOCK_ID_BITS, ready, now)
+    return run.hear(1, admitted(ready.block_id), now)
+
+
+def ask(run: Run, train_iter: int) -> list[Order]:
+    none = np.zeros(0)
+    task_id = run.tasks[1].task_id
+    message = DataDemand(task_id, "buffer", 1, 0, train_iter, none.astype(np.int64), none)
+    return run.hear(1, message)
+
+
+def rows_of(orders: list[Order]) -> list[list[int]]:
+    return [
+        sorted(order.message.rows[0].tolist())
+        for order in orders
+        if isinstance(order.message, Batches)
+    ]
+
+
+def test_the_last_piece_lets_the_batch_go_at_once() -> None:
+    run = on_policy_run()
+    assert ask(run, 0) == []
+    assert hear_rollout(run, rollout(2, 1, 0)) == []
+    assert rows_of(hear_rollout(run, rollout(3, 1, 0))) == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
+
+
+def test_a_request_that_comes_last_is_served_at_once() -> None:
+    run = on_policy_run()
+    hear_rollout(run, rollout(2, 1, 0))
+    hear_rollout(run, rollout(3, 1, 0))
+    assert rows_of(ask(run, 0)) == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
+
+
+def test_an_evaluation_that_takes_a_collector_away_lets_the_batch_go() -> None:
+    run = on_policy_run()
+    run.learn_info(1)
+    ask(run, 1)
+    hear_rollout(run, rollout(3, 1, 1))
+    assert run.tick(EVERY_S - 0.1) == []
+    orders = run.tick(EVERY_S)
+    assert [order for order in orders if order.rank == 2] == [
+        Order(2, CloseTask(run.tasks[2].task_id))
+    ]
+    assert rows_of(orders) == [[0, 1, 2, 4, 5]]
+    # while it evaluates, the other goes on alone
+    assert [order.rank for order in run.result(2, EVERY_S)] == [2]
+    evaluation: Any = run.tasks[2]
+    assert evaluation.eval_flag
+    ask(run, 2)
+    assert rows_of(hear_rollout(run, rollout(3, 2, 2))) == [[7, 8, 9, 11, 12]]
+    # when it collects again, it is waited for again
+    run.result(2, EVERY_S + 1, returns=(1.0,))
+    again: Any = run.tasks[2]
+    assert not again.eval_flag
+    ask(run, 3)
+    assert rows_of(hear_rollout(run, rollout(3, 3, 3))) == []
+    assert run.tick(EVERY_S + 1) == []
+    assert len(rows_of(hear_rollout(run, rollout(2, 1, 3)))) == 1
+
+
+def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
+    run = Run(collectors=1, ready=False)
+    run.scheduler.replay = on_policy_run().scheduler.replay
+    for rank in run.ranks:
+        run.ready(rank)
+    run.learn_info(1)
+    ask(run, 1)
+    assert run.tick(EVERY_S) == [Order(2, CloseTask(run.tasks[2].task_id))]
+    assert hear_rollout(run, rollout(2, 1, 1, [2])) == []  # what was open when it was told to end
+    run.result(2, EVERY_S)
+    assert run.tick(EVERY_S + 3) == []
+    assert run.result(2, EVERY_S + 4, returns=(1.0,)) == [Order(2, run.tasks[2])]
+    assert rows_of(run.tick(EVERY_S + 4)) == [[0, 1]], "it collects again: its piece may go"
+
+
+# ---------------------------------------------------------------------------------- the collector
+
+
+def gate(*, on_policy: bool = True, bound: float = math.inf) -> StalenessGate:
+    buffer = SimpleNamespace(max_staleness=bound)
+    other = SimpleNamespace(replay_buffer=buffer)
+    return StalenessGate(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
+
+
+def test_slow_environments_give_whole_pieces_on_policy() -> None:
+    """Else a batch would be smaller than was asked for, and advantages cut short."""
+    assert not gate().rollout_is_old(1e9)
+    assert gate(on_policy=False).rollout_is_old(1e9)
+    assert not gate(on_policy=False).rollout_is_old(101.0)
+
+
+@pytest.mark.parametrize(
+    ("on_policy", "bound", "pieces", "expected"),
+    [
+        (True, math.inf, 0, True), (True, math.inf, 1, False), (True, 0, 1, False),
+        (True, 1, 1, True), (True, 1, 2, False), (True, 3, 3, True), (True, 3, 4, False),
+        (False, math.inf, 50, True), (False, 0, 50, True),
+    ],
+)  # fmt: skip
+def test_a_policy_makes_one_piece_more_than_the_bound(
+    on_policy: bool, bound: float, pieces: int, expected: bool
+) -> None:
+    made = gate(on_policy=on_policy, bound=bound)
+    for _ in range(pieces):
+        assert made.may_act(7, 100.0)
+        made.sent_rollout(7)
+    assert made.may_act(7, 100.0) is expected
+    assert made.may_act(8, 100.0), "a newer policy may always act"
+
+
+def test_a_piece_that_was_lost_is_given_again() -> None:
+    made = gate()
+    made.sent_rollout(7)
+    assert not made.may_act(7, 100.0 + LOST_ROLLOUT_S - 0.1)
+    assert made.may_act(7, 100.0 + LOST_ROLLOUT_S)
+    made.cut_at = 100.0 + LOST_ROLLOUT_S  # it has given one more
+    made.sent_rollout(7)
+    assert not made.may_act(7, 101.0 + LOST_ROLLOUT_S)
+    made.sent_rollout(8)
+    assert not made.may_act(8, 101.0 + LOST_ROLLOUT_S)
+    assert made.may_act(9, 101.0 + LOST_ROLLOUT_S)
+
+
+class Clock:
+    """Stands still but for those who wait."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def wait_s(self, seconds: float) -> None:
+        self.now += max(seconds, 0.5)
+
+
+def test_the_wait_for_a_policy_does_not_cut_the_next_piece_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A learner may take longer over an update than a piece may wait."""
+    clock = Clock()
+    monkeypatch.setattr(parallel, "time", clock)
+    monkeypatch.setattr(parallel, "wait_s", clock.wait_s)
+    wait = [None] * 50  # of half a second each
+    with registered_probes():
+        port = Port(versions=[0, *wait, 1, *wait, 2])
+        with collector("test_columnar", port, collector_episode_num=30) as made:
+            made._gate = gate()
+            made._gate._rollouts = 1
+            monkeypatch.setattr(parallel, "LOST_ROLLOUT_S", math.inf)
+            port.after_segment = lambda: made.stop() if len(port.segments) == 3 else None
+            do(made, port, "task")
+    lengths = [int(segment.items["item_len"].sum()) for segment in port.segments]
+    assert len(set(lengths)) == 1, lengths
+    assert [int(s.items["policy_version"][0]) for s in port.segments] == [0, 1, 2]
+
+
+def test_one_policy_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(parallel, "time", clock)
+    monkeypatch.setattr(parallel, "wait_s", clock.wait_s)
+    with registered_probes():
+        port = Port(versions=[0, None, None, 1, None, 2, *[None] * 60, 3])
+        with collector("test_columnar", port, collector_episode_num=100) as made:
+            made._gate._rollouts = 1
+            port.after_segment = lambda: made.stop() if len(port.segments) == 5 else None
+            do(made, port, "task")
+    versions = [int(segment.items["policy_version"][0]) for segment in port.segments]
+    assert versions == [0, 1, 2, 2, 2], "ten seconds without one, twice: a rollout may be lost"
+
+
+def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:
+    storage = {"seal_seconds": FOREVER_S, "fsync": False, "block_bytes": 4096}
+    config = experiment(
+        policy={**PPO, "collect": {"n_sample": 100}}, system={"storage": storage},
+        env={"collector_env_num": 8},
+    )  # fmt: skip
+    made = DataPublisher(config, RunLayout(root), 3, announced.append)
+    made.begin("task", "buffer")
+    return made
+
+
+def test_a_piece_is_one_block_and_goes_at_once(tmp_path: Path) -> None:
+    """However large: 1,600 rows, each a transition and its bootstrap row, are the most."""
+    announced: list[BlockReady] = []
+    counter = Counter()
+    with ppo_publisher(tmp_path, announced) as made:
+        for items in (1, 7, 400):
+            made.put(counter.segment(items))
+            assert made._builder.is_empty
+    assert [len(ready.items) for ready in announced] == [1, 7, 400]
+    assert values_of(tmp_path, announced) == list(range(counter.made))
+
+
+def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_path: Path) -> None:
+    for policy, every_s in ((PPO, 0.0), ({"collect": {"collector": {}}}, 3.0)):
+        script = Script(tmp_path, experiment(policy=policy), COLLECTOR)
+        worker = MPIFileSystemCollector({}, script.context)
+        assert worker._policies._every_s == every_s
+        worker._data.close()
+        end(worker)
+
+
+def test_a_subscriber_without_a_pause_requests_again_at_once() -> None:
+    learner = Learner(every_s=0.0)
+    learner.policies.newer_than(-1)
+    learner.policies.take(policy_update(1))
+    assert learner.policies.newer_than(1) is None
+    assert len(learner.requests) == 2
+
+
+# ------------------------------------------------------------------------------------- the learner
+
+
+def test_the_feed_asks_only_when_it_has_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, prefetch=1, batch_size=0)
+    world.admit(0, 4)
+    assert world.take(lambda: False, 3) is None
+    assert world.take(lambda: False, 3) is None
+    assert [(d.batches, d.batch_size, d.train_iter) for d in world.demands()] == [(1, 0, 3)]
+    world.fill([[0, 1, 2]])
+    assert len(world.next(train_iter=3).unique_ids) == 3
+    assert len(world.demands()) == 1
+    assert world.take(lambda: False, 4) is None
+    assert [d.train_iter for d in world.demands()] == [3, 4]
+
+
+@pytest.mark.parametrize(("policy", "size", "ahead"), [(PPO, 0, 1), ({}, 64, 9)])
+def test_a_learner_asks_for_one_batch_of_everything(
+    tmp_path: Path, policy: dict[str, Any], size: int, ahead: int
+) -> None:
+    policy = policy or {"learn": {"batch_size": 64}}
+    script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
+    worker = MPIFileSystemLearner({}, script.context)
+    worker._open_feed(LearnTask("task", "policy", "buffer"))
+    order = worker._the_feed().order
+    assert (order.batch_size, order.prefetch) == (size, ahead)
+    end(worker)
+
+
+# ---------------------------------------------------------------------------------- configurations
+
+
+@pytest.mark.parametrize(
+    ("policy", "path", "message"),
+    [
+        ({"type": "ppo", "on_policy": False}, "policy.on_policy", "leave this true"),
+        ({"type": "dqn", "on_policy": True}, "policy.on_policy", "leave this false"),
+        ({"type": "ppo", "priority": True}, "policy.priority", "PPO uses all its data alike"),
+        ({"type": "ppo", "nstep": 3}, "policy.nstep", "is not PPO's"),
+    ],
+)
+def test_what_contradicts_the_algorithm_is_refused(
+    policy: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy})
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert message in problem.message
+
+
+def test_rules_of_a_replay_buffer_do_not_concern_data_that_are_used_once() -> None:
+    """A minibatch of PPO may be larger than the buffer's setting, which is raised to what fits."""
+    buffer = {"replay_buffer_size": 1}
+    cfg = {"env": {"env_id": "CartPole-v1"}, "policy": {"other": {"replay_buffer": buffer}}}
+    assert compile_config({**cfg, "policy": {**cfg["policy"], "type": "ppo"}}).config.policy
+    with pytest.raises(ConfigError) as caught:
+        compile_config(cfg)
+    assert {problem.path for problem in caught.value.problems} == {
+        "policy.learn.batch_size", "policy.other.replay_buffer.replay_buffer_size",
+    }  # fmt: skip

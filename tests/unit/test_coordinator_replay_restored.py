@@ -1,0 +1,179 @@
+"""A replay manager after a restart: the very same draws, or the same data shared anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.replay import (
+    CAPACITY,
+    admitted,
+    ask_all,
+    block,
+    demand,
+    make_replay,
+    on_policy_replay,
+    rollout,
+    serve,
+)
+from hpcdi.comm.messages import AdmitBlock, BlockReady
+from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.worker.coordinator.replay import ReplayManager
+from hpcdi.worker.coordinator.snapshots import shards_of
+
+
+class Data:
+    """A replay manager, and all blocks that were published for it."""
+
+    def __init__(self, *learners: int, **settings: Any) -> None:
+        self.replay = make_replay(**settings)
+        self.replay.open(*learners)
+        self.published: dict[str, BlockReady] = {}
+
+    def give(self, number: int, lengths: list[int], *, read: bool = True) -> None:
+        ready = block(number, lengths)
+        self.published[ready.shard.path] = ready
+        for rank, order in self.replay.assign(ready):
+            if read:
+                self.replay.admit(rank, admitted(order.block_id))
+
+
+def through_file(path: Path, replay: ReplayManager) -> dict[str, Any]:
+    save_state(path / "replay.h5", "replay", 1, replay.state_dict())
+    return load_state(path / "replay.h5", "replay", 1)
+
+
+def rows_drawn(replay: ReplayManager, rank: int, rounds: int = 3) -> list[list[int]]:
+    drawn = []
+    for _ in range(rounds):
+        replay.partitions[rank].demand(demand(2, 4))
+        batches = serve(replay.partitions[rank])
+        assert batches is not None
+        drawn += batches.rows.tolist()
+    return drawn
+
+
+def read_all(replay: ReplayManager, orders: list[tuple[int, AdmitBlock]]) -> None:
+    for rank, order in orders:
+        more = replay.admit(rank, admitted(order.block_id))
+        orders += [(rank, further) for further in more]
+
+
+@given(lengths=st.lists(st.integers(4, 17), min_size=3, max_size=25))
+def test_as_many_learners_draw_what_they_would_have_drawn(
+    lengths: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the ring has gone round, and after new priorities."""
+    data = Data(1, 2)
+    for number, length in enumerate(lengths):
+        data.give(number, [length])
+    data.replay.partitions[1].demand(demand(0, 4, ids=[0, 1]))
+    state = through_file(tmp_path_factory.mktemp("state"), data.replay)
+    for path in data.published.keys() - shards_of({"replay": state}):
+        del data.published[path]  # as `resume_from` does: blocks that gave way do not come back
+    again = make_replay()
+    again.load_state_dict(state, data.published)
+    orders = again.open(1, 2)
+    held = {b["block_id"]: b for s in state["partitions"].values() for b in s["blocks"]}
+    assert {order.block_id: order.first_row for _, order in orders} == {
+        block_id: b["first_row"] for block_id, b in held.items()
+    }
+    for part in again.partitions.values():
+        part.demand(demand(1, 4))
+    assert again.serve(0, ()) == []  # nothing is in the learners' memory yet
+    assert again.blocked.endswith("shards are read again")
+    again = make_replay()
+    again.load_state_dict(state, data.published)
+    read_all(again, again.open(2, 5))  # other ranks than before, as after a death
+    pairs = ((2, 1), (5, 2))
+    for rank, before in pairs:
+        assert rows_drawn(again, rank) == rows_drawn(data.replay, before)
+    for number in range(100, 130):  # and goes on in the same way
+        for replay in (data.replay, again):
+            for rank, order in replay.assign(block(number, [9])):
+                replay.admit(rank, admitted(order.block_id))
+    for rank, before in pairs:
+        assert rows_drawn(again, rank) == rows_drawn(data.replay, before)
+
+
+def test_items_of_a_block_that_is_gone_leave_the_index(tmp_path: Path) -> None:
+    data = Data(1)
+    for number in range(4):
+        data.give(number, [5])
+    state = through_file(tmp_path, data.replay)
+    del data.published["data/1.h5"]  # removed meanwhile
+    again = make_replay()
+    again.load_state_dict(state, data.published)
+    orders = again.open(1)
+    assert [order.block_id for _, order in orders] == [0, 2, 3]
+    again.admit(1, admitted(0))
+    again.admit(1, admitted(2, error="torn"))
+    assert not again.serve(0, ())
+    again.admit(1, admitted(3))
+    assert again.count() == 10
+    assert {row for rows in rows_drawn(again, 1, 20) for row in rows} == {*range(5), *range(18, 23)}
+    for number in range(10, 60):  # the ring comes round to their rows
+        for rank, order in again.assign(block(number, [9])):
+            again.admit(rank, admitted(order.block_id))
+    assert again.count() > CAPACITY / 2
+
+
+def test_what_was_not_read_and_what_came_later_is_admitted_like_new_blocks(tmp_path: Path) -> None:
+    data = Data(1)
+    data.give(0, [5])
+    for number in range(1, 8):  # more than may be unread: some wait
+        data.give(number, [5], read=False)
+    state = through_file(tmp_path, data.replay)
+    data.published["data/9.h5"] = block(9, [7])
+    again = make_replay()
+    again.load_state_dict(state, data.published)
+    read_all(again, again.open(1))
+    assert again.count() == 8 * 5 + 7
+
+
+@pytest.mark.parametrize("learners", [(1,), (1, 2, 3)])
+def test_another_number_of_learners_shares_the_data(
+    learners: tuple[int, ...], tmp_path: Path
+) -> None:
+    data = Data(1, 2)
+    for number in range(6):
+        data.give(number, [5, 5])
+    again = make_replay()
+    again.load_state_dict(through_file(tmp_path, data.replay), data.published)
+    read_all(again, again.open(*learners))
+    assert again.count() == 60
+    counts = {part.buffer.count() for part in again.partitions.values()}
+    assert counts == {60 // len(learners)}
+
+
+def test_a_buffer_of_another_size_takes_what_fits(tmp_path: Path) -> None:
+    data = Data(1)
+    for number in range(6):
+        data.give(number, [5, 5])
+    again = make_replay(replay_buffer_size=40)
+    again.load_state_dict(through_file(tmp_path, data.replay), data.published)
+    read_all(again, again.open(1))
+    assert 30 <= again.count() <= 40
+
+
+def test_on_policy_pieces_are_made_anew(tmp_path: Path) -> None:
+    replay = on_policy_replay(1)
+    ready = rollout(4, 1, 3)
+    replay.assign(ready)
+    replay.admit(1, admitted(ready.block_id))
+    again = on_policy_replay()
+    again.load_state_dict(through_file(tmp_path, replay), {ready.shard.path: ready})
+    assert again.open(1) == []
+    assert again.count() == 0
+    ask_all(again, 3)
+    fresh = rollout(4, 2, 3, [2])
+    again.assign(fresh)
+    again.admit(1, admitted(fresh.block_id))
+    ((rank, batch),) = again.serve(0, [4])
+    assert rank == 1
+    assert np.array_equal(np.sort(batch.rows[0]), [0, 1])

@@ -1,0 +1,231 @@
+"""Every way in which the scheduler ends a run; rank 1 learns, ranks 2 and 3 collect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fakes.replay import block
+from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluating
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    CloseTask,
+    CollectTask,
+    Goodbye,
+    LearnResult,
+    Leave,
+    Stop,
+    StopRequest,
+    TaskReturned,
+    WorkerFailed,
+)
+from hpcdi.errors import EXIT_FAILED, WorkerSilentError
+from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.coordinator.workers import Order
+
+FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
+
+
+def stops(reason: str, *ranks: int) -> list[Order]:
+    return [Order(rank, Stop(reason)) for rank in ranks or (1, 2, 3)]
+
+
+def leaves(exit_code: int = 0) -> list[Order]:
+    return [Order(rank, Leave(exit_code)) for rank in (1, 2, 3)]
+
+
+def say_goodbye(run: Run, *ranks: int) -> list[Order]:
+    return [order for rank in ranks for order in run.hear(rank, Goodbye())]
+
+
+# ------------------------------------------------------------------------------------- its reasons
+
+
+def test_stop_value() -> None:
+    run = evaluating()
+    reason = "stop value reached: mean return 200.0 of 195"
+    assert run.result(2, 6.0, returns=(190.0, 210.0)) == stops(reason)
+    assert run.scheduler.outcome == Outcome("done", reason, 0)
+    assert not run.scheduler.finished
+    assert say_goodbye(run, 3, 1, 2) == leaves()
+    assert run.scheduler.finished
+
+
+@pytest.mark.parametrize("returns", [(194.9,), (), (float("nan"), 300.0)])
+def test_an_evaluation_that_does_not_reach_it(returns: tuple[float, ...]) -> None:
+    """Below, without an episode, without a number."""
+    run = evaluating()
+    orders = run.result(2, 6.0, returns=returns)
+    assert orders == [Order(2, run.tasks[2])]
+    assert run.scheduler.is_on
+
+
+def test_a_collector_without_environments_leaves_its_work_to_others() -> None:
+    run = evaluating()
+    evaluation = run.tasks[2].task_id
+    orders = run.hear(2, TaskReturned(evaluation, "all are retired"), 6.0)
+    assert run.scheduler.is_on
+    assert orders == [Order(3, CloseTask(run.tasks[3].task_id))], "it makes room, at once"
+    orders = run.result(3, 7.0)
+    (task,) = (order.message for order in orders if isinstance(order.message, CollectTask))
+    assert task.eval_flag, "the evaluation is done by another"
+    assert {order.rank for order in orders} == {3}, "the rank gets nothing any more"
+
+
+def test_the_last_collector_without_environments_ends_the_run() -> None:
+    run = evaluating()
+    run.hear(2, TaskReturned(run.tasks[2].task_id, "all are retired"), 6.0)
+    orders = run.hear(3, TaskReturned(run.tasks[3].task_id, "env 4: no licence"), 7.0)
+    reason = "no collector has environments left; rank 3: env 4: no licence"
+    assert orders == stops(reason)
+    assert run.scheduler.outcome == Outcome("failed", reason, EXIT_FAILED)
+    assert say_goodbye(run, 3, 1, 2) == leaves(EXIT_FAILED)
+
+
+def test_a_rank_that_can_write_no_more_has_failed() -> None:
+    run = evaluating()
+    assert run.hear(2, StopRequest("rank 2: the disk is full", 1)) == stops(
+        "rank 2: the disk is full"
+    )
+    assert run.scheduler.outcome == Outcome("failed", "rank 2: the disk is full", 1)
+
+
+def test_collecting_never_reaches_it() -> None:
+    run = Run()
+    run.learn_info(10)
+    assert run.result(2, 1.0, returns=(500.0,)) == [Order(2, run.tasks[2])]
+
+
+def test_max_env_step() -> None:
+    run = Run(max_env_step=100)
+    assert len(run.progress(2, 99)) == 1
+    assert run.progress(3, 1) == stops("max_env_step reached: 100 of 100")
+
+
+@pytest.mark.parametrize("heard", ["info", "demand"])
+def test_max_train_iter(heard: str) -> None:
+    run = Run(max_train_iter=50)
+    assert run.learn_info(49) == []
+    orders = run.learn_info(51) if heard == "info" else run.ask(1, train_iter=51)
+    assert orders == stops("max_train_iter reached: 51 of 50")
+
+
+def test_train_iterations() -> None:
+    """A learner that has done its iterations ends the run; the predecessor began a new one."""
+    run = Run()
+    orders = run.hear(1, LearnResult(run.tasks[1].task_id, 1234))
+    assert orders == stops("the learner has done its iterations: 1234")
+    assert run.scheduler.counters.train_iter == 1234
+    assert run.tick(1e5) == leaves()
+
+
+@pytest.mark.parametrize(("reason", "code"), [("SIGINT", 130), ("SIGTERM", 85)])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_signal_on_any_rank(reason: str, code: int, rank: int) -> None:
+    run = Run()
+    assert run.hear(rank, StopRequest(reason, code)) == stops(reason)
+    assert run.scheduler.outcome == Outcome("stopped", reason, code)
+    assert say_goodbye(run, 1, 2, 3) == leaves(code)
+
+
+def test_failure() -> None:
+    run = Run()
+    assert run.hear(3, FAILURE) == stops("EnvError: gone", 1, 2)
+    assert run.scheduler.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
+    assert say_goodbye(run, 2, 1) == leaves(1)
+
+
+def test_a_failure_before_the_learner_has_come() -> None:
+    run = Run(ready=False)
+    run.ready(2)
+    assert run.hear(1, FAILURE) == stops("EnvError: gone", 2, 3)
+    assert say_goodbye(run, 2, 3) == leaves(1)
+
+
+def test_who_does_not_come_in_time() -> None:
+    run = Run(ready=False)
+    run.ready(1)
+    run.tick(0.0)
+    with pytest.raises(WorkerSilentError, match="rank 2 has been silent for 300 s"):
+        run.tick(TIMEOUTS.start_s + 1)
+
+
+# ------------------------------------------------------------------------------------ the first one
+
+
+def test_a_later_result_does_not_undo_the_end() -> None:
+    """The predecessor's B1: the flag of the end was assigned from every result that came."""
+    run = evaluating()
+    run.result(2, 6.0, returns=(300.0,))
+    outcome = run.scheduler.outcome
+    assert run.result(3, 6.1, returns=(1.0,)) == []
+    assert run.result(2, 6.2, returns=(1.0,)) == []
+    assert run.hear(1, LearnResult(run.tasks[1].task_id, 99)) == []
+    assert run.hear(0, StopRequest("SIGINT", 130)) == []
+    assert run.progress(3, 10**9) == []
+    assert run.tick(7.0) == []
+    assert not run.scheduler.is_on
+    assert run.scheduler.outcome == outcome
+    assert say_goodbye(run, 1, 2, 3) == leaves()
+
+
+def test_of_several_limits_at_once_the_first_counts() -> None:
+    run = Run(max_env_step=100, max_train_iter=10)
+    assert run.progress(2, 100) == stops("max_env_step reached: 100 of 100")
+    assert run.learn_info(10) == []
+
+
+def test_a_failure_while_it_ends() -> None:
+    run = evaluating()
+    run.result(2, 6.0, returns=(300.0,))
+    say_goodbye(run, 1)
+    assert run.hear(3, FAILURE, 7.0) == []
+    assert run.scheduler.outcome == Outcome("failed", "EnvError: gone", 1, (3, FAILURE))
+    assert say_goodbye(run, 2) == leaves(1)
+
+
+# ------------------------------------------------------------------------------------- on its way
+
+
+def test_nobody_gets_a_task_while_it_ends() -> None:
+    run = Run(collectors=3)
+    run.learn_info(10)
+    run.hear(0, StopRequest("SIGINT", 130))
+    assert run.tick(EVERY_S) == []
+    assert run.result(2, 5.0) == []
+
+
+def test_who_becomes_ready_while_it_ends_gets_nothing() -> None:
+    run = Run(ready=False)
+    run.ready(1)
+    assert run.hear(1, StopRequest("SIGINT", 130)) == stops("SIGINT")
+    assert run.ready(2) == []
+    assert say_goodbye(run, 1, 2) == []
+    assert run.ready(3) == []
+    assert say_goodbye(run, 3) == leaves(130)
+
+
+def test_what_is_published_while_it_ends_still_reaches_the_learner() -> None:
+    run = Run()
+    run.hear(0, StopRequest("SIGINT", 130))
+    orders = run.hear(2, block(1, [5]))
+    assert [(order.rank, type(order.message)) for order in orders] == [(1, AdmitBlock)]
+
+
+def test_silent_workers_at_the_deadline() -> None:
+    run = Run()
+    run.hear(0, StopRequest("SIGINT", 130), 100.0)
+    say_goodbye(run, 1)
+    assert run.tick(100.0 + TIMEOUTS.stop_s) == []
+    assert run.tick(100.1 + TIMEOUTS.stop_s) == leaves(130)
+    assert run.scheduler.finished
+    assert run.scheduler.workers.silent == [2, 3]
+    assert run.tick(1e9) == []
+
+
+def test_a_late_learner_is_no_error_once_it_ends() -> None:
+    run = Run()
+    run.hear(0, StopRequest("SIGINT", 130), 0.0)
+    orders: Any = run.tick(TIMEOUTS.learner_task_s + 1)
+    assert orders == leaves(130)

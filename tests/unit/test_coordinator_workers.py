@@ -1,0 +1,297 @@
+"""The table of workers: who is free, who does what, what takes too long, who can be spared."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
+from hpcdi.errors import WorkerSilentError
+from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
+from hpcdi.worker.coordinator.workers import (
+    QUIET_S,
+    Notice,
+    RankQuiet,
+    State,
+    TaskLate,
+    Timeouts,
+    Workers,
+)
+
+COLLECT_S, LEARN_S, SILENCE_S = 30.0, 600.0, 900.0
+TIMEOUTS = Timeouts(collector_task_s=COLLECT_S, learner_task_s=LEARN_S, silence_s=SILENCE_S)
+LEARN = LearnTask("l", "p", "b")
+
+
+def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
+    return CollectTask(name, "buffer", "policy", eval_flag=eval_flag, setting={})
+
+
+def table(collectors: int = 0, learners: int = 0) -> Workers:
+    """All have reported; learners have the first ranks."""
+    ranks = range(1, learners + collectors + 1)
+    workers = Workers(ranks, learners, timeouts=TIMEOUTS)
+    for rank in ranks:
+        role = "learner" if rank <= learners else "collector"
+        workers.report(rank, WorkerReady(role, f"host{rank}", rank))
+    return workers
+
+
+def closed(workers: Workers, now: float) -> list[str]:
+    """Tasks that are chosen to make room."""
+    return [worker.task.task_id for worker in workers.close_oldest(now) if worker.task]
+
+
+def late(workers: Workers, now: float) -> list[tuple[int, Notice]]:
+    notices = workers.notices(now, ())
+    return [(rank, notice) for rank, notice in notices if isinstance(notice, TaskLate)]
+
+
+def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice]]:
+    notices = workers.notices(now, waiting)
+    return [(rank, notice) for rank, notice in notices if isinstance(notice, RankQuiet)]
+
+
+# ---------------------------------------------------------------------------------- who is there
+
+
+def test_who_is_who() -> None:
+    workers = Workers([2, 3, 9], 1)
+    assert workers.silent == [2, 3, 9]
+    workers.report(2, WorkerReady("learner", "a", 1))
+    workers.report(3, WorkerReady("collector", "b", 1))
+    assert [worker.rank for worker in workers.available("learner")] == [2]
+    assert [str(workers[rank]) for rank in (3, 9)] == ["rank 3 (collector, host b)", "rank 9"]
+    assert workers.why_not_without(9) == "it had not come yet"
+    assert not workers.all_reported
+
+
+def test_a_caller_that_is_no_worker_has_a_blank_record() -> None:
+    workers = table(collectors=1)
+    workers[0].hear("LearnInfo", 1.0)
+    assert workers[0].heard == "nothing"
+    assert [worker.rank for worker in workers] == [1]
+
+
+# ----------------------------------------------------------------------------------------- tasks
+
+
+def test_who_has_worked_last_goes_first() -> None:
+    workers = table(collectors=3)
+    assert [workers.start_collector(collect(name), 0.0) for name in "ab"] == [1, 2]
+    workers.finish(2, "b")
+    workers.finish(1, "a")
+    assert [workers.start_collector(collect(name), 1.0) for name in "cde"] == [1, 2, 3]
+    assert workers.free("collector") == []
+
+
+def test_roles_are_kept_apart() -> None:
+    workers = table(collectors=1, learners=1)
+    assert workers.start_learners(LEARN, 0.0) == [1]
+    assert not workers.learners_are_free
+    assert [worker.rank for worker in workers.free("collector")] == [2]
+
+
+def test_the_end_of_a_task_that_was_not_given_out_frees_nobody() -> None:
+    """A result that comes twice, or from a library caller on rank 0, makes no new worker."""
+    workers = table(collectors=1)
+    workers.start_collector(collect("a"), 0.0)
+    assert workers.finish(0, "a") is None
+    assert workers.free("collector") == []
+    assert workers.finish(1, "a") == collect("a")
+    workers.start_collector(collect("b"), 0.0)
+    assert workers.finish(1, "a") is None
+    assert workers.free("collector") == []
+
+
+def test_a_task_has_begun_with_the_first_message_about_it() -> None:
+    workers = table(collectors=1)
+    workers.start_collector(collect("a"), 3.0)
+    assert workers[1].begin("b") is None
+    assert not workers[1].has_begun
+    assert workers[1].begin("a") == collect("a")
+    assert (workers[1].started, workers[1].has_begun) == (3.0, True)
+
+
+def test_the_task_of_a_dead_worker_is_returned() -> None:
+    workers = table(collectors=2)
+    workers.start_collector(collect("a"), 0.0)
+    workers.start_collector(collect("b"), 0.0)
+    assert workers.lose(1) == collect("a")
+    assert workers.lose(1) is None
+    assert workers.lost == {1: "collector"}
+    assert workers.finish(1, "a") is None
+    workers.finish(2, "b")
+    assert workers.start_collector(collect("c"), 0.0) == 2
+    assert workers.free("collector") == []
+
+
+def test_a_worker_that_pauses_gets_no_task() -> None:
+    workers = table(collectors=2)
+    workers.start_collector(collect("a"), 0.0)
+    workers.pause(1, 10.0)
+    assert (workers[1].state, workers[1].task) == (State.PAUSED, None)
+    assert [worker.rank for worker in workers.free("collector")] == [2]
+    assert workers.why_not_without(1) == ""
+    assert workers.end_pauses(9.0 + TIMEOUTS.rest_s) == []
+    assert workers.end_pauses(10.0 + TIMEOUTS.rest_s) == [1]
+    assert [worker.rank for worker in workers.free("collector")] == [2, 1]
+
+
+# ----------------------------------------------------------------------------------- making room
+
+
+def test_the_oldest_makes_room_and_one_at_a_time() -> None:
+    workers = table(collectors=3)
+    for name, started in [("a", 2.0), ("b", 1.0), ("c", 3.0)]:
+        workers.start_collector(collect(name), started)
+    assert closed(workers, 10.0) == ["b"]
+    assert workers[2].closing == 10.0
+    assert closed(workers, 10.0 + COLLECT_S - 0.1) == []
+    workers.finish(2, "b")
+    assert closed(workers, 11.0) == ["a"]
+
+
+def test_a_late_one_is_given_up_and_another_is_asked() -> None:
+    workers = table(collectors=2)
+    for name, started in [("a", 0.0), ("b", 1.0)]:
+        workers.start_collector(collect(name), started)
+    closed(workers, 10.0)
+    assert closed(workers, 10.0 + COLLECT_S) == ["b"]
+    assert closed(workers, 1000.0) == []  # nobody is left to ask
+
+
+def test_evaluations_never_make_room() -> None:
+    workers = table(collectors=2)
+    workers.start_collector(dataclasses.replace(collect("evaluation"), eval_flag=True), 0.0)
+    assert closed(workers, 10.0) == []
+    workers.start_collector(collect("a"), 5.0)
+    assert closed(workers, 10.0) == ["a"]
+
+
+def test_learners_never_make_room() -> None:
+    workers = table(learners=1)
+    workers.start_learners(LEARN, 0.0)
+    assert closed(workers, 10.0) == []
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_lateness_is_reported_once(has_begun: bool) -> None:
+    """Also of a collector that goes on reporting progress, and of one that never did."""
+    workers = table(collectors=1)
+    workers.start_collector(collect("a"), 0.0)
+    closed(workers, 10.0)
+    if has_begun:
+        workers[1].begin("a")
+    assert late(workers, 10.0 + COLLECT_S - 0.1) == []
+    assert late(workers, 12.0 + COLLECT_S) == [(1, TaskLate("a", 2.0 + COLLECT_S))]
+    if has_begun:
+        workers[1].begin("a")
+    assert late(workers, 20.0 + COLLECT_S) == []
+
+
+def test_open_tasks_are_never_late() -> None:
+    workers = table(collectors=1, learners=1)
+    workers.start_collector(collect("a"), 0.0)
+    workers.start_learners(LEARN, 0.0)
+    assert late(workers, 1e9) == []
+
+
+# ---------------------------------------------------------------------------------------- silence
+
+
+def test_a_learner_that_never_begins_is_named() -> None:
+    workers = table(learners=2)
+    assert workers.start_learners(LEARN, 5.0) == [1, 2]
+    workers[1].begin("l")
+    workers.check(5.0 + LEARN_S)
+    with pytest.raises(WorkerSilentError) as caught:
+        workers.check(6.0 + LEARN_S)
+    assert (caught.value.rank, caught.value.waited_s) == (2, 1.0 + LEARN_S)
+
+
+def test_a_collector_may_take_its_time_to_begin() -> None:
+    workers = table(collectors=1)
+    workers.start_collector(collect("a"), 0.0)
+    workers.check(SILENCE_S)
+
+
+def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
+    workers = table(collectors=2)
+    for name in "ab":
+        workers.start_collector(collect(name), 0.0)
+    workers[1].hear("Heartbeat", 10.0)
+    workers[2].hear("Heartbeat", 500.0)
+    workers.check(10.0 + SILENCE_S)
+    with pytest.raises(WorkerSilentError, match=r"rank 1 .* its last message: Heartbeat"):
+        workers.check(11.0 + SILENCE_S)
+
+
+def test_a_message_from_before_the_task_does_not_count() -> None:
+    workers = table(collectors=1)
+    workers[1].hear("WorkerReady", 3.0)
+    workers.start_collector(collect("a"), 5.0)
+    with pytest.raises(WorkerSilentError, match="its last message: nothing") as caught:
+        workers.check(6.0 + SILENCE_S)
+    assert caught.value.waited_s == 1.0 + SILENCE_S
+
+
+def test_a_quiet_rank_is_reported_once_until_it_is_heard_again() -> None:
+    workers = table(collectors=2)
+    workers.start_collector(collect("a"), 0.0)
+    assert quiet(workers, QUIET_S - 0.1) == []
+    assert quiet(workers, QUIET_S) == [(1, RankQuiet("a", QUIET_S))]
+    assert quiet(workers, 2 * QUIET_S) == []
+    workers[1].hear("CollectProgress", 100.0)
+    assert quiet(workers, 101.0) == []
+    assert quiet(workers, 100.0 + QUIET_S) == [(1, RankQuiet("a", QUIET_S))]
+    workers.finish(1, "a")
+    assert quiet(workers, 1e6) == []
+
+
+def test_a_rank_that_waits_for_data_may_be_quiet() -> None:
+    workers = table(learners=1)
+    workers.start_learners(LEARN, 0.0)
+    assert len(quiet(workers, QUIET_S)) == 1
+    workers[1].hear("DataDemand", 0.0)
+    assert quiet(workers, QUIET_S, 1) == []
+    assert len(quiet(workers, QUIET_S)) == 1, "it does not wait any more"
+
+
+# ------------------------------------------------------------------------ the seeds' public class
+
+
+def test_the_seeds_resource_manager() -> None:
+    manager = NaiveResourceManager()
+    assert manager.assign_collector({}) is None
+    assert manager.assign_learner({}) is None
+    manager.update("collector", "3", {"gpu": 0, "cpu": 2})
+    manager.update("learner", "1", {"gpu": 1, "cpu": 4})
+    assert manager.assign_collector({"any": "task"}) == {
+        "collector_id": "3", "resource_info": {"gpu": 0, "cpu": 2},
+    }  # fmt: skip
+    assert manager.assign_collector({}) is None
+    assert manager.assign_learner() == {
+        "learner_id": "1", "resource_info": {"gpu": 1, "cpu": 4},
+    }  # fmt: skip
+    assert manager.have_assigned("collector", "3")
+    assert not manager.have_assigned("collector", "1")
+    manager.update("collector", "3", {"gpu": 0, "cpu": 1})
+    assert not manager.have_assigned("collector", "3")
+    assert manager.assign_collector() == {
+        "collector_id": "3", "resource_info": {"gpu": 0, "cpu": 1},
+    }  # fmt: skip
+
+
+def test_a_worker_can_be_forgotten() -> None:
+    manager = NaiveResourceManager()
+    for rank in ("1", "2"):
+        manager.update("collector", rank, {})
+    manager.assign_collector()
+    assert manager.delete("collector", "1")
+    assert manager.delete("collector", "2")
+    assert not manager.delete("collector", "2")
+    assert not manager.delete("learner", "1")
+    assert manager.assign_collector() is None
+    assert not manager.have_assigned("collector", "1")

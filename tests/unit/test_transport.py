@@ -1,0 +1,79 @@
+"""What every transport must do: published blocks are announced in order and can be fetched."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import StorageConfig, SystemConfig
+from hpcdi.errors import ConfigError, StoreError
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.transport import TRANSPORTS, open_transport
+from hpcdi.transport.base import Transport
+from hpcdi.types import ITEM_DTYPE, ShardRef
+
+
+def block_of(number: int, rows: int = 5) -> Block:
+    """A block that can be told from others by its rows."""
+    items = np.zeros(1, dtype=ITEM_DTYPE)
+    items["item_len"] = rows
+    columns = {"number": np.full(rows, number), "obs/x": np.arange(2.0 * rows).reshape(rows, 2)}
+    return Block(columns, items, {"number": number})
+
+
+def path_of(number: int) -> str:
+    return f"data/rank00001/20250101T00/{number:06d}.h5"
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Transport:
+    system = SystemConfig(transport=request.param, storage=StorageConfig(fsync=False))
+    return open_transport(system, RunLayout(tmp_path))
+
+
+def test_the_setting_names_every_transport() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compile_config({"system": {"transport": "pigeons"}})
+    [problem] = [p for p in caught.value.problems if p.path == "system.transport"]
+    assert set(re.findall(r"'(\w+)'", str(problem))) == {*TRANSPORTS, "pigeons"}
+
+
+def test_blocks_are_announced_in_order_and_can_be_fetched_at_once(transport: Transport) -> None:
+    announced: list[int] = []
+
+    def announce(shard: ShardRef, block: Block) -> None:
+        columns = transport.fetch(shard)
+        assert list(columns) == list(block.columns)
+        for name, column in block.columns.items():
+            assert columns[name].dtype == column.dtype
+            assert np.array_equal(columns[name], column)
+        announced.append(block.facts["number"])
+
+    publisher = transport.publisher(announce)
+    for number in range(10):
+        publisher.submit(path_of(number), block_of(number))
+    publisher.flush()
+    assert announced == list(range(10))
+    publisher.submit(path_of(10), block_of(10))
+    publisher.close()
+    publisher.close()
+    assert announced == list(range(11))
+    assert publisher.lost == 0
+
+
+def test_a_block_that_is_not_there_costs_no_more_than_an_error(transport: Transport) -> None:
+    shards: list[ShardRef] = []
+    publisher = transport.publisher(lambda shard, _block: shards.append(shard))
+    publisher.submit(path_of(1), block_of(1))
+    publisher.close()
+    with pytest.raises(StoreError):
+        transport.fetch(dataclasses.replace(shards[0], path=path_of(2)))
+    with pytest.raises(StoreError):
+        transport.fetch(dataclasses.replace(shards[0], crc32=shards[0].crc32 ^ 1))
+    assert transport.fetch(shards[0])["number"].tolist() == [1] * 5
