@@ -24,7 +24,7 @@ from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import evaluation_goal
-from hpcdi.policy.random import RandomPolicy
+from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
 from hpcdi.utils.nested import jsonable

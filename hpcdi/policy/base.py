@@ -16,12 +16,11 @@ from hpcdi.types import Array, Columns, RowView, Settings, Transition
 
 
 class LearnMode(NamedTuple):
-    """What a learner calls.
+    """Methods for a learner.
 
-    `forward(data)` learns from a batch. `data` is a list of dicts, one a sample, or, for a policy
-    whose attribute ``columnar`` is true, a dict of torch tensors, the batch leading. It returns a
-    dict of Python scalars, or a list of them where it makes several updates; ``priority`` in it is
-    an array or list of length batch.
+    `forward(data)` learns from a batch: a list of dicts, one a sample, or, if the policy's
+    attribute ``columnar`` is true, a dict of torch tensors [batch, ...]. It returns a dict of
+    Python scalars, or a list of them, one an update; ``priority`` is an array or list [batch].
     """
 
     forward: Any
@@ -35,9 +34,10 @@ class LearnMode(NamedTuple):
 
 
 class CollectMode(NamedTuple):
-    """What a collector calls; `forward({env_id: obs}, **setting)` gives ``{env_id: {"action"}}``.
+    """Methods for a collector.
 
-    A policy whose attribute ``columnar`` is a `ColumnarActor` is called through that instead.
+    `forward({env_id: obs}, **setting)` returns ``{env_id: {"action": ...}}``.
+    If the policy's attribute ``columnar`` is a `ColumnarActor`, it is called instead of `forward`.
     """
 
     forward: Any
@@ -51,7 +51,7 @@ class CollectMode(NamedTuple):
 
 
 class EvalMode(NamedTuple):
-    """What an evaluator calls."""
+    """Methods for an evaluator; see `CollectMode`."""
 
     forward: Any
     reset: Any
@@ -62,7 +62,7 @@ class EvalMode(NamedTuple):
 
 
 class CommandMode(NamedTuple):
-    """What the commander calls, on rank 0: settings for the others from what is known there."""
+    """Methods for the commander on rank 0: settings for learners, collectors and evaluators."""
 
     get_setting_learn: Any
     get_setting_collect: Any
@@ -71,7 +71,7 @@ class CommandMode(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainColumns:
-    """What a policy adds to transitions before they are stored.
+    """Columns that a policy adds to transitions before they are stored.
 
     Attributes:
         columns: name -> [transitions, ...], beside the observation, action, reward, flags and the
@@ -87,7 +87,7 @@ class ColumnarActor(Protocol):
     """The fast path of collecting and evaluating: whole batches as arrays."""
 
     def act(self, observation: Array, setting: Settings) -> Columns:
-        """Outputs for observations [envs, ...]: ``action`` [envs, ...] and what else is kept."""
+        """Returns ``action`` [envs, ...] for observations [envs, ...], and columns to store."""
         ...
 
     def train_columns(
@@ -105,7 +105,7 @@ class ColumnarActor(Protocol):
 
 
 class Policy(Configurable):
-    """Base of policies: enables modes, and hands out attributes.
+    """Base of policies: builds the enabled modes and answers workers' questions by attributes.
 
     Args:
         cfg: settings, a mapping or an instance of `Config`.
@@ -128,7 +128,7 @@ class Policy(Configurable):
         self._enabled = tuple(self.MODES if enable_field is None else enable_field)
         unknown = set(self._enabled) - set(self.MODES)
         if unknown:
-            raise PolicyError(f"there is no policy mode {sorted(unknown)}; there are {self.MODES}")
+            raise PolicyError(f"no policy mode {sorted(unknown)}; there are {self.MODES}")
         for mode in self._enabled:
             getattr(self, f"_init_{mode}")()
 
@@ -218,7 +218,7 @@ class Policy(Configurable):
         """An `nn.Module` that acts as the eval mode does; see `hpcdi.policy.networks.Greedy`."""
         raise NotImplementedError
 
-    # What an algorithm defines. `_init_<mode>` is called once for each enabled mode.
+    # Defined by an algorithm. `_init_<mode>` is called once for each enabled mode.
 
     def _init_learn(self) -> None:
         raise NotImplementedError
@@ -242,7 +242,7 @@ class Policy(Configurable):
         raise NotImplementedError
 
     def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
-        """A transition, with all that the policy put out; ``done``: the task has ended."""
+        """A transition with all outputs of the policy; ``done``: the episode terminated."""
         info = timestep.info
         return {
             "obs": obs,
@@ -278,7 +278,7 @@ class Policy(Configurable):
         return ["total_loss", "cur_lr"]
 
     def _reset_learn(self, data_id: list[int] | None = None) -> None:
-        """Nothing is kept between samples; policies with memory override these three."""
+        """Nothing to reset; policies with memory override these three."""
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
         """See `_reset_learn`."""

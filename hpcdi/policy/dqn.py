@@ -94,8 +94,8 @@ class DQNPolicy(TorchPolicy):
 
     # ----------------------------------------------------------------------------------- acting
 
-    def _init_collect(self) -> None:
-        super()._init_collect()
+    def prepare_acting(self) -> None:
+        """Random numbers of exploration."""
         self._rng = self.random(0)
 
     def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class DQNPolicy(TorchPolicy):
 
     # ---------------------------------------------------------------------------------- learning
 
-    def prepare(self) -> None:
+    def prepare_learning(self) -> None:
         """The target network: a copy that is renewed every `target_update_freq` updates."""
         learn = self._cfg.learn
         self._target = copy.deepcopy(self._model).requires_grad_(False)
@@ -168,20 +168,18 @@ class DQNPolicy(TorchPolicy):
                 errors = torch.nn.functional.mse_loss(value, target, reduction="none")
             if cfg.priority_IS_weight:
                 errors = errors * part["weight"]  # Schaul et al. 2016, 3.4
-            mean = gradient_step.mean_share(errors, count)
-            seen.append((mean.detach(), value.detach(), target))
-            return mean
+            seen.append((value.detach(), target))
+            return gradient_step.mean_share(errors, count)
 
-        self._step.gradients(batch, loss_of)
+        loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         self._updates += 1
         if self._updates % learn.target_update_freq == 0:
             self._target.load_state_dict(self._model.state_dict())
 
-        losses, values, targets = zip(*seen, strict=True)
-        value, target = torch.cat(values), torch.cat(targets)
+        value, target = (torch.cat(parts) for parts in zip(*seen, strict=True))
         info: dict[str, Any] = {
-            "total_loss": torch.stack(losses).sum().item(),
+            "total_loss": loss.item(),
             "q_value": value.mean().item(),
             "cur_lr": learn.learning_rate,
             **self._step.scalars(),

@@ -1,13 +1,16 @@
-"""Exploration: how often to act at random, and doing so."""
+"""Exploration: schedules of the rate, actions at random, and a policy that has no others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from hpcdi.types import Array
+from hpcdi.errors import PolicyError
+from hpcdi.policy.base import TrainColumns
+from hpcdi.types import Array, Columns, Settings, Spaces
 
 
 def get_epsilon_greedy_fn(
@@ -53,3 +56,76 @@ def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
     """One of the legal actions of each row, uniformly, int64; `legal`: bool [envs, actions]."""
     chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
     return chosen
+
+
+class RandomPolicy:
+    """A collect mode that acts uniformly at random, to fill a replay buffer before learning begins.
+
+    All but acting is delegated to another mode, whose contract it keeps (`CollectMode`); where that
+    mode is columnar, so is this.
+
+    Args:
+        spaces: of the environment: what actions there are.
+        collect_mode: the mode that makes transitions and samples.
+        seed: of the random numbers.
+
+    Raises:
+        PolicyError: actions are continuous and not bounded on both sides.
+    """
+
+    def __init__(self, spaces: Spaces, collect_mode: Any, seed: np.random.SeedSequence) -> None:
+        self._spaces, self._mode = spaces, collect_mode
+        self._rng = np.random.default_rng(seed)
+        bounds = np.array([spaces.action_low, spaces.action_high], dtype=np.float64)
+        if spaces.action_count is None and not (bounds.size and np.isfinite(bounds).all()):
+            raise PolicyError(
+                f"there is no uniform choice of actions between {spaces.action_low} and "
+                f"{spaces.action_high}; do without random collecting, or wrap the environment"
+            )
+
+    def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
+        """An action for each environment; a legal one where its observation has a mask."""
+        masks = [obs.get("action_mask") for obs in data.values() if isinstance(obs, Mapping)]
+        if len(masks) == len(data) and all(mask is not None for mask in masks):
+            legal = np.stack([np.asarray(mask) for mask in masks]) != 0 if masks else None
+            actions = np.empty(0) if legal is None else uniform_legal(legal, self._rng)
+        else:
+            actions = self._draw(len(data))
+        return {env: {"action": action} for env, action in zip(data, actions, strict=True)}
+
+    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
+        """See `ColumnarActor.act`: ``action`` alone."""
+        return {"action": self._draw(len(observation))}
+
+    def train_columns(
+        self, transitions: Columns, item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        """Columns that the other mode's actor adds."""
+        actor = self._mode.get_attribute("columnar")
+        added: TrainColumns = actor.train_columns(transitions, item_len, last_observation)
+        return added
+
+    def get_attribute(self, name: str) -> Any:
+        """Value in the other mode; ``columnar`` is this."""
+        value = self._mode.get_attribute(name)
+        return self if name == "columnar" and hasattr(value, "act") else value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: nothing is learnt."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Ignored."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mode, name)
+
+    def _draw(self, count: int) -> Array:
+        """Actions [count, ...]: int64, or float32 within the bounds."""
+        spaces = self._spaces
+        if spaces.action_count is not None:
+            return self._rng.integers(0, spaces.action_count, count)
+        flat = self._rng.uniform(
+            spaces.action_low, spaces.action_high, (count, len(spaces.action_low))
+        )
+        return flat.astype(np.float32).reshape(count, *spaces.action_shape)

@@ -137,7 +137,7 @@ class GradientStep:
 
     def gradients(
         self, batch: Mapping[str, Tensor], loss: Callable[[Mapping[str, Tensor]], Tensor]
-    ) -> None:
+    ) -> Tensor:
         """Put the gradient of the batch's loss, the mean over the learners, into ``.grad``.
 
         The batch is computed in ``settings.accumulate`` parts, one after the other.
@@ -147,14 +147,19 @@ class GradientStep:
         Args:
             batch: name -> [samples, ...].
             loss: of a part of the batch: a scalar, its share of the batch's loss; see `mean_share`.
+
+        Returns:
+            This learner's loss, a scalar without gradients.
         """
         *others, last = cut(batch, self._accumulate)
         self._sync.zero()
+        losses = []
         for part in others:
             with self._sync.paused():
-                self._backward(loss(part))
-        self._backward(loss(last))
+                losses.append(self._backward(loss(part)))
+        losses.append(self._backward(loss(last)))
         self._sync.finish()
+        return torch.stack(losses).sum() if others else losses[0]
 
     def apply(self, *, measured: bool = False) -> Tensor:
         """Clip the gradient, and make the step.
@@ -201,7 +206,7 @@ class GradientStep:
             self._scaler.load_state_dict(state["scaler"])
             self.skipped_steps = state.get("skipped_steps", 0)
 
-    def _backward(self, loss: Tensor) -> None:
-        if self._scaler is not None:
-            loss = self._scaler.scale(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _backward(self, loss: Tensor) -> Tensor:
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()

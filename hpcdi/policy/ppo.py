@@ -153,8 +153,8 @@ class PPOPolicy(TorchPolicy):
 
     # ----------------------------------------------------------------------------------- acting
 
-    def _init_collect(self) -> None:
-        super()._init_collect()
+    def prepare_acting(self) -> None:
+        """Random numbers of sampling."""
         self._rng = self.random(_ACTIONS)
 
     def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
@@ -205,7 +205,7 @@ class PPOPolicy(TorchPolicy):
 
     # ---------------------------------------------------------------------------------- learning
 
-    def prepare(self) -> None:
+    def prepare_learning(self) -> None:
         """Shuffles, and iterations for the schedule of the learning rate."""
         self._shuffles = self.random(_SHUFFLES)
         self._iterations = 0

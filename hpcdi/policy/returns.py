@@ -54,7 +54,7 @@ class Advantages(NamedTuple):
 
     advantage: Array
     returns: Array
-    """What the value is to become: advantage + value."""
+    """Target of the value: advantage + value."""
 
 
 def gae(

@@ -8,7 +8,8 @@ shows how to write yours)::
     act             observations -> a collector's actions, and what is stored with them
     greedy          output -> the actions that are evaluated and exported
     train_columns   columns that are added to transitions before they are stored
-    prepare         what an update needs beside the network and its optimizer
+    prepare_acting, prepare_learning
+                    what else is needed, beside the network and its optimizer
     update          a batch -> gradient steps, what comes after them, scalars
 
 This file and the algorithms' import torch at its first use (`lazy_module`): rank 0 needs a policy's
@@ -43,8 +44,14 @@ else:
 class TorchPolicy(Policy):
     """Base of algorithms in torch.
 
-    In each process there is one network, ``self._model``: on the learner's device where learning is
-    enabled, else on the CPU and without gradients. Equal seeds make equal networks.
+    In each process there is one network: on the learner's device where learning is enabled, else on
+    the CPU and without gradients. Equal seeds make equal networks. An algorithm's methods use
+
+    ``_cfg``: its `Config`, with the environment's spaces filled in.
+    ``_model``, ``_device``: the network and where it is.
+    ``_forward``: when learning: the network compiled and in the configured precision.
+    ``_step``: when learning: the `GradientStep` of the network.
+    ``_updates``: when learning: gradient steps so far, for `update` to count.
     """
 
     ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
@@ -97,8 +104,11 @@ class TorchPolicy(Policy):
         rate: float = self._cfg.learn.learning_rate
         return torch.optim.Adam(network.parameters(), lr=rate, fused=True)
 
-    def prepare(self) -> None:
-        """Build what updates need beside the network and its optimizer."""
+    def prepare_acting(self) -> None:
+        """Build what `act` needs beside the network; called in collectors and evaluators."""
+
+    def prepare_learning(self) -> None:
+        """Build what `update` needs beside the network and its optimizer."""
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, Any] | list[dict[str, Any]]:
         """Learn from a batch.
@@ -137,7 +147,7 @@ class TorchPolicy(Policy):
         )
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
         self._updates = 0
-        self.prepare()
+        self.prepare_learning()
 
     def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any] | list[dict[str, Any]]:
         if not isinstance(data, Mapping):
@@ -178,6 +188,7 @@ class TorchPolicy(Policy):
         if "learn" not in self._enabled:
             self._device = torch.device("cpu")
             self._model = self._new_network().requires_grad_(False).eval()
+        self.prepare_acting()
 
     def _init_eval(self) -> None:
         if "collect" not in self._enabled:

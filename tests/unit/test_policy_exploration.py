@@ -1,15 +1,22 @@
-"""Exploration rates, and acting at random by them."""
+"""Exploration rates, acting at random by them, and a policy that always does."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.errors import PolicyError
+from hpcdi.policy.base import CollectMode
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RandomPolicy, epsilon_greedy, get_epsilon_greedy_fn
+from hpcdi.types import Spaces
 
 FOREVER = 10**12
 
@@ -76,3 +83,120 @@ def test_same_generator_same_actions_and_the_greedy_ones_stay() -> None:
     assert first.tolist() == again.tolist()
     assert greedy.tolist() == [0, 1, 2, 3, 4]
     assert epsilon_greedy(np.zeros(0, dtype=np.int64), 0.5, 5, np.random.default_rng(7)).size == 0
+
+
+# ---------------------------------------------------------------------- RandomPolicy
+
+DISCRETE = Spaces((4,), "float32", 3, ())
+BOX = Spaces((4,), "float32", None, (2, 2), (-1.0, 0.0, 5.0, -2.0), (1.0, 0.5, 6.0, -1.0))
+COUNT = 20_000
+
+
+def dqn() -> Any:
+    model = {"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [8]}
+    return create_policy({"type": "dqn", "model": model}, ["collect"]).collect_mode
+
+
+def random_policy(spaces: Spaces = DISCRETE, mode: Any = None, seed: int = 0) -> RandomPolicy:
+    return RandomPolicy(spaces, mode, np.random.SeedSequence(seed))
+
+
+def test_every_discrete_action_is_as_likely() -> None:
+    actions = random_policy().act(np.zeros((COUNT, 4), np.float32), {})["action"]
+    assert actions.dtype == np.int64
+    np.testing.assert_allclose(np.bincount(actions) / COUNT, [1 / 3] * 3, atol=0.015)
+
+
+def test_every_continuous_action_between_the_bounds_is_as_likely() -> None:
+    actions = random_policy(BOX).act(np.zeros((COUNT, 4), np.float32), {})["action"]
+    assert (actions.dtype, actions.shape) == (np.float32, (COUNT, 2, 2))
+    low, high = np.reshape(BOX.action_low, (2, 2)), np.reshape(BOX.action_high, (2, 2))
+    assert (actions >= low).all()
+    assert (actions <= high).all()
+    share = (actions - low) / (high - low)
+    np.testing.assert_allclose(share.mean(axis=0), 0.5, atol=0.015)
+    np.testing.assert_allclose(share.std(axis=0), 12**-0.5, atol=0.015)
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, BOX], ids=["discrete", "continuous"])
+def test_the_form_by_environments(spaces: Spaces) -> None:
+    data = {5: np.zeros(4), 2: np.zeros(4)}
+    outputs = random_policy(spaces).forward(data, eps=0.1)
+    assert list(outputs) == [5, 2]
+    columns = random_policy(spaces).act(np.zeros((2, 4)), {})["action"]
+    for row, output in enumerate(outputs.values()):
+        assert output.keys() == {"action"}
+        assert np.array_equal(output["action"], columns[row])
+
+
+def test_only_legal_actions_where_observations_have_masks() -> None:
+    masks = {0: [1, 0, 1], 1: [0, 0, 1], 2: [1, 1, 1]}
+    data = {
+        env: {"observation": np.zeros(4), "action_mask": np.array(mask, np.int8)}
+        for env, mask in masks.items()
+    }
+    built = random_policy()
+    drawn: dict[int, list[int]] = {env: [] for env in masks}
+    for _ in range(3000):
+        for env, output in built.forward(data).items():
+            drawn[env].append(int(output["action"]))
+    for env, mask in masks.items():
+        shares = np.bincount(drawn[env], minlength=3) / 3000
+        np.testing.assert_allclose(shares, np.array(mask) / sum(mask), atol=0.04)
+        assert ((shares > 0) == np.array(mask, bool)).all()
+
+
+def test_observations_of_several_parts_need_no_mask() -> None:
+    data = {0: {"image": np.zeros(4)}, 1: {"image": np.zeros(4)}}
+    assert random_policy().forward(data).keys() == {0, 1}
+    assert random_policy().forward({}) == {}
+
+
+def test_seeds() -> None:
+    first, again, other = (
+        random_policy(seed=seed).act(np.zeros((50, 4)), {})["action"].tolist() for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_all_else_is_the_other_modes() -> None:
+    mode = dqn()
+    built = random_policy(mode=mode)
+    assert all(callable(getattr(built, name)) for name in CollectMode._fields)
+    assert built.get_attribute("columnar") is built
+    assert built.get_attribute("n_sample") == mode.get_attribute("n_sample")
+    timestep = BaseEnvTimestep(np.ones(4), 1.0, False, {})
+    given = (np.zeros(4), {"action": np.int64(1)}, timestep)
+    made, expected = built.process_transition(*given), mode.process_transition(*given)
+    assert made.keys() == expected.keys()
+    assert built.get_train_sample([made])[0].keys() == mode.get_train_sample([made])[0].keys()
+    transitions = {"reward": np.ones(2, np.float32), "terminated": np.zeros(2, bool)}
+    args = (transitions, np.array([2], np.int32), np.zeros((1, 4), np.float32))
+    own, others = built.train_columns(*args), mode.get_attribute("columnar").train_columns(*args)
+    assert own.views == others.views
+    assert all(np.array_equal(own.columns[name], others.columns[name]) for name in others.columns)
+    assert own.columns.keys() == others.columns.keys()
+    built.set_attribute("temperature", 3)
+    assert mode.get_attribute("temperature") == 3
+    built.reset([0])
+    built.load_state_dict({"model": {}})
+    assert built.state_dict() == {}
+
+
+class ByTransition:
+    """A collect mode that knows no columns."""
+
+    def get_attribute(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+
+def test_it_is_columnar_only_where_the_other_mode_is() -> None:
+    with pytest.raises(NotImplementedError):
+        random_policy(mode=ByTransition()).get_attribute("columnar")
+
+
+@pytest.mark.parametrize("high", [(np.inf,), ()])
+def test_actions_without_bounds_have_no_uniform_choice(high: tuple[float, ...]) -> None:
+    low = (-1.0,) if high else ()
+    with pytest.raises(PolicyError, match="no uniform choice of actions"):
+        random_policy(Spaces((4,), "float32", None, (1,), low, high))

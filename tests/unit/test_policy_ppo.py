@@ -400,7 +400,7 @@ def test_attributes_that_workers_ask_for() -> None:
 
 def test_command_mode_asks_for_nothing_and_needs_no_torch() -> None:
     code = """
-import sys, hpcdi.policy.ppo, hpcdi.policy.random
+import sys, hpcdi.policy.ppo, hpcdi.policy.exploration
 from hpcdi.policy.create import create_policy
 mode = create_policy({"type": "ppo_command"}, ["command"]).command_mode
 print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)

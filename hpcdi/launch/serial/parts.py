@@ -12,7 +12,7 @@ from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.launch.serial.data_path import ColumnPath, DataPath, Feed, SamplePath
 from hpcdi.launch.serial.pipeline import Parts, Student
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.random import RandomPolicy
+from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
 from hpcdi.utils.curves import TensorBoardWriter

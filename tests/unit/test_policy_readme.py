@@ -1,0 +1,107 @@
+"""The guide hpcdi/policy/README.md: its code runs, learns, and its configurations are right."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import hpcdi.policy
+import hpcdi.worker
+from hpcdi.policy.create import create_policy, get_policy_cls
+from hpcdi.types import Spaces
+from hpcdi.utils.registry import POLICY_REGISTRY
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+GUIDE = Path(hpcdi.policy.__file__).with_name("README.md").read_text()
+SPACES = Spaces((4,), "float32", 2, ())
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each python block is the file that its first line names."""
+    names = []
+    for block in blocks("python"):
+        first = re.match(r"# (\w+)\.py\n", block)
+        assert first is not None
+        names.append(first[1])
+        (tmp_path / f"{first[1]}.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
+    POLICY_REGISTRY._classes.pop("a2c", None)
+
+
+def policy_of(kind: str) -> Any:
+    """The policy of the guide's YAML block of this type, in all modes."""
+    given = [yaml.safe_load(block)["policy"] for block in blocks("yaml")]
+    (cfg,) = [policy for policy in given if policy["type"] == kind]
+    cls = get_policy_cls(cfg)
+    filled, problems = cls.with_spaces(cls.parse_config(cfg), SPACES)
+    assert problems == []
+    return create_policy(filled, seed=np.random.SeedSequence(0))
+
+
+def test_the_guide_is_short() -> None:
+    assert len(GUIDE.splitlines()) <= 120
+
+
+def test_a_network_of_ones_own_learns() -> None:
+    """It moves towards the target of a fixed batch, and acts and is exported as any other."""
+    built = policy_of("dqn")
+    assert type(built._model).__name__ == "Residual"
+    assert built._model.first.out_features == 128
+    rng = np.random.default_rng(0)
+    batch = {
+        "observation": torch.from_numpy(rng.standard_normal((32, 4), dtype=np.float32)),
+        "next_observation": torch.zeros(32, 4),
+        "action": torch.from_numpy(rng.integers(0, 2, 32)),
+        "n_step_return": torch.from_numpy(rng.standard_normal(32, dtype=np.float32)),
+        "bootstrap_discount": torch.zeros(32),
+        "weight": torch.ones(32),
+    }
+    losses = [built.learn_mode.forward(batch)["total_loss"] for _ in range(60)]
+    assert losses[-1] < 0.5 * losses[0]
+    observation = rng.standard_normal((5, 4), dtype=np.float32)
+    actions = built.eval_mode.get_attribute("columnar").act(observation, {})["action"]
+    exported = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
+    assert exported[0].tolist() == actions.tolist()
+
+
+def test_an_algorithm_of_ones_own_finds_the_better_action() -> None:
+    """Action 1 is rewarded by 1, action 0 by 0: after some updates it is likelier."""
+    built = policy_of("a2c")
+    assert built._cfg.learn.entropy_weight == 0.02
+    actor = built.collect_mode.get_attribute("columnar")
+    rng = np.random.default_rng(0)
+
+    def share(count: int = 256) -> float:
+        observation = rng.standard_normal((count, 4), dtype=np.float32)
+        return float(actor.act(observation, {})["action"].mean())
+
+    before = share()
+    for _ in range(40):
+        observation = rng.standard_normal((64, 4), dtype=np.float32)
+        outputs = actor.act(observation, {})
+        transitions = {
+            "observation": observation, "reward": outputs["action"].astype(np.float32),
+            "terminated": np.ones(64, bool), "truncated": np.zeros(64, bool), **outputs,
+        }  # fmt: skip
+        added = actor.train_columns(transitions, np.ones(64, np.int32), observation)
+        columns = {**transitions, **added.columns}
+        info = built.learn_mode.forward({k: torch.from_numpy(v) for k, v in columns.items()})
+        assert np.isfinite(info["total_loss"])
+    assert share() > max(0.75, before)
