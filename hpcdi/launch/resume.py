@@ -31,7 +31,7 @@ class Way(Enum):
 
     NEW = "in a folder of its own"
     GO_ON = "from the newest snapshot of its folder"
-    ANEW = "in the folder of a run that came to no snapshot"
+    RESTART = "in the folder of a run that came to no snapshot"
     DONE = "not at all: it is done already"
 
 
@@ -98,12 +98,12 @@ def way_of(asked: Asked, compiled: Compiled, role: str, variables: Mapping[str, 
         return Way.NEW
     facts = run_folder.read(layout.root)
     if not facts:  # it was killed while it took the folder
-        return Way.ANEW
+        return Way.RESTART
     _check_role(layout.root, role)
     _check_same(layout, compiled)
     if facts.get("state") == "done":
         return Way.DONE
-    return Way.GO_ON if has_snapshot(layout) else Way.ANEW
+    return Way.GO_ON if has_snapshot(layout) else Way.RESTART
 
 
 def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:

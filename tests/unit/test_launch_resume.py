@@ -84,7 +84,7 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     line = Line(run_dir=str(run))
     assert Line().way(SLURM) is Way.NEW
     assert Line(run_dir=str(tmp_path / "none")).way(SLURM) is Way.NEW
-    assert line.way(SLURM) is Way.ANEW
+    assert line.way(SLURM) is Way.RESTART
     reach(run, 10, 100)
     for state in ("failed", "stopped", "running"):
         set_state(run, state)
@@ -93,7 +93,7 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     assert line.way(SLURM) is Way.DONE
     assert "is done already (why not)" in resume.done_line(run)
     RunLayout(run).run_file.write_text("")  # killed while it took the folder
-    assert line.way(SLURM) is Way.ANEW
+    assert line.way(SLURM) is Way.RESTART
 
 
 def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
         (run / left).write_text("left")
     started = run_folder.read(run)["started"]
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
-    assert take(line, Way.ANEW) == 1
+    assert take(line, Way.RESTART) == 1
     assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "log", "run.json"]
     facts = run_folder.read(run)
     assert facts["started"] >= started
@@ -197,9 +197,9 @@ def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
 
 def test_a_run_that_dies_before_its_first_snapshot_is_not_started_for_ever(run: Path) -> None:
     line: Any = Line(run_dir=str(run), overrides=("system.max_restarts_without_progress=2",))
-    assert [take(line, Way.ANEW), take(line, Way.ANEW)] == [1, 2]
+    assert [take(line, Way.RESTART), take(line, Way.ANEW)] == [1, 2]
     with pytest.raises(NoProgressError):
-        take(line, Way.ANEW)
+        take(line, Way.RESTART)
 
 
 def test_torn_snapshots_are_never_wiped(run: Path) -> None:
