@@ -129,10 +129,15 @@ class Job:
         return dict(json.loads(file.read_text())) if file.exists() else {}
 
     @property
+    def progress(self) -> dict[str, Any]:
+        """What status.json says; empty before rank 0 has written it."""
+        file = self.run_dir / "status.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    @property
     def env_steps(self) -> int:
         """Steps of this part of the run and those before it."""
-        file = self.run_dir / "status.json"
-        return int(json.loads(file.read_text()).get("env_steps", 0)) if file.exists() else 0
+        return int(self.progress.get("env_steps", 0))
 
     @property
     def snapshot_env_steps(self) -> int:

@@ -99,5 +99,5 @@ def test_a_time_limit(limited: Job) -> None:
     said = limited.wait()
     check_gone_on(limited, limited.restarts)  # one, unless this machine is very slow
     assert "the time limit is near" in said
-    assert f"job {limited.number} is to go on with it" in said
+    assert f"the run was stopped; job {limited.number} will resume it" in said
     assert f"Slurm job {limited.number} on node[3-4], restarted 1 x" in said

@@ -19,6 +19,7 @@ def test_a_job_that_lost_a_node_waits_and_cancelled_it_is_dead(
         tmp_path, CARTPOLE, "env.stop_value=1e9", "system.snapshot_s=1", "--nodes", "4",
     )  # fmt: skip
     job.until(lambda: any((job.run_dir / "snapshots").glob("snapshot_*")))
+    job.until(lambda: job.progress.get("phase") == "running")  # written once a second
     told = json.loads(cluster.hpcdi("status", job.number, "--json", cwd=tmp_path))
     assert (told["state"], told["run"]) == ("running", str(job.run_dir))
     assert told["job"]["state"] == "RUNNING"
