@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from pathlib import Path
 
@@ -283,6 +284,20 @@ def test_priorities_of_items_that_have_gone_are_counted() -> None:
     give(partition, block(2, [8]))  # the first two items give way
     assert partition.demand(demand(1, 4, ids=[0, 1, 2, 11, 12])) == 3
     assert partition.demand(demand(1, 4)) == 0
+
+
+def test_a_learner_s_priorities_are_those_of_the_items_that_it_names() -> None:
+    partition = make_partition(alpha=1.0)
+    give(partition, block(1, [8]))
+    ids = [5, 0, 1, 2, 3, 4, 6, 7]
+    weighed = dataclasses.replace(demand(4, 8, ids), priorities=np.array([1.0] + 7 * [1e-9]))
+    partition.demand(weighed)
+    drawn: list[int] = []
+    while len(drawn) < 32:
+        batches = serve(partition)
+        assert batches is not None
+        drawn += batches.unique_ids.reshape(-1).tolist()
+    assert set(drawn) == {5}
 
 
 # ------------------------------------------------------------------------------------- the manager
