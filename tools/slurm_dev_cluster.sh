@@ -314,7 +314,7 @@ start_database() {
       mariadb-install-db --defaults-file="$dir/etc/my.cnf" --user="$(id -un)" \
         --auth-root-authentication-method=socket --auth-root-socket-user="$(id -un)" \
         --skip-test-db >"$dir/log/mariadb-install-db.log" 2>&1 9>&- ||
-        die "mariadb-install-db failed; see $dir/log/mariadb-install-db.log"
+        die "mariadb-install-db failed: $(tail -n 5 "$dir/log/mariadb-install-db.log")"
     fi
     setsid mariadbd --defaults-file="$dir/etc/my.cnf" </dev/null >/dev/null 2>&1 9>&- &
     wait_for 30 mariadbd "${sql[@]}" -e 'select 1'
