@@ -307,16 +307,33 @@ install_packages() {
   done
 }
 
+install_database() {
+  mariadb-install-db --defaults-file="$dir/etc/my.cnf" --user="$(id -un)" \
+    --auth-root-authentication-method=socket --auth-root-socket-user="$(id -un)" \
+    --skip-test-db >"$dir/log/mariadb-install-db.log" 2>&1 9>&-
+}
+
+serve_database() {
+  local code=139
+  while [[ $code == 139 ]]; do  # again after a crash, not after its end
+    code=0
+    setsid --wait mariadbd --defaults-file="$dir/etc/my.cnf" || code=$?
+  done
+}
+
 start_database() {
   local sql=(mariadb --defaults-file=/dev/null "--socket=$dir/run/mysql.sock" -u "$(id -un)")
   if ! pid_of mariadbd mariadbd >/dev/null; then
-    if [[ ! -d $dir/mysql/mysql ]]; then
-      mariadb-install-db --defaults-file="$dir/etc/my.cnf" --user="$(id -un)" \
-        --auth-root-authentication-method=socket --auth-root-socket-user="$(id -un)" \
-        --skip-test-db >"$dir/log/mariadb-install-db.log" 2>&1 9>&- ||
-        die "mariadb-install-db failed: $(tail -n 5 "$dir/log/mariadb-install-db.log")"
-    fi
-    setsid mariadbd --defaults-file="$dir/etc/my.cnf" </dev/null >/dev/null 2>&1 9>&- &
+    # mariadbd 10.11 crashes now and then while it starts (2 of 18 times on a busy machine)
+    local attempt
+    for attempt in 1 2 3; do
+      [[ ! -d $dir/mysql/mysql ]] || break
+      install_database && break
+      rm -rf "$dir/mysql" && mkdir -p "$dir/mysql"
+      [[ $attempt -lt 3 ]] ||
+        die "mariadb-install-db failed: $(grep -m 3 -i error "$dir/log/mariadb-install-db.log")"
+    done
+    serve_database </dev/null >/dev/null 2>&1 9>&- &
     wait_for 30 mariadbd "${sql[@]}" -e 'select 1'
     "${sql[@]}" -e "create database if not exists slurm_acct; create user if not exists
       slurm@127.0.0.1 identified by '$(sed -n 's/^StoragePass=//p' "$dir/etc/slurmdbd.conf")';
