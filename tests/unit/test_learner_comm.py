@@ -57,7 +57,7 @@ class LearnerScript(Script):
 
     def begin(self) -> None:
         """Give the task and the block that all batches are of."""
-        self.tell(LearnTask("task", "policy", "buffer"))
+        self.tell(LearnTask("task"))
         self.tell(self.block())
 
     def block(self) -> AdmitBlock:
@@ -74,7 +74,7 @@ class LearnerScript(Script):
         view = RowView("next_observation", "observation", "bootstrap_offset")
         block = Block(columns, items, views=(view,), tail_rows=1)
         ref = write_shard(self.layout, "data/1.h5", block, fsync=False)
-        return AdmitBlock("buffer", 1, 0, 2 * ROWS, ref, time.time())
+        return AdmitBlock(1, 0, 2 * ROWS, ref, time.time())
 
     def _serve(self) -> None:
         for _, message in self.world.link(COLLECTOR).receive(0.0):
@@ -87,7 +87,7 @@ class LearnerScript(Script):
             self.batches_left -= count
             rows = np.arange(count * 4).reshape(-1, 4) % (ROWS - 1)
             weights = np.ones(rows.shape, dtype=np.float32)
-            self.tell(Batches("buffer", rows, 100 + rows, weights, env_steps=900))
+            self.tell(Batches(rows, 100 + rows, weights, env_steps=900))
 
     def ask(self, have: int, *, at_once: bool = False) -> None:
         """The collector asks for a policy."""
@@ -221,7 +221,7 @@ def test_what_the_seeds_callers_call(tmp_path: Path) -> None:
     worker = MPIFileSystemLearner({}, script.context)
     assert worker.deal_with_resource().keys() == {"gpu", "cpu"}
     assert worker.deal_with_get_data() == {
-        "task_id": "", "buffer_id": "", "batch_size": 4, "cur_learner_iter": 0
+        "task_id": "", "batch_size": 4, "cur_learner_iter": 0
     }  # fmt: skip
     with pytest.raises(CommError, match="no learner task"):
         worker.deal_with_learner_learn([])

@@ -73,7 +73,7 @@ def test_a_list_of_dicts() -> None:
 
 
 def test_a_feed_has_its_form_from_its_stage() -> None:
-    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), print, FeedOrder("t", "b", 1, 1))
+    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), print, FeedOrder("t", 1, 1))
     assert feed.as_columns
     feed.as_columns = False
     assert not feed.stage.as_columns

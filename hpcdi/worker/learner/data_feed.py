@@ -107,10 +107,9 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class FeedOrder:
-    """A feed's requests: the buffer, the batch size, and how many batches may be under way."""
+    """A feed's requests: the batch size, and how many batches may be under way."""
 
     task_id: str
-    buffer_id: str
     batch_size: int
     prefetch: int
 
@@ -165,7 +164,7 @@ class DataFeed:
         except (StoreError, BufferContractError) as problem:
             error = str(problem)
         latency_s = max(0.0, time.time() - order.sealed_at)
-        self._send(BlockAdmitted(order.buffer_id, order.block_id, latency_s, error))
+        self._send(BlockAdmitted(order.block_id, latency_s, error))
 
     def fill(self, _rank: int, order: Batches) -> None:
         """Gather the rows of some batches."""
@@ -229,11 +228,8 @@ class DataFeed:
         self._ahead.under_way += missing
         ids, priorities = self._feedback.take()
         self._send(
-            DataDemand(
-                order.task_id, order.buffer_id, missing, order.batch_size, train_iter, ids,
-                priorities,
-            )
-        )  # fmt: skip
+            DataDemand(order.task_id, missing, order.batch_size, train_iter, ids, priorities)
+        )
 
     def _batch(self, columns: Any, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
         def feedback(priorities: Array) -> None:

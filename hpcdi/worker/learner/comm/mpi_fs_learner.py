@@ -141,9 +141,9 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._drain()
 
     def deal_with_get_data(self) -> dict[str, Any]:
-        """Returns the ids of task and buffer, the batch size and the train iteration."""
+        """Returns the task's id (empty before the first), batch size and train iteration."""
         return {
-            **self._ids(),
+            "task_id": self._task_id(),
             "batch_size": self._place.config.policy.learn.batch_size,
             "cur_learner_iter": self._train_iter(),
         }
@@ -199,9 +199,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         scalars = learn_info["scalars"]
         self.pump.send(
             COORDINATOR_RANK,
-            LearnInfo(
-                self._ids()["task_id"], learn_info["learner_step"], scalars, self.meter.shares()
-            ),
+            LearnInfo(self._task_id(), learn_info["learner_step"], scalars, self.meter.shares()),
         )
 
     load_data_fn = staticmethod(load_shard)
@@ -220,10 +218,8 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _ids(self) -> dict[str, str]:
-        """Returns the ids of the present task and its buffer; empty before the first task."""
-        order = self._feed.order if self._feed is not None else FeedOrder("", "", 0, 1)
-        return {"task_id": order.task_id, "buffer_id": order.buffer_id}
+    def _task_id(self) -> str:
+        return self._feed.order.task_id if self._feed is not None else ""
 
     def _train_iter(self) -> int:
         return self._learner.train_iter if self._learner is not None else 0
@@ -238,7 +234,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._feed = DataFeed(
             open_transport(config.system, self._place.layout),
             lambda message: self.pump.send(COORDINATOR_RANK, message),
-            FeedOrder(task.task_id, task.buffer_id, size, ahead),
+            FeedOrder(task.task_id, size, ahead),
         )
         self._tasks.put(task)
 
@@ -305,6 +301,7 @@ class LearnerSlave:
 
     def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
         self._callback_fn = callback_fn
+        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
@@ -317,11 +314,11 @@ class LearnerSlave:
             return dict(self._callback_fn["deal_with_resource"]())
         if name == "learner_start_task":
             info = task["task_info"]
-            message = LearnTask(info["task_id"], info["policy_id"], info["buffer_id"])
-            self._callback_fn["deal_with_learner_start"](message)
+            self._buffer_id = {"buffer_id": info["buffer_id"]}
+            self._callback_fn["deal_with_learner_start"](LearnTask(info["task_id"]))
             return {"message": "learner task has started"}
         if name == "learner_get_data_task":
-            return dict(self._callback_fn["deal_with_get_data"]())
+            return {**self._buffer_id, **self._callback_fn["deal_with_get_data"]()}
         if name == "learner_learn_task":
             return {"info": self._callback_fn["deal_with_learner_learn"](task["data"])}
         if name == "learner_close_task":
