@@ -21,7 +21,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+from hpcdi.worker.learner.data_feed import Batch, DataFeed
 
 RING_ROWS = 16
 
@@ -34,8 +34,8 @@ class World:
         self.sent: list[Message] = []
         self.blocks = 0
         self.snapshots: list[TakeSnapshot] = []
-        order = FeedOrder("task", batch_size, prefetch)
-        self.feed = DataFeed(FileTransport(self.layout), self.sent.append, order)
+        transport = FileTransport(self.layout)
+        self.feed = DataFeed(transport, self.sent.append, "task", batch_size, prefetch)
 
     def block(self, columns: Columns, first_row: int) -> AdmitBlock:
         """Publish rows that shall go to `first_row`."""

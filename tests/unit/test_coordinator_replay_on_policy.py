@@ -539,8 +539,8 @@ def test_a_learner_asks_for_one_batch_of_everything(
     script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
     worker = MPIFileSystemLearner({}, script.context)
     worker._open_feed(LearnTask("task"))
-    order = worker._the_feed().order
-    assert (order.batch_size, order.prefetch) == (size, ahead)
+    feed = worker._the_feed()
+    assert (feed._batch_size, feed._ahead.most) == (size, ahead)
     end(worker)
 
 

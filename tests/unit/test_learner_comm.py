@@ -35,8 +35,8 @@ from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
+from hpcdi.worker.learner.data_feed import takes_columns
 from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
-from hpcdi.worker.learner.staging import takes_columns
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -146,7 +146,7 @@ def test_policies_go_to_those_who_ask_also_while_no_data_come(tmp_path: Path) ->
         script.ask(0, at_once=True)
         script.until(lambda: len(script.policies) == 2, thread)
         script.batches_left = 3
-        script.until(lambda: script.all_of(DataDemand)[-1].train_iter == 3, thread)
+        script.until(lambda: 3 in [d.train_iter for d in script.all_of(DataDemand)], thread)
         script.ask(0)  # no iteration will end, and so no hook offers the policy
         script.until(lambda: len(script.policies) == 3, thread)
     first, empty, later = script.policies
