@@ -324,9 +324,7 @@ def test_a_line_with_data_an_evaluation_and_the_end() -> None:
     run.evaluated(100.0, 150.0)
     run.hear(0, StopRequest("SIGINT", 130))
     text = progress_line().text(status_of(run.scheduler, run.record), 1000.0 + 3 * 3600 + 62)
-    assert text == (
-        "[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | eval 125.0 | ending"
-    )
+    assert text == ("[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | eval 125.0 | ending")
 
 
 def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

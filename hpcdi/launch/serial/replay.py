@@ -75,7 +75,7 @@ class LocalReplay(Closing):
             self._data = DataPublisher(
                 config, layout, 0, self.published.append, restarts=restarts, patience=patience
             )
-            self._data.begin("serial", "buffer")
+            self._data.begin("serial")
 
     # ------------------------------------------------------------------------------------ data
 
