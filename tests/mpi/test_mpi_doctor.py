@@ -17,9 +17,9 @@ from hpcdi.comm import probe
 from hpcdi.comm.probe import reduce_together, start_mpi
 from hpcdi.comm.world import World, gather_with_timeout, open_world
 from hpcdi.commands.doctor import examine as examination
+from hpcdi.commands.doctor.checks import FAIL, OK, Finding, ranks_text
 from hpcdi.commands.doctor.examine import examine
 from hpcdi.commands.doctor.facts import Facts
-from hpcdi.commands.doctor.report import FAIL, OK, Finding, ranks_text
 from hpcdi.errors import StoreError
 from hpcdi.launch.environment import detect
 from hpcdi.utils.watchdog import Patience, Watch
