@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from hpcdi.errors import (
 )
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.entry import TrainArguments
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
@@ -49,8 +49,11 @@ _ULFM_SINCE = 5
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def train(arguments: TrainArguments) -> int:
+def train(arguments: Namespace) -> int:
     """Check the experiment, start the ranks and wait for them; returns the exit code.
+
+    Args:
+        arguments: see `hpcdi.launch.entry.run_rank`.
 
     Raises:
         ConfigError: the experiment is wrong.
