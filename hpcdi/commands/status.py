@@ -227,7 +227,7 @@ def _returns(progress: dict[str, Any]) -> list[str]:
 
 
 def _waits(status: RunStatus) -> list[str]:
-    """Lines about the replay buffer, staleness and idle ranks."""
+    """Returns lines about the replay buffer, staleness and idle ranks."""
     progress, lines = status.progress, []
     buffer = progress.get("buffer")
     if buffer:
@@ -246,7 +246,7 @@ def _waits(status: RunStatus) -> list[str]:
 
 
 def _collectors(status: RunStatus) -> list[str]:
-    """A line about the collectors, unless all work."""
+    """Returns a line about the collectors, unless all work."""
     ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
     seen = status.progress.get("collectors")
     if seen is None or status.is_over or seen["working"] == ranks:
@@ -325,7 +325,7 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether it will not go on by itself."""
+        """Whether the run has ended: it will not continue by itself."""
         return self.state not in ("pending", "starting", "running")
 
     @property

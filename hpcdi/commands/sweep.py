@@ -236,7 +236,7 @@ def array_of(indices: Sequence[int], parallel: int) -> str:
 
 
 def check(sweep: Sweep, slurm: SlurmConfig) -> None:
-    """See that Slurm accepts it.
+    """Check that Slurm accepts a sweep.
 
     Raises:
         LaunchError: it does not; or the runs are of one process each.

@@ -80,7 +80,7 @@ class Watchdog:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a rank waits.
+    """Patience of a rank that waits.
 
     Attributes:
         notice_s: seconds after which it prints which ranks it waits for.

@@ -137,7 +137,7 @@ def learners_of(target: Path) -> int:
 
 
 def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Iterator[Finding]:
-    """The world against what its launcher promised."""
+    """Compares the world with the number of processes that the launcher started."""
     size, hosts = len(facts), [one.host for one in facts]
     most = max(Counter(hosts).values())
     where = f"{hosts_text(hosts)}" + f", up to {most} on each" * (len(set(hosts)) > 1)
@@ -163,7 +163,7 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Itera
 
 
 def check_mpi(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """The same MPI library and thread level everywhere."""
+    """Checks for one MPI library and thread level on all ranks."""
     (library, level), others = majority([(one.library, one.thread_level) for one in facts])
     slowest_s = max(one.start_s for one in facts)
     usual = f"{short_library(library)}, threads {level}, started in {slowest_s:.1f} s"
@@ -179,7 +179,7 @@ def short_library(text: str) -> str:
 
 
 def check_software(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """The same Python, code and packages everywhere."""
+    """Checks for one Python, one code and one set of packages on all ranks."""
     first = facts[0]
     code = f"commit {first.commit}, " * bool(first.commit) + f"files {first.code}"
     found = ", ".join(f"{name} {version}" for name, version in first.versions.items())
@@ -199,7 +199,7 @@ def check_software(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[Finding]:
-    """Whether the other ranks can outlive a dead one (ULFM).
+    """Checks whether the other ranks can outlive a dead one (ULFM).
 
     Args:
         facts: of all ranks.
@@ -230,7 +230,7 @@ def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[
 
 
 def check_transport(first: Facts) -> Iterator[Finding]:
-    """The transports of messages, by rank 0."""
+    """Shows the transports of messages, as rank 0 knows them."""
     words = {"on": "on a host", "off": "between hosts"}
     known = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
     found = ", ".join(known) or "not reported by this MPI library"
@@ -244,7 +244,7 @@ def check_transport(first: Facts) -> Iterator[Finding]:
 
 
 def check_links(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """How fast rank 0 and others talk."""
+    """Judges the speed of messages between rank 0 and others."""
     measured = facts[0].links
     if not measured:
         yield Finding(OK, "one rank: nothing to measure")
@@ -272,7 +272,7 @@ def check_links(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Iterator[Finding]:
-    """Process groups that have worked, by rank; one that has not is an error of its probe."""
+    """Judges process groups that worked; one that did not is an error of its probe."""
     distinct = {group.ranks: group for of_rank in groups for group in of_rank}
     if not distinct:
         yield Finding(OK, "one rank: skipped")
@@ -288,7 +288,7 @@ def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Iterat
 
 
 def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -> Iterator[Finding]:
-    """As `check_groups`; less is known where fewer than two ranks have a device of their own."""
+    """As `check_groups`; no pair is tried where fewer than two ranks have their own device."""
     if not members:
         yield Finding(OK, "no GPU: skipped")
         return
@@ -312,7 +312,7 @@ def nccl_members(facts: Sequence[Facts]) -> list[int]:
 
 
 def check_folder(folder: Folder) -> Iterator[Finding]:
-    """Type of the file system, space, quotas, permissions."""
+    """Judges the file system's type, its space, quotas and permissions."""
     free = f"{human_bytes(folder.free_bytes)} of {human_bytes(folder.total_bytes)} free"
     if folder.total_inodes:
         free += f", {human_count(folder.free_inodes)} inodes"
@@ -338,7 +338,7 @@ def check_folder(folder: Folder) -> Iterator[Finding]:
 
 
 def check_quota(quota: Quota) -> Finding:
-    """How much of a quota is used."""
+    """Judges how much of a quota is used."""
     is_space = quota.what == "bytes"
     human = human_bytes if is_space else human_count
     share = quota.used / quota.limit
@@ -350,7 +350,7 @@ def check_quota(quota: Quota) -> Finding:
 
 
 def check_locks(folder: Folder) -> Iterator[Finding]:
-    """HDF5's file locks."""
+    """Checks HDF5's file locks."""
     if folder.lock_error:
         advice = "hpcdi needs no locks; for other HDF5 programs: export HDF5_USE_FILE_LOCKING=FALSE"
         yield Finding(WARN, f"HDF5 cannot lock files there: {folder.lock_error}", advice)
@@ -359,7 +359,7 @@ def check_locks(folder: Folder) -> Iterator[Finding]:
 
 
 def check_disk(sync_s: float, shard_s: float) -> Iterator[Finding]:
-    """How fast rank 0's disk is: 1 MB synced, a shard of 1 MiB."""
+    """Judges the speed of rank 0's disk: 1 MB synced, a shard of 1 MiB."""
     times = f"{sync_s * 1e3:.1f} ms, a shard after {shard_s * 1e3:.1f} ms"
     yield Finding(OK, f"1 MB is on disk (fsync) after {times}")
     if max(sync_s, shard_s) > _SLOW_DISK_S:
@@ -368,7 +368,7 @@ def check_disk(sync_s: float, shard_s: float) -> Iterator[Finding]:
 
 
 def check_sharing(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """After how long readers saw rank 0's shards."""
+    """Judges after how long readers saw rank 0's shards."""
     seen_s = {rank: own.seen_s for rank, own in enumerate(facts) if own.seen_s is not None}
     if not seen_s:
         yield Finding(OK, "one rank: nobody else has to see its files")
@@ -390,7 +390,7 @@ def check_sharing(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_cores(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Cores of each rank, and whether ranks of a host are bound to the same ones."""
+    """Counts the cores of each rank; warns where ranks of a host are bound to the same ones."""
     by_host = ranks_of(one.host for one in facts).items()
     yield over_hosts(
         {host: _check_host_cores({rank: facts[rank] for rank in ranks}) for host, ranks in by_host}
@@ -436,7 +436,7 @@ def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
 
 
 def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Thread variables of the user against the cores of each rank."""
+    """Compares the user's thread variables with the cores of each rank."""
     common, _ = majority([tuple(sorted(own.threads.items())) for own in facts])
     given = " ".join(f"{name}={value}" for name, value in common)
     yield Finding(OK, given or "no thread variable is set: each role gets what fits it")
@@ -456,7 +456,7 @@ def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_memory(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Memory that each rank may count on."""
+    """Judges the memory that each rank can use."""
     low, least = {}, (float("inf"), "")
     by_host = ranks_of(one.host for one in facts)
     for host, ranks in by_host.items():
@@ -472,7 +472,7 @@ def check_memory(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Space in /dev/shm, through which ranks of a host talk."""
+    """Judges the space in /dev/shm, through which ranks of a host talk."""
     low = {}
     for host, ranks in ranks_of(one.host for one in facts).items():
         own = facts[ranks[0]]
@@ -486,7 +486,7 @@ def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Files that a rank may open, memory that it may lock."""
+    """Judges how many files a rank may open, and how much memory it may lock."""
     needed = _SPARE_FILES + 2 * len(facts)
     counts = [own.open_files for own in facts if own.open_files >= 0]
     yield Finding(OK, f"{min(counts) if counts else 'unlimited'} open files (ulimit -n)")
@@ -506,7 +506,7 @@ def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_clocks(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Clocks of the other hosts against rank 0's."""
+    """Compares the clocks of the other hosts with rank 0's."""
     others = [ranks[0] for ranks in ranks_of(one.host for one in facts).values()][1:]
     offsets_s = dict(zip(others, facts[0].offsets_s, strict=True))
     worst_s = max(map(abs, offsets_s.values()), default=0.0)
@@ -521,7 +521,7 @@ def check_clocks(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Iterator[Finding]:
-    """Devices of the ranks that a run would let learn."""
+    """Judges the devices of the ranks that would learn."""
     if not any(own.gpus for own in facts):
         advice = "ask for GPUs (--gpus-per-node), and install a torch that was built for CUDA"
         bare = Finding(FAIL, "no rank sees a CUDA device", advice)
@@ -552,7 +552,7 @@ def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Itera
 
 
 def check_packages(present: Mapping[str, bool]) -> Iterator[Finding]:
-    """Optional packages, for information."""
+    """Lists the optional packages, for information."""
     for word, is_there in (("there", True), ("not", False)):
         names = [name for name in present if present[name] == is_there]
         if names:

@@ -54,7 +54,7 @@ class Quota:
 @sendable
 @dataclass(frozen=True)
 class Folder:
-    """Where runs would be written, as rank 0 sees it.
+    """The folder that runs would be written to, as rank 0 sees it.
 
     Attributes:
         path: the nearest folder that exists.
@@ -348,13 +348,13 @@ def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
 
 
 def _is_mounted(device: str, mount: str) -> bool:
-    """Whether a device, or what a server exports, is mounted there."""
+    """Returns whether a device, or a server's export, is mounted there."""
     mounted = probe.mounts_in(Path("/proc/mounts").read_text())
     return any((source, point) == (device, mount) for source, point, _ in mounted)
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's cgroup, in either version of the hierarchy."""
+    """Returns the folders of this process's cgroup, in either version of the hierarchy."""
     folders = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
