@@ -69,7 +69,7 @@ class SeedStreams:
         return self._next(env) if self._fixed is None else self._fixed[env]
 
     def following(self) -> Sequence[int | None]:
-        """Returns seeds of episodes that follow others; None: the environment's generator goes on."""
+        """Returns seeds of later episodes; None: the environment's own generator goes on."""
         return [None] * self._env_num if self._fixed is None else self._fixed
 
     def actions(self) -> int:
