@@ -29,13 +29,12 @@ from hpcdi.commands.doctor.checks import (
     ranks_text,
     together,
 )
-from hpcdi.commands.doctor.examine import Report
+from hpcdi.commands.doctor.examine import Report, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
 from hpcdi.config.load import dump, load
-from hpcdi.errors import ShardError
+from hpcdi.errors import ShardError, StoreError
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.utils.watchdog import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]
@@ -47,7 +46,6 @@ FOLDER = Folder(
     "/scratch/me", "lustre", "/scratch", 0o022, stat.S_IFDIR | 0o755, "", (), 500 * GIB,
     1000 * GIB, 10**7, 10**8,
 )  # fmt: skip
-SPACE = FOLDER.free_bytes, FOLDER.total_bytes
 
 
 def cluster(ranks: int = 160, **common: Any) -> list[Facts]:
@@ -437,10 +435,17 @@ def test_a_probe_is_known_from_another_and_from_none(tmp_path: Path) -> None:
 def test_looking_at_a_file_system_leaves_nothing(tmp_path: Path) -> None:
     assert probe.lock_error(tmp_path) == ""
     assert probe.sync_s(tmp_path) > 0
-    room = probe.space(tmp_path)
-    assert 0 < room.free_bytes <= room.total_bytes
     assert list(tmp_path.iterdir()) == []
     assert "unable" in probe.lock_error(tmp_path / "not" / "there").lower()
+
+
+def test_a_folder_that_can_be_written_is_measured(tmp_path: Path) -> None:
+    found = facts.folder(tmp_path, tmp_path / "probes")["folder"]
+    assert (found.path, found.lock_error) == (str(tmp_path), "")
+    assert 0 < found.free_bytes <= found.total_bytes
+    assert list((tmp_path / "probes").iterdir()) == []
+    with pytest.raises(StoreError, match="cannot be written"):
+        facts.folder(tmp_path, tmp_path / "not" / "there")
 
 
 def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
@@ -656,7 +661,7 @@ def test_a_step_that_takes_long_is_reported_and_then_ended() -> None:
         ended.append(step)
         over.set()
 
-    watch = Watch(Patience(notice_s=0.0), said.append, end)
+    watch = Watch(said.append, end, notice_s=0.0)
     watch.begin("cores", 0.2, "rank 7")
     assert over.wait(30)
     watch.close()
@@ -667,10 +672,10 @@ def test_a_step_that_takes_long_is_reported_and_then_ended() -> None:
 
 def test_steps_that_end_are_not_reported() -> None:
     said: list[str] = []
-    watch = Watch(Patience(notice_s=30.0), said.append, lambda *step: said.append(str(step)))
+    watch = Watch(said.append, lambda *step: said.append(str(step)), notice_s=30.0)
     for name in ("a", "b"):
         watch.begin(name, 60.0)
-        watch.rest()
+        watch.wait_for("rank 1")
     watch.close()
     assert said == []
 

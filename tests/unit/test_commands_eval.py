@@ -272,7 +272,7 @@ def test_a_policy_that_does_not_fit(
     wider = refused(command, run_dir, "policy.model.encoder_hidden_size_list=[9]")
     assert "does not fit" in wider
     assert (
-        "the parameter encoder.1.weight is (8, 4) in the file and (9, 4) by the configuration; give"
+        "the parameter encoder.1.weight is (8, 4) in the file and (9, 4) by the configuration; name"
         in wider
     )
     deeper = refused(command, run_dir, "policy.model.encoder_hidden_size_list=[8, 2]")

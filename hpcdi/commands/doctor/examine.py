@@ -6,21 +6,23 @@ Nobody blocks in MPI without a limit: a rank that does not come is a finding, no
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import textwrap
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcdi.comm import probe
 from hpcdi.comm.failure import abort_job
 from hpcdi.comm.probe import GroupSpeed
-from hpcdi.comm.world import World, gather_with_timeout
+from hpcdi.comm.world import World, gather_and_answer
 from hpcdi.commands.doctor import checks, facts
 from hpcdi.commands.doctor.checks import FAIL, WARN, Finding, ranks_of, ranks_text, together
 from hpcdi.commands.doctor.facts import Facts
@@ -28,7 +30,7 @@ from hpcdi.commands.options import print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.utils.watchdog import Patience, Watch
+from hpcdi.utils.threads import BackgroundThread
 
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ _GATHER_LIMIT_S = 120.0
 _OTHERS_LIMIT_S = 300.0
 """Ranks other than 0 wait longer: rank 0 is to name the rank that hangs, and to end the job."""
 _GROUP_TIMEOUT_S = 20.0
+_LOOK_S = 0.1
 _WIDTH, _NAME_WIDTH, _STATUS_WIDTH = 100, 13, 6
 
 
@@ -84,11 +87,16 @@ def examine(
         say(f"{name!r} {said}. Ending the job")
         end(EXIT_FAILED)
 
-    watch = Watch(Patience(), say, give_up)
+    watch = Watch(say, give_up)
     probes = Probes(world, own, variables, watch)
-    gather: Any = partial(
-        gather_with_timeout, world.comm.Dup(), watch, lambda ranks: ranks_text(ranks, hosts)
-    )
+    comm = world.comm.Dup()
+
+    def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
+        """Rank 0 answers all with what it makes of all facts; it alone reports who is missing."""
+        probes.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
+        return gather_and_answer(
+            comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
+        )
 
     def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
         """Rank 0: hosts, ranks of the NCCL test, and where the others look for its files."""
@@ -107,11 +115,9 @@ def examine(
             probes.run("gpus", lambda: facts.gpus(variables), "the import of torch")
             if is_first:
                 probes.run("folder", lambda: facts.folder(folder, scratch))
-            probes.begin("launcher", _GATHER_LIMIT_S)
-            hosts[:], nccl, shared = gather(own, meet)
+            hosts[:], nccl, shared = gather("launcher", meet)
             probes.run_all(hosts, nccl, shared)
-            probes.begin("facts", _GATHER_LIMIT_S)
-            return int(gather(own, judge))
+            return gather("facts", judge)
         finally:
             if is_first:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -132,9 +138,12 @@ class Probes:
     ) -> None:
         self._world, self._own, self._variables, self._watch = world, own, variables, watch
 
-    def begin(self, name: str, limit_s: float, waits_for: str = "") -> None:
-        """Start a step, which must end within `limit_s` on rank 0."""
-        self._watch.begin(name, limit_s if self._world.rank == 0 else _OTHERS_LIMIT_S, waits_for)
+    def begin(
+        self, name: str, limit_s: float, waits_for: str = "", *, is_quiet: bool = False
+    ) -> None:
+        """Start a step, which must end within `limit_s` on rank 0; see `Watch.begin`."""
+        limit_s = limit_s if self._world.rank == 0 else _OTHERS_LIMIT_S
+        self._watch.begin(name, limit_s, waits_for, is_quiet=is_quiet)
 
     def run(
         self, name: str, make: Callable[[], Mapping[str, Any]], waits_for: str = "this rank's own "
@@ -198,6 +207,55 @@ class Probes:
             for ranks in groups
             if self._world.rank in ranks
         ]
+
+
+class Watch:
+    """Watches this rank's steps from a thread: prints when one takes long, ends it at its limit.
+
+    Args:
+        say: prints a line.
+        end: called with a step's name and what it waits for when its time is over; has to end the
+            job, because the rank's own thread hangs.
+        notice_s: seconds after which it prints what the step waits for.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], end: Callable[[str, str], None], notice_s: float = 20.0
+    ) -> None:
+        self._say, self._end, self._notice_s = say, end, notice_s
+        self._waits_for = ""
+        self._closed = threading.Event()
+        self._step = "", math.inf, math.inf, 0.0  # name, when to print, when to end it, its begin
+        self._thread = BackgroundThread(self._run, "watch")
+
+    def begin(
+        self, name: str, limit_s: float, waits_for: str = "", *, is_quiet: bool = False
+    ) -> None:
+        """Start a step, which ends the one before; a quiet one prints nothing before its limit."""
+        now = time.monotonic()
+        self._waits_for = waits_for
+        self._step = name, math.inf if is_quiet else now + self._notice_s, now + limit_s, now
+
+    def wait_for(self, whom: str) -> None:
+        """Set what the step waits for now."""
+        self._waits_for = whom
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        noticed: object = None
+        while not self._closed.wait(_LOOK_S):
+            step, now = self._step, time.monotonic()
+            name, prints_at, ends_at, begun = step
+            if now > ends_at:
+                self._end(name, self._waits_for)
+                return
+            if now > prints_at and noticed is not step:
+                noticed = step
+                self._say(f"{name!r} takes {now - begun:.0f} s, waiting for {self._waits_for}")
 
 
 class Report:

@@ -64,7 +64,8 @@ class Folder:
         mode: permissions of the folder.
         lock_error: why HDF5 cannot lock files there; empty: it can.
         quotas: that apply there, if a command knows them.
-        free_bytes, total_bytes, free_inodes, total_inodes: of the file system.
+        free_bytes, total_bytes: of the file system, as an ordinary user may use it.
+        free_inodes, total_inodes: of it; 0: it does not count them.
     """
 
     path: str = ""
@@ -268,9 +269,11 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
     kind, mount = probe.mount_of(path, Path("/proc/mounts").read_text())
     umask = os.umask(0o077)
     os.umask(umask)
+    space = os.statvfs(path)
     return {"folder": Folder(
         str(path), kind, mount, umask, path.stat().st_mode, probe.lock_error(scratch),
-        quotas_of(path, kind, mount), *probe.space(path),
+        quotas_of(path, kind, mount), space.f_bavail * space.f_frsize,
+        space.f_blocks * space.f_frsize, space.f_favail, space.f_files,
     )}  # fmt: skip
 
 
