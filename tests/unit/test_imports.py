@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -62,8 +61,7 @@ def test_an_editable_install_wins_over_a_clone_beside_the_script(tmp_path: Path)
         f"import site\nsite.addsitedir({str(tmp_path / 'site')!r})\n"
         "import hpcdi\nprint(hpcdi.__file__)"
     )
-    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
-        [sys.executable, "-S", script], env=bare, capture_output=True, text=True, check=True
+        [sys.executable, "-ES", script], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == str(clone / "hpcdi" / "__init__.py")

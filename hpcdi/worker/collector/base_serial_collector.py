@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.learners import sum_over_ranks
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -24,7 +25,6 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.learners_group import sum_over_ranks
 from hpcdi.worker.collector.loop import Act, Loop
 from hpcdi.worker.collector.recorder import TrajectoryRecorder
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -37,7 +38,6 @@ from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
 from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
-from hpcdi.worker.collector.learners_group import group_rank, on_first_rank
 from hpcdi.worker.collector.loop import Loop
 
 

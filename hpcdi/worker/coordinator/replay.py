@@ -215,9 +215,7 @@ class Partition:
     def _order(self, held: _Held) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
         ready = held.ready
-        return AdmitBlock(
-            ready.buffer_id, ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at
-        )
+        return AdmitBlock(ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a block's items to the index; returns how many (0: failed or overwritten)."""
@@ -314,7 +312,7 @@ class Partition:
             return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
 
         return Batches(
-            demand.buffer_id, by_batch(sample.columns["row"].astype(np.int64)),
+            by_batch(sample.columns["row"].astype(np.int64)),
             by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
         )  # fmt: skip
 

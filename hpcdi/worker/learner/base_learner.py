@@ -29,7 +29,7 @@ from hpcdi.worker.learner.checkpointing import (
     shared_state,
     take_shared_state,
 )
-from hpcdi.worker.learner.dataloader import SampleLoader
+from hpcdi.worker.learner.data_feed import SampleLoader
 from hpcdi.worker.learner.hooks import LogPolicyHook  # importing it registers the built-in hooks
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,

@@ -62,25 +62,26 @@ class BuiltinHook(LearnerHook):
         )
         if self.position not in self.positions:
             raise ValueError(f"its position is one of {self.positions}, not {self.position!r}")
-        unknown = sorted((ext_args or {}).keys() - set(self.args))
+        args = dict(ext_args or {})
+        unknown = sorted(args.keys() - set(self.args))
         if unknown:
             known = ", ".join(self.args) or "none"
             raise ValueError(f"unknown argument {unknown[0]!r}; it has {known}")
+        self.configure(args)
+
+    def configure(self, args: Mapping[str, Any]) -> None:
+        """Takes the hook's own arguments, all of which are in `args` of the class.
+
+        Raises:
+            ValueError: one is out of range. TypeError: one is of another type.
+        """
 
 
 class PeriodicHook(BuiltinHook):
     """Acts every `freq` iterations; before and after a run, always.
 
-    One with `every_s` also acts after that many seconds, for long iterations.
-
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: where it is called.
-        ext_args: the number of iterations, under the hook's `freq_key`.
-
-    Raises:
-        ValueError: that number is not positive.
+    One with `every_s` also acts after that many seconds, for long iterations. Its one argument is
+    the number of iterations, at least 1, under the hook's `freq_key`.
     """
 
     freq_key: ClassVar[str] = "freq"
@@ -88,16 +89,9 @@ class PeriodicHook(BuiltinHook):
     usual_freq: ClassVar[int] = 1
     every_s: ClassVar[float] = float("inf")
 
-    def __init__(
-        self,
-        name: str | None = None,
-        priority: float | None = None,
-        *,
-        position: str | None = None,
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position=position, ext_args=ext_args)
-        self._freq = int((ext_args or {}).get(self.freq_key, self.usual_freq))
+    def configure(self, args: Mapping[str, Any]) -> None:
+        """Takes the number of iterations."""
+        self._freq = int(args.get(self.freq_key, self.usual_freq))
         if self._freq < 1:
             raise ValueError(f"{self.freq_key} must be at least 1, not {self._freq}")
         self._acted = time.monotonic()
@@ -262,14 +256,8 @@ class LoadCkptHook(BuiltinHook):
     A learner that has done iterations is left as it is: it comes from a resumed run, which is ahead
     of the checkpoint that it began with.
 
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: before the run.
-        ext_args: ``load_path``; ``load_last_iter: false`` takes weights alone.
-
-    Raises:
-        ValueError: there is nothing to load at that path.
+    Arguments: ``load_path``, where there must be something to load; ``load_last_iter: false`` takes
+    weights alone.
     """
 
     usual_name = "load_ckpt"
@@ -278,17 +266,9 @@ class LoadCkptHook(BuiltinHook):
     positions: ClassVar[list[str]] = ["before_run"]
     args = ("load_path", "load_last_iter")
 
-    def __init__(
-        self,
-        name: str | None = None,
-        priority: float | None = None,
-        *,
-        position: str | None = None,
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position=position, ext_args=ext_args)
-        given = dict(ext_args or {})
-        path, self._load_last_iter = given.get("load_path"), given.get("load_last_iter")
+    def configure(self, args: Mapping[str, Any]) -> None:
+        """Takes the path, and checks that there is something to load."""
+        path, self._load_last_iter = args.get("load_path"), args.get("load_last_iter")
         if not isinstance(path, str | Path) or not str(path):
             raise TypeError(f"load_path must be the path of a checkpoint, not {path!r}")
         if self._load_last_iter not in (None, True, False):
@@ -324,15 +304,9 @@ class ProfilerHook(BuiltinHook):
     Every learner of a group writes one, to ``profile/rank<rank>.json`` beside the checkpoints'
     folder. A run that ends early writes a shorter trace. A process traces one learner at a time.
 
-    Args:
-        name: for people.
-        priority: the lower, the earlier.
-        position: after iterations.
-        ext_args: numbers of iterations: ``wait`` without a trace, then ``warmup`` (traced, thrown
-            away: the first traced ones are slow), then ``active`` in the trace.
-
-    Raises:
-        ValueError: a number of iterations is too small.
+    Arguments are numbers of iterations: ``wait`` (at least 0) without a trace, then ``warmup`` (at
+    least 1; traced, thrown away: the first traced ones are slow), then ``active`` (at least 1) in
+    the trace.
     """
 
     usual_name = "profiler"
@@ -340,16 +314,9 @@ class ProfilerHook(BuiltinHook):
     args = ("wait", "warmup", "active")
     _busy: ClassVar[list[ProfilerHook]] = []
 
-    def __init__(
-        self,
-        name: str | None = None,
-        priority: float | None = None,
-        *,
-        position: str | None = None,
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position=position, ext_args=ext_args)
-        given = {"wait": 10, "warmup": 1, "active": 3, **(ext_args or {})}
+    def configure(self, args: Mapping[str, Any]) -> None:
+        """Takes the numbers of iterations."""
+        given = {"wait": 10, "warmup": 1, "active": 3, **args}
         self._wait, self._warmup, self._active = (int(given[arg]) for arg in self.args)
         for arg, least in (("wait", 0), ("warmup", 1), ("active", 1)):
             if int(given[arg]) < least:

@@ -73,7 +73,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             raise CommError("a collector's message side needs its place in a run (context=)")
         self._place = context
         self._collectors = _Collectors()
-        self._task = CollectTask("", "", "", eval_flag=False, setting={})
+        self._task = CollectTask("", eval_flag=False, setting={})
         self._stops = StopFlags(
             context.link.rank, context.config.system.storage.disk_patience_s,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
@@ -141,7 +141,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Run a task; returns when it has ended."""
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
-        self._data.begin(task.task_id, task.buffer_id)
+        self._data.begin(task.task_id)
         if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
             self._collectors.discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)

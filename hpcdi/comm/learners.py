@@ -1,4 +1,4 @@
-"""Collective operations of serial workers among several learners; alone, nothing imports torch."""
+"""Collective calls among the learners; a process without torch is alone, and does not load it."""
 
 from __future__ import annotations
 
