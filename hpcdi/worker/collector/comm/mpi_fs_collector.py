@@ -227,7 +227,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._collectors[eval_flag]
 
     def _gives_up(self) -> bool:
-        """Whether to stop waiting for a policy; raises errors of the communication thread."""
+        """Returns whether to stop waiting for a policy; raises errors of the other thread."""
         self.meter.mark("wait")
         self.pump.check()
         return self._stops.everything
@@ -302,7 +302,7 @@ class StopFlags:
         self._tasks: deque[str] = deque(maxlen=64)
 
     def concern(self, task_id: str) -> bool:
-        """Whether a task is to end."""
+        """Returns whether a task is to end."""
         return self.everything or task_id in self._tasks
 
     def end_task(self, task_id: str) -> None:
