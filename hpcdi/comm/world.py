@@ -156,7 +156,7 @@ def open_world() -> World:
 
 
 def thread_level() -> str:
-    """Which threads may make MPI calls: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
+    """Returns MPI's level of threads: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
     level = MPI.Query_thread()
     return _THREAD_LEVELS.get(level, str(level))
 

@@ -206,11 +206,11 @@ def _work(role: str, context: Any) -> int:
     from hpcdi.comm.pump import LinkPump
     from hpcdi.utils.log import LOGGER
     from hpcdi.worker.collector.comm import create_comm_collector
-    from hpcdi.worker.context import Worker
     from hpcdi.worker.learner.comm import create_comm_learner
+    from hpcdi.worker.message_side import MessageSide
 
     system = context.config.system
-    worker: Worker | None = None
+    worker: MessageSide | None = None
     try:
         if role == "learner":
             worker = create_comm_learner(system.comm_learner, context)
