@@ -91,7 +91,7 @@ class CollectResult(Message):
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it is an evaluation whose returns count: complete, and with episodes."""
+        """True if it is an evaluation whose returns count: complete, and with episodes."""
         return self.eval_flag and self.is_complete and bool(self.episode_returns.size)
 
 

@@ -33,7 +33,7 @@ class IMetric(ABC):
 
     @abstractmethod
     def gt(self, metric1: Any, metric2: Any) -> bool:
-        """Whether `metric1` is better than `metric2`, or as good; true where `metric2` is None."""
+        """Returns whether `metric1` is not worse than `metric2`; true where `metric2` is None."""
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("metric")

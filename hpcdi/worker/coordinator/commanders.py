@@ -25,7 +25,7 @@ from hpcdi.utils.uid import get_task_uid
 
 
 class BaseCommander(Configurable, ABC):
-    """What the scheduler asks of a commander.
+    """Base of commanders: the scheduler's questions to one.
 
     Args:
         cfg: the whole experiment: an `ExperimentConfig`, or a mapping with ``policy`` and ``env``.
@@ -97,11 +97,11 @@ class BaseCommander(Configurable, ABC):
         """See `notify_fail_collector_task`."""
 
     def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether a collector's message means that its task has ended."""
+        """Returns whether a collector's message means that its task has ended."""
         return bool(info.get("collector_done", False))
 
     def judge_learner_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether a learner's message means that its task has ended."""
+        """Returns whether a learner's message means that its task has ended."""
         return bool(info.get("learner_done", False))
 
     def increase_collector_task_space(self) -> None:
@@ -250,7 +250,7 @@ class SoloCommander(BaseCommander):
         return task
 
     def evaluation_is_due(self, now: float) -> bool:
-        """Whether the interval has passed, something was learnt, and no evaluation runs."""
+        """Returns whether the interval is over, something was learnt, and no evaluation runs."""
         under_way = any(task.eval_flag for task in self._tasks.values())
         has_learnt = self._is_learning and self._train_iter > 0
         return has_learnt and not under_way and self._evaluation.is_due(now)

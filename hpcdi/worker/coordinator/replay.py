@@ -115,7 +115,7 @@ class Backlog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, and nothing is being read."""
+        """True if nothing waits, and nothing is being read."""
         return not (self._waiting or self._unread or self.rereading)
 
     def add(self, ready: BlockReady) -> None:
@@ -182,7 +182,7 @@ class Partition:
     """
 
     is_replay: ClassVar[bool] = True
-    """Whether data are learnt from repeatedly, also after a restart."""
+    """True if data are learnt from repeatedly, also after a restart."""
 
     def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
         self.buffer = buffer
@@ -254,7 +254,7 @@ class Partition:
         return sorted([*held, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
 
     def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
-        """Whether items of a block may still be drawn."""
+        """Returns whether items of a block may still be drawn."""
         return True
 
     def take_freed(self) -> list[str]:
@@ -332,12 +332,12 @@ class Partition:
 
     @property
     def waits(self) -> bool:
-        """Whether its learner waits for batches."""
+        """True if its learner waits for batches."""
         return self._waiting is not None
 
     @property
     def blocked(self) -> str:
-        """Why its learner waits for batches, or its blocks for the learner; empty: neither does."""
+        """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
         if self.backlog.rereading:
             return f"{len(self.backlog.rereading)} shards are read again"
         if self.waits and self.buffer.blocked:
@@ -464,7 +464,7 @@ class OnPolicyPartition(Partition):
 
     @property
     def blocked(self) -> str:
-        """Why its learner waits."""
+        """Reason why its learner waits; may be empty."""
         return "learner waits for the collectors' rollouts" if self.waits else ""
 
 
@@ -665,7 +665,7 @@ class ReplayManager:
 
     @property
     def blocked(self) -> str:
-        """Why a learner, or its blocks, have to wait; empty where none has to."""
+        """Reason why a learner, or its blocks, have to wait; empty where none has to."""
         return next(filter(None, (p.blocked for p in self.partitions.values())), "")
 
     @property

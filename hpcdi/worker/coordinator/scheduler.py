@@ -118,12 +118,12 @@ class RunState:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run goes on: tasks are given out."""
+        """True if the run goes on: tasks are given out."""
         return self.phase in (Phase.STARTING, Phase.RUNNING)
 
     @property
     def finished(self) -> bool:
-        """Whether everybody has gone, or has had long enough to go."""
+        """True if everybody has gone, or has had long enough to go."""
         return self.phase is Phase.FINISHED
 
     @property
@@ -206,7 +206,7 @@ class Scheduler(RunState):
             case SnapshotPart():
                 self.snapshots.part(rank, message)
             case ScaleCollectors():
-                self.want_collectors(message.count)  # the next tick gives or closes tasks
+                self.want_collectors(message.count)  # the next tick starts or closes tasks
             case StopRequest():
                 state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
                 return self.stop(Outcome(state, message.reason, message.exit_code), now)

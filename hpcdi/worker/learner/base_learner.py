@@ -48,7 +48,7 @@ DEFAULT_HOOKS: dict[str, Any] = {
 
 
 class LearnerPort(Protocol):
-    """What a learner asks of the ranks around it."""
+    """A learner's requests to the ranks around it."""
 
     @property
     def meter(self) -> RoleMeter:
@@ -354,7 +354,7 @@ class BaseLearner(Configurable):
 
     @property
     def shows_log(self) -> bool:
-        """Whether it writes a log: of a group only the first learner does, unless configured."""
+        """True if it writes a log: of a group only the first learner does, unless configured."""
         return self.rank == 0 or not self._cfg.only_monitor_rank0
 
     @property

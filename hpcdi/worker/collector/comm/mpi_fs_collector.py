@@ -35,15 +35,9 @@ from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
 from hpcdi.worker.collector.comm.channels import DataPublisher, PolicySubscriber
 from hpcdi.worker.collector.comm.slave import task_message
-from hpcdi.worker.context import (
-    COORDINATOR_RANK,
-    WorkerContext,
-    abort_orphaned,
-    announce,
-    shutdown,
-    task_seed,
-)
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.worker.fault import FAULTS, tear
+from hpcdi.worker.message_side import abort_orphaned, announce, shutdown
 
 _LAST_TRIES_S = 2.0
 """While the run shuts down, data for which the disk has no room for so long are lost."""
@@ -118,7 +112,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def start(self) -> None:
         """Report to the coordinator that this rank is ready."""
         super().start()
-        announce(self.pump, "collector", self.deal_with_resource())
+        announce(self.pump, self.role, self.deal_with_resource())
 
     def close(self) -> None:
         """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
@@ -227,7 +221,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._collectors[eval_flag]
 
     def _gives_up(self) -> bool:
-        """Whether to stop waiting for a policy; raises errors of the communication thread."""
+        """Returns whether to stop waiting for a policy; raises errors of the other thread."""
         self.meter.mark("wait")
         self.pump.check()
         return self._stops.everything
@@ -302,7 +296,7 @@ class StopFlags:
         self._tasks: deque[str] = deque(maxlen=64)
 
     def concern(self, task_id: str) -> bool:
-        """Whether a task is to end."""
+        """Returns whether a task is to end."""
         return self.everything or task_id in self._tasks
 
     def end_task(self, task_id: str) -> None:

@@ -29,7 +29,7 @@ from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.transport import open_transport
 from hpcdi.transport.files import load_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, abort_orphaned, announce, shutdown
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
@@ -44,6 +44,7 @@ from hpcdi.worker.learner.data_feed import (
 )
 from hpcdi.worker.learner.hooks import hooks_to_others
 from hpcdi.worker.learner.learner_hook import LearnerHook
+from hpcdi.worker.message_side import abort_orphaned, announce, shutdown
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
@@ -105,7 +106,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def start(self) -> None:
         """Reports ready to rank 0."""
         super().start()
-        announce(self.pump, "learner", self.deal_with_resource())
+        announce(self.pump, self.role, self.deal_with_resource())
 
     def close(self) -> None:
         """Writes the last policy and shuts down together with the other ranks. Idempotent."""
