@@ -42,8 +42,7 @@ from hpcdi.worker.learner.data_feed import (
     stage_for,
     takes_columns,
 )
-from hpcdi.worker.learner.hooks import hooks_to_others
-from hpcdi.worker.learner.learner_hook import LearnerHook
+from hpcdi.worker.learner.learner_hook import LearnerHook, hooks_to_others
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
