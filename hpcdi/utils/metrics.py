@@ -31,7 +31,7 @@ HISTOGRAM = "[histogram]"
 class ScalarMonitor:
     """Accumulates scalars until their means are taken; keeps the latest arrays.
 
-    The prefix of a key gives the kind of its value: ``[scalars]name`` is a mapping of numbers, the
+    The prefix of a key is the kind of its value: ``[scalars]name`` is a mapping of numbers, the
     curves of one chart; ``[histogram]name`` is an array; a key without a prefix has a number.
     """
 
