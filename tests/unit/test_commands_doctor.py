@@ -100,7 +100,7 @@ def test_one_mpi_everywhere() -> None:
     assert good == Finding(OK, "Open MPI v5.0.11, threads MULTIPLE, started in 1.5 s")
     bad = together(checks.check_mpi(differing(known, 4, 5, library="MPICH 4.3")))
     assert bad.status == FAIL
-    assert "MPICH 4.3 MULTIPLE on ranks 4-5 (node02)" in bad.found
+    assert "MPI: MPICH 4.3, threads MULTIPLE on ranks 4-5 (node02), elsewhere Open MPI" in bad.found
 
 
 def test_versions_that_differ_are_named_with_their_ranks() -> None:
