@@ -36,7 +36,7 @@ from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
 from hpcdi.worker.learner.data_feed import takes_columns
-from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.learner_hook import LogShowHook, SendLearnInfoHook, SendPolicyHook
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -30,10 +30,10 @@ from hpcdi.worker.learner.checkpointing import (
     take_shared_state,
 )
 from hpcdi.worker.learner.data_feed import SampleLoader
-from hpcdi.worker.learner.hooks import LogPolicyHook  # importing it registers the built-in hooks
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
+    LogPolicyHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
     hook_problems,

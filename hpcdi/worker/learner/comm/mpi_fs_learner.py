@@ -42,9 +42,7 @@ from hpcdi.worker.learner.data_feed import (
     stage_for,
     takes_columns,
 )
-from hpcdi.worker.learner.hooks import hooks_to_others
-from hpcdi.worker.learner.learner_hook import LearnerHook
-from hpcdi.worker.message_side import abort_orphaned, announce, shutdown
+from hpcdi.worker.learner.learner_hook import LearnerHook, hooks_to_others
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
@@ -64,10 +62,8 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
-        if context is None:
-            raise CommError("a learner's message side needs its place in a run (context=)")
-        self._place = context
-        self._transport = open_transport(context.config.system, context.layout)
+        place = self._place
+        self._transport = open_transport(place.config.system, place.layout)
         self._learner: BaseLearner | None = None
         self._feed: DataFeed | None = None
         self._is_stopping = False
@@ -87,9 +83,9 @@ class MPIFileSystemLearner(BaseCommLearner):
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask)
         self._snapshots = SnapshotPartWriter(
-            context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
+            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )
 
     # ---------------------------------------------------------------------------------------- life
@@ -106,7 +102,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def start(self) -> None:
         """Reports ready to rank 0."""
         super().start()
-        announce(self.pump, self.role, self.deal_with_resource())
+        self._announce_itself(self.deal_with_resource())
 
     def close(self) -> None:
         """Writes the last policy and shuts down together with the other ranks. Idempotent."""
@@ -116,7 +112,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._snapshots.close()
         self._publisher.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._publisher.published}
-        self.exit_code = shutdown(self._place, self.pump, {**self.meter.report(), **report})
+        self._shut_down({**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ learner tasks
 
@@ -298,8 +294,7 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def _lost(self, rank: int) -> None:
         """Handles a rank's death (on the communication thread)."""
-        if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            abort_orphaned(self._place)
+        super()._lost(rank)
         self._publisher.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:
