@@ -22,7 +22,7 @@ _FORWARD_S = 0.2
 
 
 def ranks_may_die() -> bool:
-    """Whether the other ranks go on when one is killed (ULFM, see `mpi_link`)."""
+    """Returns whether the other ranks go on when one is killed (ULFM, see `mpi_link`)."""
     return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 

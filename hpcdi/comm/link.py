@@ -31,7 +31,7 @@ class Link(Protocol):
 
     @property
     def ranks_may_die(self) -> bool:
-        """Whether the other ranks go on when one is killed."""
+        """True if the other ranks go on when one is killed."""
         ...
 
     def send(self, rank: int, message: Message) -> None:

@@ -54,7 +54,6 @@ class BlockReady(Message):
     """A shard is published."""
 
     task_id: str
-    buffer_id: str
     block_id: int
     shard: ShardRef
     items: Array  # [items] of `ITEM_DTYPE`
@@ -92,7 +91,7 @@ class CollectResult(Message):
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it is an evaluation whose returns count: complete, and with episodes."""
+        """True if it is an evaluation whose returns count: complete, and with episodes."""
         return self.eval_flag and self.is_complete and bool(self.episode_returns.size)
 
 
@@ -100,7 +99,6 @@ class CollectResult(Message):
 class BlockAdmitted(Message):
     """A learner holds a block's rows, or could not read them (`error` is the reason)."""
 
-    buffer_id: str
     block_id: int
     latency_s: float  # from sealed to held
     error: str = ""
@@ -111,7 +109,6 @@ class DataDemand(Message):
     """A learner asks for batches, and returns the priorities of earlier ones."""
 
     task_id: str
-    buffer_id: str
     batches: int
     batch_size: int
     train_iter: int
@@ -210,8 +207,6 @@ class CollectTask(Message):
     """Collect (or evaluate) until the environments are done or the task is closed."""
 
     task_id: str
-    buffer_id: str
-    policy_id: str
     eval_flag: bool
     setting: dict[str, Any]  # keyword arguments of the policy's forward, e.g. ``{"eps": 0.5}``
     publish_above: float = float("inf")  # a better evaluation publishes its policy as the best
@@ -235,11 +230,9 @@ class CloseTask(Message):
 
 @dataclass(frozen=True)
 class LearnTask(Message):
-    """Learn from a buffer until `train_iterations` or the stop of the run."""
+    """Learn from the replay buffer until `train_iterations` or the stop of the run."""
 
     task_id: str
-    policy_id: str
-    buffer_id: str
     resume: str = ""  # folder of the snapshot to resume from, relative to the run folder
 
 
@@ -247,7 +240,6 @@ class LearnTask(Message):
 class AdmitBlock(Message):
     """Read a shard into the ring's rows from `first_row` on; old rows there may be overwritten."""
 
-    buffer_id: str
     block_id: int
     first_row: int
     ring_rows: int  # rows of the whole ring; the same in every order
@@ -262,7 +254,6 @@ class Batches(Message):
     `rows` and `unique_ids` are int64; the ids identify the items when their priorities come back.
     """
 
-    buffer_id: str
     rows: Array
     unique_ids: Array
     weights: Array  # importance weights, float32, at most 1

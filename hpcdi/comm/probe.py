@@ -41,7 +41,7 @@ _PAIR_TAG, _GROUP_TAG = 1, 2
 @sendable
 @dataclass(frozen=True)
 class LinkSpeed:
-    """How fast rank 0 and `rank` talk: a small message in s, a large one in bytes/s, one way."""
+    """Speed of messages between rank 0 and `rank`, one way: small ones in s, large in bytes/s."""
 
     rank: int
     latency_s: float
@@ -69,8 +69,8 @@ class GroupSpeed:
 def start_mpi() -> tuple[float, dict[str, str]]:
     """Start MPI by importing it; returns the seconds it took, and its transports.
 
-    Transports: "on" and "off" the host -> what carries messages there. Only Open MPI 5 tells, on
-    rank 0, and only at its start.
+    Transports: "on" and "off" the host -> what carries messages there. Only Open MPI 5 reports
+    them, on rank 0, and only at its start.
     """
     chosen = os.environ.get(_DISPLAY)
     os.environ.setdefault(_DISPLAY, "mpi_init")

@@ -112,7 +112,7 @@ class LinkPump(Closing):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the communication thread runs."""
+        """True if the communication thread runs."""
         return self._thread.is_alive
 
     def check(self) -> None:

@@ -17,7 +17,6 @@ from hpcdi.comm.codec import pack, unpack
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.errors import LaunchError
 from hpcdi.utils.backoff import Backoff
-from hpcdi.utils.watchdog import Watch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -92,27 +91,25 @@ def collect(comm: MPI.Comm, value: Any) -> list[Any]:
     return [unpack(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
 
 
-def gather_with_timeout(
+def gather_and_answer(
     comm: MPI.Intracomm,
-    watch: Watch,
-    name: Callable[[list[int]], str],
     value: T,
     answer: Callable[[list[T]], R],
+    waiting: Callable[[list[int]], None],
 ) -> R:
     """Gather every rank's `value` on rank 0, return its `answer` on every rank (collective).
 
     For programs that check the machine, where a missing rank is a result and not an accident: no
-    rank blocks in MPI while it waits.
+    rank blocks in MPI while it waits; a thread of the caller ends the job when it takes too long.
 
     Args:
         comm: a communicator for this purpose alone (`Dup`).
-        watch: notes for whom this rank waits, and ends the wait at the limit of its present step.
-        name: what to call the missing ranks.
         value: this rank's report.
         answer: called on rank 0 with the reports in the order of ranks.
+        waiting: called with the ranks that this one waits for, whenever they change.
     """
     if comm.rank:
-        watch.rest()
+        waiting([0])
         packed = pack(value)
         sending = comm.Isend([packed, MPI.BYTE], 0)
         answered: R = _next(comm)[1]
@@ -120,7 +117,7 @@ def gather_with_timeout(
         return answered
     reports = {0: value}
     while missing := [rank for rank in range(comm.size) if rank not in reports]:
-        watch.wait_for(name(missing))
+        waiting(missing)
         rank, report = _next(comm)
         reports[rank] = report
     made = answer([reports[rank] for rank in range(comm.size)])
@@ -130,7 +127,7 @@ def gather_with_timeout(
 
 
 def _next(comm: MPI.Intracomm) -> tuple[int, Any]:
-    """Source and content of the next message; waits for it."""
+    """Waits for the next message; returns its source and content."""
     backoff, status = Backoff(longest_s=10e-3), MPI.Status()
     while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is None:
         backoff.nap()
@@ -159,7 +156,7 @@ def open_world() -> World:
 
 
 def thread_level() -> str:
-    """Which threads may make MPI calls: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
+    """Returns MPI's level of threads: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE"."""
     level = MPI.Query_thread()
     return _THREAD_LEVELS.get(level, str(level))
 

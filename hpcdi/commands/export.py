@@ -131,7 +131,7 @@ def _module_of(ready: ReadyPolicy) -> Any:
 
 
 def _written(file: IO[bytes]) -> bytes:
-    """Returns what is really in the file."""
+    """Returns the bytes of the file, read back from disk."""
     file.flush()
     return Path(file.name).read_bytes()
 

@@ -127,7 +127,7 @@ def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = No
             difference = " ".join(str(error).split())
     if difference is not None:
         raise LaunchError(
-            f"{short(kept.file)} does not fit {short(kept.config_file)}: {difference}; give the "
+            f"{short(kept.file)} does not fit {short(kept.config_file)}: {difference}; name the "
             "settings that it was trained with, by key=value or --config"
         )
     return ReadyPolicy(config, spaces, mode, root, compiled.notes)

@@ -306,7 +306,7 @@ def discard(job: BatchJob) -> None:
 
 
 def check_job(job: BatchJob) -> None:
-    """See that Slurm accepts a job, without submitting or writing anything.
+    """Check that Slurm accepts a job, without submitting or writing anything.
 
     ``sbatch --test-only`` refuses what no node has. It accepts jobs that are longer than their
     partition's time limit, which wait forever (unless the site sets EnforcePartLimits).

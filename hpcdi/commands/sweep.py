@@ -1,17 +1,25 @@
 """`hpcdi sweep`: several settings of one experiment, each a run of its own.
 
 A sweep is started here as an array job of Slurm, whose task n is run n, or as child processes on
-this machine; `resume` starts again what is not done, `status` prints a table. Its folder and
-manifest: `sweep_folder`.
+this machine; `resume` starts again what is not done, `status` prints a table::
+
+    runs/<exp_name>/sweeps/<time>/
+      sweep.json             manifest: index -> overrides, run folder, job, state
+      experiments/003.yaml   the compiled experiment of each run
+      output/003.out         its output; of Slurm job 12: slurm-12_3.out
+      submit/job.sbatch      the script of the array job, on Slurm
+      003/                   its run folder
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import io
+import itertools
 import json
+import math
+import re
 import shlex
 import signal
 import statistics
@@ -20,21 +28,22 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hpcdi.commands.batch_script import BatchJob, script_text
 from hpcdi.commands.options import at_least, make_parser, print_lines
-from hpcdi.commands.run_status import GOES_WELL, RunStatus
+from hpcdi.commands.status import GOES_WELL, RunStatus, job_of, status_of
 from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
-from hpcdi.commands.sweep_folder import WAITING, Sweep, keep, look, make, read, to_start
-from hpcdi.config.load import compile_config, load
+from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
-from hpcdi.launch import run_folder
+from hpcdi.launch import run_folder, slurm_queue
 from hpcdi.launch.run_folder import short
-from hpcdi.store.atomic import write_text
+from hpcdi.launch.slurm_queue import QueueJob
+from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
@@ -57,11 +66,15 @@ EXIT_CODES = """\
 exit codes: 0 submitted, with --local: all runs are done; 1 some have failed, also of `status`;
 2 wrong configuration or command; 130 Ctrl-C, 143 SIGTERM
 """
-
-
 _LOOK_S = 0.1
 _SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 _SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job")
+WAITING = "waiting"
+"""State of a run that has not been started yet."""
+_FORMAT = 1
+_MOST = 10_000
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_OPENING, _CLOSING = "[{(", "]})"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -104,7 +117,7 @@ def _start(arguments: Sequence[str]) -> int:
     if given.dry_run:
         return _print_plan(made, range(len(made.elements)), slurm if not given.local else None)
     root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
-    made = dataclasses.replace(made, root=root)
+    made = replace(made, root=root)
     keep(made, experiments)
     print_lines([f"{len(made.elements)} runs in {short(root)}"])
     return _run(made, range(len(made.elements)), given)
@@ -121,7 +134,7 @@ def _resume(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     found, _ = look(read(Path(given.folder)))
     if given.array_parallelism:
-        found = dataclasses.replace(found, parallel=given.array_parallelism)
+        found = replace(found, parallel=given.array_parallelism)
     left = to_start(found)
     unknown = sorted(set(given.index) - set(left))
     if unknown:
@@ -223,7 +236,7 @@ def array_of(indices: Sequence[int], parallel: int) -> str:
 
 
 def check(sweep: Sweep, slurm: SlurmConfig) -> None:
-    """See that Slurm accepts it.
+    """Check that Slurm accepts a sweep.
 
     Raises:
         LaunchError: it does not; or the runs are of one process each.
@@ -421,3 +434,253 @@ def _cell(name: str, value: Any) -> str:
     if name in ("best", "last"):
         return human_return(value)
     return human_time(value) if name == "elapsed_s" else str(value)
+
+
+# ---------------------------------------------------------------------- the folder and the manifest
+
+
+@dataclass(frozen=True)
+class Element:
+    """One run of a sweep.
+
+    Attributes:
+        index: from 0; index of the array job.
+        overrides: ``key=value`` of each key that has several values.
+        job: Slurm job id; empty: it has none.
+        state: at the last `look`: `WAITING`, or a state of `RunStatus`.
+    """
+
+    index: int
+    overrides: tuple[str, ...]
+    job: str = ""
+    state: str = WAITING
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: the content of its manifest.
+
+    Attributes:
+        root: its folder.
+        exp_name: of the experiment.
+        elements: runs by index.
+        ranks: of each run; 0: one process (`hpcdi serial`).
+        parallel: runs at a time; 0: no limit.
+        started: time and command line of its start.
+    """
+
+    root: Path
+    exp_name: str
+    elements: tuple[Element, ...]
+    ranks: int
+    parallel: int
+    started: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Path:
+        """Path of the manifest."""
+        return self.root / "sweep.json"
+
+    def name_of(self, index: int) -> str:
+        """Returns the name of a run's folder."""
+        return f"{index:03d}"
+
+    def run_dir(self, index: int) -> Path:
+        """Returns a run's folder."""
+        return self.root / self.name_of(index)
+
+    def experiment(self, index: int) -> Path:
+        """Returns the path of a run's compiled experiment."""
+        return self.root / "experiments" / f"{self.name_of(index)}.yaml"
+
+    def output(self, index: int) -> Path:
+        """Returns the path of a run's output, if this machine ran it."""
+        return self.root / "output" / f"{self.name_of(index)}.out"
+
+    def save(self) -> None:
+        """Write the manifest."""
+        runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
+        held = {
+            "format": _FORMAT, "exp_name": self.exp_name, "ranks": self.ranks,
+            "parallel": self.parallel, **self.started, "runs": runs,
+        }  # fmt: skip
+        write_json(self.manifest, held)
+
+    def with_jobs(self, jobs: dict[int, str]) -> Sweep:
+        """Returns the sweep with new jobs of some runs."""
+        changed = [replace(e, job=jobs.get(e.index, e.job)) for e in self.elements]
+        return replace(self, elements=tuple(changed))
+
+
+def values_of(text: str) -> list[str]:
+    """Returns the values of a key: ``a,b,c``; ``0..4`` is 0 to 4; ``[64,64],[128]`` are two lists.
+
+    Raises:
+        LaunchError: a range runs backwards, or a value is empty.
+    """
+    found = _RANGE.fullmatch(text)
+    if found is not None:
+        first, last = int(found[1]), int(found[2])
+        if first > last or last - first >= _MOST:
+            raise LaunchError(f"{text} is no range: write first..last, at most {_MOST} values")
+        return [str(value) for value in range(first, last + 1)]
+    values, depth, quote = [""], 0, ""
+    for sign in text:
+        if sign == "," and depth == 0 and not quote:
+            values.append("")
+            continue
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        depth += (sign in _OPENING) - (sign in _CLOSING)
+        values[-1] += sign
+    if len(values) > 1 and "" in values:
+        raise LaunchError(f"{text} has an empty value")
+    return values
+
+
+def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Returns the settings that all runs share, and those of each; the last key changes fastest.
+
+    Args:
+        settings: ``key=value`` or ``key=value,value``.
+
+    Raises:
+        LaunchError: a setting is malformed, no key has several values, or there are too many runs.
+    """
+    shared, axes = [], []
+    for text in settings:
+        key, sign, values = text.partition("=")
+        if not sign or not key:
+            raise LaunchError(f"{text!r} is not of the form key=value or key=value,value")
+        several = values_of(values)
+        if len(several) == 1:
+            shared.append(f"{key}={several[0]}")
+        else:
+            axes.append([f"{key}={value}" for value in several])
+    if not axes:
+        raise LaunchError(
+            "no setting has several values: write key=a,b,c or seed=0..4; for one run there is "
+            "`hpcdi train`"
+        )
+    if math.prod(map(len, axes)) > _MOST:
+        raise LaunchError(f"these are {math.prod(map(len, axes))} runs; at most {_MOST} are taken")
+    return shared, list(itertools.product(*axes))
+
+
+def make(
+    config: str, settings: Sequence[str], ranks: int | None, parallel: int, *, serial: bool
+) -> tuple[Sweep, list[dict[str, Any]]]:
+    """Compile all runs of a sweep that has no folder yet; returns it, and their experiments.
+
+    Args:
+        config: the YAML file.
+        settings: see `grid`.
+        ranks: of each run; None: as many as the experiment needs.
+        parallel: see `Sweep`.
+        serial: each run is one process.
+
+    Raises:
+        ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
+            numbers of ranks.
+    """
+    from hpcdi.launch.experiment import load_experiment
+    from hpcdi.launch.placement import check_world, default_world_size
+
+    shared, several = grid(settings)
+    load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
+    experiments, worlds = [], set()
+    for overrides in several:
+        # a run that was stopped or has failed is resumed, however it is started again
+        given = ["system.auto_resume=true", *shared, *overrides]
+        compiled = load(config, given)
+        experiments.append(compiled.to_mapping())
+        needed = default_world_size(compiled.config) if ranks is None else ranks
+        if not serial:
+            check_world(needed, compiled.config)
+        worlds.add(needed)
+    if len(worlds) > 1 and not serial:
+        raise LaunchError(
+            f"these runs need different numbers of ranks ({sorted(worlds)}): choose one by -n, or "
+            "make a sweep for each"
+        )
+    elements = tuple(Element(i, overrides) for i, overrides in enumerate(several))
+    started = {"command": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    name = str(experiments[0]["exp_name"])
+    root = Path("runs", name, "sweeps", "TIME")
+    return Sweep(root, name, elements, 0 if serial else max(worlds), parallel, started), experiments
+
+
+def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
+    """Write a new sweep's folder: the experiments, then the manifest.
+
+    Raises:
+        LaunchError: the folder cannot be written.
+    """
+    try:
+        sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
+        for index, experiment in enumerate(experiments):
+            write_text(sweep.experiment(index), dump(experiment), fsync=False)
+        sweep.save()
+    except OSError as error:
+        raise LaunchError(f"{sweep.root} cannot be written: {error.strerror or error}") from error
+
+
+def read(root: Path) -> Sweep:
+    """Returns the sweep of a folder.
+
+    Raises:
+        LaunchError: it holds none.
+    """
+    held = read_json(root / "sweep.json")
+    if held.get("format") != _FORMAT:
+        raise LaunchError(f"{root} holds no sweep: there is no sweep.json of this version in it")
+    elements = tuple(
+        Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
+        for run in held["runs"]
+    )
+    started = {name: held.get(name) for name in ("command", "started")}
+    return Sweep(
+        root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started
+    )
+
+
+def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
+    """Returns the sweep with the present state of each run, and each run's status; None: not begun.
+
+    The manifest is rewritten if a state has changed.
+    """
+    found: list[RunStatus | None] = []
+    elements = []
+    jobs = slurm_queue.ask_all(element.job for element in sweep.elements if element.job)
+    for element in sweep.elements:
+        run_dir = sweep.run_dir(element.index)
+        has_begun = bool(run_folder.read(run_dir))
+        status = status_of(run_dir, jobs.get) if has_begun else None
+        found.append(status)
+        state = _state_of(status, element.job, jobs.get(element.job))
+        elements.append(replace(element, state=state))
+    changed = replace(sweep, elements=tuple(elements))
+    if changed != sweep:
+        changed.save()
+    return changed, found
+
+
+def to_start(sweep: Sweep) -> list[int]:
+    """Returns the runs that are neither done nor pending nor running."""
+    return [element.index for element in sweep.elements if element.state not in GOES_WELL]
+
+
+def _state_of(status: RunStatus | None, job_id: str, job: QueueJob | None) -> str:
+    """Returns the state of a run, which may have been submitted again since it ended."""
+    if status is None:
+        if job is None:
+            return "pending" if job_id else WAITING
+        return "pending" if job.waits else "starting" if job.is_on else "dead"
+    is_known = job_of(status.facts, status.progress) == job_id
+    if job is None or not status.is_over or status.state == "done":
+        return status.state
+    if job.waits:
+        return "pending"
+    return "starting" if job.is_on and not is_known else status.state

@@ -12,7 +12,7 @@ from hpcdi.commands.options import (
     experiment_of,
     make_parser,
 )
-from hpcdi.launch.entry import TrainArguments, run_rank
+from hpcdi.launch.entry import run_rank
 from hpcdi.launch.environment import detect
 from hpcdi.launch.local import train as train_here
 
@@ -52,9 +52,6 @@ def main(arguments: Sequence[str]) -> int:
         "1:30:00, 2-12:00:00 (default: the job's, from SLURM_JOB_END_TIME)",
     )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = experiment_of(given)
-    train = TrainArguments(
-        config, overrides, given.ranks, given.run_dir, given.resume, given.time_limit
-    )
+    given.config, given.overrides = experiment_of(given)
     launched = detect(os.environ)
-    return run_rank(train, launched) if launched.is_world else train_here(train)
+    return run_rank(given, launched) if launched.is_world else train_here(given)

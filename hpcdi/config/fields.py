@@ -1,4 +1,4 @@
-"""How a component declares its settings, and how a mapping becomes them.
+"""Settings: a component declares them, and a mapping becomes them.
 
 A component's settings are one frozen dataclass, `Config`, nested in its class and derived from
 `ComponentConfig`; each field states in one place its meaning, its bounds and its default::

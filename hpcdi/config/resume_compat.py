@@ -1,4 +1,4 @@
-"""Which settings may change when a run is resumed: those that its snapshots do not depend on.
+"""Settings that may change when a run is resumed: those that its snapshots do not depend on.
 
 That is: limits, intervals, numbers of ranks and environments, learning rate, batch size ...
 """
@@ -60,7 +60,7 @@ class Difference:
 def differences(
     was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
 ) -> list[Difference]:
-    """Settings below `keys`, and not below `FREE`, that differ between two experiments.
+    """Returns the settings below `keys`, and not below `FREE`, that differ between two experiments.
 
     Args:
         was: the run's experiment as a nested mapping.
@@ -78,12 +78,12 @@ def differences(
 
 
 def named(overrides: Iterable[str]) -> list[str]:
-    """Keys of ``key=value`` overrides."""
+    """Returns the keys of ``key=value`` overrides."""
     return [text.partition("=")[0] for text in overrides]
 
 
 def is_below(key: str, keys: Iterable[str]) -> bool:
-    """Whether a dotted path is one of `keys` or below one of them."""
+    """Returns whether a dotted path is one of `keys` or below one of them."""
     return any(key == above or key.startswith(f"{above}.") for above in keys)
 
 

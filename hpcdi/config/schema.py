@@ -80,7 +80,7 @@ class SurvivalConfig:
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """How collected data reach the shared file system."""
+    """Settings of shards: the path of collected data to the shared file system."""
 
     block_bytes: int = setting(
         1 << 22, "a block is sealed when its rows reach this size", minimum=4096

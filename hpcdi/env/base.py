@@ -195,14 +195,14 @@ class EnvFailure(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> EnvFailure:
-        """The failure that an exception of the environment is."""
+        """Returns the failure that an exception of the environment is."""
         text = str(error).partition("\n")[0]
         cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
         return cls(cause, "".join(traceback.format_exception(error)).rstrip())
 
 
 class EnvFacts(NamedTuple):
-    """What an environment says of itself; spaces of battles are lists, one for each player."""
+    """Description of an environment; spaces of battles are lists, one for each player."""
 
     observation_space: Any
     action_space: Any
@@ -210,7 +210,7 @@ class EnvFacts(NamedTuple):
 
 
 class EpisodeStart(NamedTuple):
-    """How an environment begins an episode; one that does not exist is created first."""
+    """Start of an episode; an environment that does not exist is created first."""
 
     seed: int | None = None
     options: dict[str, Any] | None = None
@@ -284,7 +284,7 @@ class Backend(Protocol):
         ...
 
     def render(self) -> list[Any]:
-        """A picture of each environment; None where it draws none."""
+        """Returns a picture of each environment; None where it draws none."""
         ...
 
     def retire(self, env: int) -> None:
@@ -297,5 +297,5 @@ class Backend(Protocol):
 
 
 def stored_dtype(dtype: Any) -> str:
-    """Dtype in which observations are stored: float64 becomes float32, others stay."""
+    """Returns the dtype in which observations are stored: float64 becomes float32, others stay."""
     return "float32" if np.dtype(dtype) == np.float64 else str(np.dtype(dtype))

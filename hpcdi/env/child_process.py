@@ -135,7 +135,7 @@ class ChildWorker:
 
     @property
     def pid(self) -> int | None:
-        """Of the child process; None: there is none."""
+        """Number of the child process; None: there is none."""
         return None if self._process is None else self._process.pid
 
     def ask(self, command: Command) -> None:
@@ -207,7 +207,7 @@ class ChildWorker:
             connection.close()
             raise EnvError(
                 f"the environment's callable {make!r} cannot be sent to a child process: {error}; "
-                "give a function of a module (no lambda, nothing nested), or functools.partial of "
+                "name a function of a module (no lambda, nothing nested), or functools.partial of "
                 "one, or set the manager's type to 'base'"
             ) from error
         except (RuntimeError, OSError) as error:

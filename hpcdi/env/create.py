@@ -53,7 +53,7 @@ class BaseEnvManager(Configurable):
         episode_num: int | None,
         seed: np.random.SeedSequence,
     ) -> EnvManager:
-        """Manager of the environments of a source.
+        """Returns a manager of the environments of a source.
 
         Raises:
             ConfigError: a setting does not go with the source.
@@ -72,7 +72,7 @@ class BaseEnvManager(Configurable):
 
     @classmethod
     def single_envs(cls, source: Source, _settings: Any) -> SingleEnvs:
-        """Back-end of the single environments of a source."""
+        """Returns a back-end of the single environments of a source."""
         workers = [LocalWorker(fn, takes_objects=source.is_battle) for fn in source.env_fns]
         return SingleEnvs(workers, has_arrays=not source.is_battle)
 
@@ -85,7 +85,7 @@ class SubprocessEnvManager(BaseEnvManager):
 
     @classmethod
     def single_envs(cls, source: Source, settings: Any) -> SingleEnvs:
-        """Back-end of the single environments of a source."""
+        """Returns a back-end of the single environments of a source."""
         workers = [
             ChildWorker(
                 fn, start_method=settings.start_method, takes_objects=source.is_battle,
@@ -97,12 +97,12 @@ class SubprocessEnvManager(BaseEnvManager):
 
 
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
-    """The class that ``cfg.type`` names."""
+    """Returns the class that ``cfg.type`` names."""
     return component_class(ENV_REGISTRY, cfg)
 
 
 def get_spaces(cfg: EnvConfig) -> Spaces:
-    """Spaces of an environment, in a battle of one player; makes one and closes it.
+    """Returns the spaces of an environment, in a battle of one player; makes one and closes it.
 
     Raises:
         ConfigError: it cannot be made here, or its observations are not arrays.
@@ -112,7 +112,7 @@ def get_spaces(cfg: EnvConfig) -> Spaces:
 
 
 def battle_players(cfg: EnvConfig) -> int:
-    """Players of an environment; 1 where it is no battle. Makes one and closes it.
+    """Returns the players of an environment; 1 where it is no battle. Makes one and closes it.
 
     Raises:
         ConfigError: it cannot be made here.
@@ -124,7 +124,7 @@ def battle_players(cfg: EnvConfig) -> int:
 def create_env_manager(
     cfg: EnvConfig | Mapping[str, Any], *, evaluate: bool, seed: np.random.SeedSequence
 ) -> Any:
-    """Manager of the environments of one collector, or of an evaluation.
+    """Returns a manager of the environments of one collector, or of an evaluation.
 
     Args:
         cfg: settings of the environment, a mapping or frozen.
@@ -155,7 +155,7 @@ def make_env_manager(
     seed: np.random.SeedSequence | int = 0,
     battle: bool = False,
 ) -> Any:
-    """Manager of environments that callables make.
+    """Returns a manager of environments that callables make.
 
     Args:
         manager_cfg: settings of the manager, a mapping or frozen; None: all defaults.
@@ -183,7 +183,7 @@ def make_env_manager(
 
 
 def _source(env_cls: Any, config: EnvConfig, env_num: int) -> Source:
-    """The environments that a configuration names."""
+    """Returns the environments that a configuration names."""
     in_children = isinstance(config.manager, ChildConfig)
     make = partial(env_cls.make_single, config) if hasattr(env_cls, "make_single") else env_cls
     env_fns = [make] * env_num

@@ -101,7 +101,7 @@ class EnvPoolEnv(Configurable):
 
     @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> EnvPoolVector:
-        """Vector environment of `env_num` copies.
+        """Returns a vector environment of `env_num` copies.
 
         Raises:
             ConfigError: EnvPool is not installed, or does not know the id or a keyword argument.
@@ -126,7 +126,7 @@ class EnvPoolEnv(Configurable):
 
     @classmethod
     def spaces(cls, cfg: Any) -> Spaces:
-        """Spaces of one environment.
+        """Returns the spaces of one environment.
 
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of another kind.

@@ -53,7 +53,7 @@ class GymnasiumEnv(Configurable):
 
     @classmethod
     def has_vector(cls, cfg: Any) -> bool:
-        """Whether to step a vector environment, and not single ones.
+        """Decides whether to step a vector environment, and not single ones.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
@@ -66,7 +66,7 @@ class GymnasiumEnv(Configurable):
 
     @classmethod
     def make_single(cls, cfg: Any) -> Any:
-        """One environment.
+        """Returns one environment.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
@@ -77,7 +77,7 @@ class GymnasiumEnv(Configurable):
 
     @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
-        """Vector environment of `env_num` copies.
+        """Returns a vector environment of `env_num` copies.
 
         Raises:
             ConfigError: gymnasium does not know the id, or a package that it needs is missing.
@@ -92,7 +92,7 @@ class GymnasiumEnv(Configurable):
 
     @classmethod
     def spaces(cls, cfg: Any) -> Spaces:
-        """Spaces of one environment.
+        """Returns the spaces of one environment.
 
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of another kind.
@@ -101,7 +101,7 @@ class GymnasiumEnv(Configurable):
 
 
 def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
-    """Spaces of one environment of a vector environment, which it closes.
+    """Returns the spaces of one environment of a vector environment, which it closes.
 
     Raises:
         ConfigError: they are of another kind than `read_spaces` takes.
@@ -113,7 +113,7 @@ def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
 
 
 def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
-    """Shapes, dtype and bounds of a Box observation space and a Box or Discrete action space.
+    """Returns shapes, dtype and bounds of a Box observation and a Box or Discrete action space.
 
     Raises:
         ConfigError: they are of another kind.
@@ -138,7 +138,7 @@ def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
 
 
 def _class_spec(env_id: str) -> EnvSpec | None:
-    """Specification of ``module:Class``; None for an id. Imports the module of either."""
+    """Returns the specification of ``module:Class``, None for an id; imports its module."""
     module, _, name = env_id.rpartition(":")
     if module and hasattr(importlib.import_module(module), name):
         return EnvSpec(f"{name}-v0", entry_point=env_id)
@@ -160,7 +160,7 @@ def _config_errors(env_id: str) -> Iterator[None]:
 
 
 def cannot_make(env_id: str, reason: str) -> ConfigError:
-    """The error of an environment that cannot be made."""
+    """Returns the error of an environment that cannot be made."""
     if env_id.startswith("ALE/") or "ale_py" in reason:
         reason += "; pip install 'hpcdi[atari]', and set env.import_names: [ale_py]"
     return ConfigError([Problem("env.env_id", f"{env_id!r} cannot be made: {reason}")])

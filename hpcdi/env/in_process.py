@@ -60,7 +60,7 @@ class Layout:
 
     @classmethod
     def of(cls, env_num: int, observation: Any, action: Any) -> Self:
-        """Layout for two gymnasium spaces.
+        """Returns the layout for two gymnasium spaces.
 
         Raises:
             EnvError: these are not arrays.
@@ -75,7 +75,7 @@ class Layout:
         return cls(env_num, observation.shape, dtype, action.shape or (), acts)
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each array."""
+        """Returns shape and dtype of each array."""
         row = (self.env_num,)
         observation = ((*row, *self.obs_shape), np.dtype(self.obs_dtype))
         return {
@@ -127,7 +127,7 @@ class SharedArrays(Closing):
 
     @classmethod
     def create(cls, layout: Layout, *, is_shared: bool) -> Self:
-        """New arrays, all zeros."""
+        """Returns new arrays, all zeros."""
         return cls(layout, os.memfd_create("hpcdi-env") if is_shared else -1)
 
     def close(self) -> None:
@@ -341,7 +341,7 @@ class SingleEnvs:
     def perform(
         self, commands: Mapping[int, Command]
     ) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
-        """Results of commands that environments do at the same time, and the failures."""
+        """Returns results of commands that environments do at the same time, and the failures."""
         for env, command in commands.items():
             self.workers[env].ask(command)
         results, failed = {}, {}
@@ -424,7 +424,7 @@ class SingleEnvs:
         return called
 
     def render(self) -> list[Any]:
-        """A picture of each environment; None where it draws none."""
+        """Returns a picture of each environment; None where it draws none."""
         return [self.call(env, "render", ())[1] for env in range(self.env_num)]
 
     def retire(self, env: int) -> None:

@@ -72,7 +72,7 @@ class Episodes:
 
     @property
     def open(self) -> Array:
-        """Which environments have episodes to do, bool [envs]."""
+        """Returns the environments that have episodes to do, bool [envs]."""
         if self.quota is None:
             return ~self.retired
         return (self.counts < self.quota) & ~self.retired
@@ -185,7 +185,7 @@ class EnvManager(Closing, abc.ABC):
 
     @property
     def failures(self) -> int:
-        """How often environments have failed and were reset or re-created, since `launch`."""
+        """Failures after which environments were reset or re-created, since `launch`."""
         return self._record.failures
 
     @property
@@ -284,7 +284,7 @@ class EnvManager(Closing, abc.ABC):
 
     @property
     def ready_obs(self) -> dict[int, Any]:
-        """Observation of each environment that waits for an action.
+        """Returns the observation of each environment that waits for an action.
 
         Raises:
             EnvError: the environments are not running.
@@ -316,7 +316,7 @@ class EnvManager(Closing, abc.ABC):
         self._sampler = None
 
     def random_action(self) -> dict[int, Any]:
-        """A random action for each environment that waits; the manager's seed decides them."""
+        """Returns a random action, by the manager's seed, for each environment that waits."""
         if self._sampler is None:
             self._sampler = self.action_space
             self._sampler.seed(self._streams.actions())
@@ -325,7 +325,7 @@ class EnvManager(Closing, abc.ABC):
     # ---- what environments may have beside that
 
     def ready_imgs(self, render_mode: str = "rgb_array") -> list[Array]:
-        """A picture of each environment, uint8 [height, width, 3].
+        """Returns a picture of each environment, uint8 [height, width, 3].
 
         Raises:
             EnvError: the environments draw none.
@@ -409,7 +409,7 @@ class EnvManager(Closing, abc.ABC):
     def _retries(
         self, env: int, start: EpisodeStart, failure: EnvFailure
     ) -> dict[int, EpisodeStart]:
-        """How to begin after a failure: an environment that is re-created takes its next seed."""
+        """Returns how to begin after a failure: a re-created environment takes its next seed."""
         if self._backend.fails_as_one:
             return self._starts_of_all({}, exists=False)
         if start.exists and not failure.is_gone and self._settings.retry_type != "renew":
@@ -417,7 +417,7 @@ class EnvManager(Closing, abc.ABC):
         return {env: start._replace(exists=False, seed=self._streams.one(env))}
 
     def _tolerates(self, env: int, failure: EnvFailure, activity: str) -> bool:
-        """Whether to try an environment that has failed again; if not, it is retired."""
+        """Decides whether to retry a failed environment; if not, it is retired."""
         too_often = self._record.add(env, time.monotonic())
         if not too_often:
             return True
@@ -486,7 +486,7 @@ class EnvManager(Closing, abc.ABC):
             raise EnvError(f"there are no environments {sorted(unknown)}, only {self.env_num}")
 
     def _checked(self, reset_param: ResetParam | None) -> dict[int, dict[str, Any]]:
-        """Parameters of the environments that a `reset_param` names; None: of all."""
+        """Returns the parameters of the environments that a `reset_param` names; None: of all."""
         chosen = dict.fromkeys(range(self.env_num)) if reset_param is None else dict(reset_param)
         for env, param in chosen.items():
             unknown = set(param or {}) - {"seed", "options"}
@@ -501,20 +501,20 @@ class EnvManager(Closing, abc.ABC):
     def _starts_of_all(
         self, params: Mapping[int, Mapping[str, Any]], *, exists: bool
     ) -> dict[int, EpisodeStart]:
-        """How all environments begin, with the parameters of some."""
+        """Returns how all environments begin, with the parameters of some."""
         return {
             env: self._start(env, {"seed": seed, **params.get(env, {})}, exists=exists)
             for env, seed in enumerate(self._streams.all())
         }
 
     def _start(self, env: int, param: Mapping[str, Any], *, exists: bool = True) -> EpisodeStart:
-        """How one environment begins; without a seed of its own it takes the next of its stream."""
+        """Returns how one environment begins; without its own seed it takes its stream's next."""
         seed = param.get("seed")
         seed = self._streams.one(env) if seed is None else seed
         return EpisodeStart(seed, param.get("options"), exists)
 
     def _goes_on(self) -> list[bool]:
-        """Whether an episode follows where the running one ends: not after the last of a quota."""
+        """Returns whether an episode follows the running one: not after the last of a quota."""
         if not self._settings.auto_reset:
             return [False] * self.env_num
         if self._episodes.quota is None:
@@ -528,7 +528,7 @@ class VectorManager(EnvManager):
 
     @property
     def observation(self) -> Array:
-        """What the policy acts on next, [envs, ...]; a step makes a new array."""
+        """Observations to act on next, [envs, ...]; a step makes a new array."""
         observation: Array = self._backend.observation
         return observation
 
@@ -639,7 +639,7 @@ class BattleManager(EnvManager):
         }
 
     def random_action(self) -> dict[int, Any]:
-        """Random legal actions of each environment that waits; the manager's seed decides them."""
+        """Returns random legal actions, by the manager's seed, of each environment that waits."""
         if self._sampler is None:
             self._sampler = np.random.default_rng(self._streams.actions())
             for space in self.action_space:
@@ -658,12 +658,12 @@ class BattleManager(EnvManager):
 
 
 def _text(failure: EnvFailure) -> str:
-    """A failure's cause, and its traceback where there is one."""
+    """Returns a failure's cause, and its traceback where there is one."""
     return f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause
 
 
 def _legal(space: Any, observation: Any) -> Any:
-    """A random action that the observation's mask allows; None where the player is not to act."""
+    """Returns a random action that the observation's mask allows; None: the player waits."""
     if observation is None:
         return None
     if isinstance(observation, Mapping) and "action_mask" in observation:

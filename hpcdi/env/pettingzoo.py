@@ -120,7 +120,7 @@ def _maker(env_id: str, api: str) -> Any:
 
 
 def is_masked(space: Any) -> bool:
-    """Whether observations of a space come with a mask of legal actions."""
+    """Returns whether observations of a space come with a mask of legal actions."""
     return isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
 
 

@@ -49,7 +49,7 @@ class SeedStreams:
         self._is_dynamic = dynamic_seed is not False
 
     def all(self) -> list[int]:
-        """A seed for each environment; each call returns others, unless they are fixed."""
+        """Returns a seed for each environment; each call returns others, unless they are fixed."""
         if self._fixed is not None:
             return list(self._fixed)
         parent = self._root.spawn(1)[0]
@@ -63,17 +63,17 @@ class SeedStreams:
         return seeds
 
     def one(self, env: int) -> int:
-        """The next seed of an environment that is reset or created by itself."""
+        """Returns the next seed of an environment that is reset or created by itself."""
         if not self._streams:  # seeded, and not all reset since
             self.all()
         return self._next(env) if self._fixed is None else self._fixed[env]
 
     def following(self) -> Sequence[int | None]:
-        """Seeds of episodes that follow on others; None: the environment's generator goes on."""
+        """Returns seeds of later episodes; None: the environment's own generator goes on."""
         return [None] * self._env_num if self._fixed is None else self._fixed
 
     def actions(self) -> int:
-        """Seed for random actions; takes nothing from the streams."""
+        """Returns a seed for random actions; takes nothing from the streams."""
         key = (*self._root.spawn_key, _ACTIONS)
         sequence = np.random.SeedSequence(self._root.entropy, spawn_key=key)
         return int(sequence.generate_state(1)[0])

@@ -12,7 +12,7 @@ from hpcdi.types import Array
 from hpcdi.utils.backoff import wait_s
 
 EXIT_CODE = 7
-"""Of a process that `exit_at` ends."""
+"""Exit code of a process that `exit_at` ends."""
 
 
 class CountEnv(gymnasium.Env[Array, np.int64]):

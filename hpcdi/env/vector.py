@@ -104,7 +104,7 @@ class VectorEnvs:
         return call_method(self._env.envs[env], name, args)
 
     def render(self) -> list[Any]:
-        """A picture of each environment; None where it draws none."""
+        """Returns a picture of each environment; None where it draws none."""
         if isinstance(self._env, SyncVectorEnv):
             return [self.call(env, "render", ())[1] for env in range(self.env_num)]
         drawn: Any = self._env.render() if self._env.render_mode == "rgb_array" else None
@@ -132,7 +132,7 @@ class VectorEnvs:
         self._dtype = np.dtype(stored_dtype(env.single_observation_space.dtype))
 
     def _reset(self, starts: Mapping[int, EpisodeStart]) -> Any:
-        """Observations of all environments, those of `starts` reset."""
+        """Returns observations of all environments, those of `starts` reset."""
         is_sync = isinstance(self._env, SyncVectorEnv)
         seeds = [starts[env].seed if env in starts else None for env in range(self.env_num)]
         if any(start.options for start in starts.values()):
@@ -154,7 +154,7 @@ class VectorEnvs:
 
 
 def _with_last(observation: Array, ended: Array, info: Mapping[str, Any]) -> Array:
-    """Observations with those of ended episodes replaced by their last ones (SAME_STEP)."""
+    """Returns observations with those of ended episodes replaced by their last ones (SAME_STEP)."""
     if "final_obs" not in info:
         raise EnvError(
             "the environment says it resets in the same step, but its info has no 'final_obs'"
@@ -166,7 +166,7 @@ def _with_last(observation: Array, ended: Array, info: Mapping[str, Any]) -> Arr
 
 
 def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:
-    """A vector environment's info as one dict for each environment of the mask `envs`."""
+    """Returns a vector environment's info as one dict for each environment of the mask `envs`."""
     named = [name for name in info if f"_{name}" in info and not name.startswith("final_")]
     return {
         int(env): {name: info[name][env] for name in named if info[f"_{name}"][env]}

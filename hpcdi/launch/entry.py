@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,20 +43,6 @@ _SWITCH_INTERVAL_S = 1e-3
 
 
 @dataclass(frozen=True)
-class TrainArguments:
-    """Arguments of `hpcdi train`."""
-
-    config: str | None
-    overrides: tuple[str, ...] = ()
-    ranks: int | None = None
-    run_dir: str | None = None
-    resume: str | None = None
-    """Run folder to resume, with its own configuration unless `config` names another."""
-    time_limit: str | None = None
-    """Time limit of the run, as Slurm spells it; by default that of the job."""
-
-
-@dataclass(frozen=True)
 class Agreement:
     """Start-up facts that rank 0 sends to every rank; all ranks end if `error` is not empty."""
 
@@ -68,8 +55,14 @@ class Agreement:
     exit_code: int = EXIT_DONE
 
 
-def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
-    """Start MPI and run this rank's role; returns the exit code."""
+def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
+    """Start MPI and run this rank's role; returns the exit code.
+
+    Args:
+        arguments: ``config``, ``overrides``, ``ranks``, ``run_dir``, ``resume`` and ``time_limit``
+            of `hpcdi train`.
+        launched: how this process was started.
+    """
     flag = SignalFlag()
     try:
         flag.install()
@@ -106,7 +99,7 @@ def run_rank(arguments: TrainArguments, launched: LaunchEnvironment) -> int:
     return EXIT_FAILED
 
 
-def _agree(arguments: TrainArguments, world: Any, held: ExitStack) -> Agreement:
+def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
     """Rank 0 reads the experiment and takes the run folder; all ranks get the result."""
     facts = {
         "host": platform.node(),
@@ -121,9 +114,7 @@ def _agree(arguments: TrainArguments, world: Any, held: ExitStack) -> Agreement:
     return Agreement(**world.share(agreement and dataclasses.asdict(agreement)))
 
 
-def _prepare(
-    arguments: TrainArguments, placement: list[dict[str, Any]], held: ExitStack
-) -> Agreement:
+def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
     from hpcdi.launch.time_limit import end_of
@@ -215,11 +206,11 @@ def _work(role: str, context: Any) -> int:
     from hpcdi.comm.pump import LinkPump
     from hpcdi.utils.log import LOGGER
     from hpcdi.worker.collector.comm import create_comm_collector
-    from hpcdi.worker.context import Worker
     from hpcdi.worker.learner.comm import create_comm_learner
+    from hpcdi.worker.message_side import MessageSide
 
     system = context.config.system
-    worker: Worker | None = None
+    worker: MessageSide | None = None
     try:
         if role == "learner":
             worker = create_comm_learner(system.comm_learner, context)

@@ -61,7 +61,7 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
 
 
 def is_first(variables: Mapping[str, str]) -> bool:
-    """Whether this process is rank 0 for its launcher, or has no launcher."""
+    """Returns whether this process is rank 0 for its launcher, or has no launcher."""
     names = ("SLURM_PROCID", *_RANK_VARIABLES)
     return all(variables[name] == "0" for name in names if name in variables)
 
@@ -89,7 +89,7 @@ def check_world_size(environment: LaunchEnvironment, world_size: int) -> None:
 
 
 def _is_slurm_step(variables: Mapping[str, str]) -> bool:
-    """Whether srun started this process (and not a batch script or an interactive shell)."""
+    """Returns whether srun started this process (not a batch script or an interactive shell)."""
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
     if not step.isdigit() or int(step) > _LARGEST_STEP:
         return False

@@ -11,7 +11,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
 def expand(text: str) -> list[str]:
-    """Hosts of a list such as ``gpu[01-02,7],login,rack[0-1]n[1-3]-ib0``, in its order.
+    """Returns the hosts of a list such as ``gpu[01-02,7],login,rack[0-1]n[1-3]-ib0``, in its order.
 
     Raises:
         LaunchError: it is no such list.
@@ -32,7 +32,7 @@ def expand(text: str) -> list[str]:
 
 
 def compress(hosts: Sequence[str]) -> str:
-    """The same hosts in the same order, as short as `expand` understands it."""
+    """Returns the same hosts in the same order, as short as `expand` can read them."""
     words: list[tuple[str, list[str]]] = []
     for host in hosts:
         found = _NUMBERED.fullmatch(host)
@@ -45,7 +45,7 @@ def compress(hosts: Sequence[str]) -> str:
 
 
 def _words(text: str) -> Iterable[str]:
-    """Words between the commas that stand outside of brackets."""
+    """Yields the words between the commas that stand outside of brackets."""
     depth, word = 0, ""
     for sign in text.strip():
         depth += (sign == "[") - (sign == "]")
@@ -65,7 +65,7 @@ def _checked(word: str, text: str) -> str:
 
 
 def _numbers(text: str, whole: str) -> list[str]:
-    """Numbers of ``001-003,7``, with their zeros."""
+    """Returns the numbers of ``001-003,7``, with their zeros."""
     numbers: list[str] = []
     for span in text.split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", span, flags=re.ASCII)
@@ -77,7 +77,7 @@ def _numbers(text: str, whole: str) -> list[str]:
 
 
 def _bracketed(numbers: Sequence[str]) -> str:
-    """A number as it is; several as ranges in brackets."""
+    """Returns a number as it is; several as ranges in brackets."""
     if len(numbers) < 2:
         return "".join(numbers)
     spans: list[tuple[str, str]] = []

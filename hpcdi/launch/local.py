@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from hpcdi.errors import (
 )
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.entry import TrainArguments
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
@@ -49,8 +49,11 @@ _ULFM_SINCE = 5
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def train(arguments: TrainArguments) -> int:
+def train(arguments: Namespace) -> int:
     """Check the experiment, start the ranks and wait for them; returns the exit code.
+
+    Args:
+        arguments: see `hpcdi.launch.entry.run_rank`.
 
     Raises:
         ConfigError: the experiment is wrong.
@@ -85,7 +88,7 @@ def train(arguments: TrainArguments) -> int:
 
 
 def _may_die(system: SystemConfig) -> bool:
-    """Whether the run should survive the death of a rank."""
+    """Returns whether the run should survive the death of a rank."""
     rules = system.survival
     return not system.deterministic and "continue" in (
         rules.on_collector_death,
@@ -119,7 +122,7 @@ def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
 
 
 def _has_ulfm(program: str) -> bool:
-    """Whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
+    """Returns whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
     shown = subprocess.run(  # noqa: S603 (our own command line)
         [program, "--version"], capture_output=True, text=True, check=False
     )
@@ -128,13 +131,13 @@ def _has_ulfm(program: str) -> bool:
 
 
 def _is_mpich(program: Path) -> bool:
-    """Whether an mpirun (its resolved path) is MPICH's; a host may have Open MPI's beside it."""
+    """Returns whether an mpirun (its resolved path) is MPICH's; Open MPI's may lie beside it."""
     beside = program.parent / "mpiexec.hydra"
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
 
 
 def is_one_host(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether mpirun starts all ranks on this host, because there is no allocation."""
+    """Returns whether mpirun starts all ranks on this host, because there is no allocation."""
     return not any(name in variables for name in _ALLOCATION_VARIABLES)
 
 
@@ -222,7 +225,7 @@ class Job:
         return exit_code
 
     def _ended(self, exit_code: int, returned: int) -> int:
-        """Exit code of a run whose run.json has a result."""
+        """Returns the exit code of a run whose run.json has a result."""
         if exit_code == EXIT_DONE and returned != EXIT_DONE:
             sys.stderr.write(
                 f"hpcdi: the run was done, but a rank did not shut down well (mpirun: {returned})\n"
@@ -233,7 +236,7 @@ class Job:
         return exit_code
 
     def _facts(self) -> dict[str, Any]:
-        """Contents of run.json if it belongs to this job."""
+        """Returns run.json if it belongs to this job."""
         facts = run_folder.read(self._path)
         return facts if facts.get("launcher") == _this_launcher() else {}
 

@@ -1,4 +1,4 @@
-"""How many ranks an experiment needs, their roles, and how they share a host: pure functions."""
+"""Number of ranks of an experiment, their roles, and their shares of a host: pure functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hpcdi.errors import LaunchError
 from hpcdi.launch.hostlist import compress
 
 COLLECTOR_NICENESS = 5
-"""Gives a collector a third of the learner's weight in the Linux scheduler."""
+"""A collector gets a third of the learner's weight in the Linux scheduler."""
 _MOST_ROWS = 16
 """Of `table`; more ranks are summarised by host."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs.
+    """The host, devices and component of a rank.
 
     Attributes:
         host: name of its host.
@@ -107,7 +107,7 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     taken: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
     def turn(rank: int) -> tuple[int, int]:
-        """Learners per device that the rank sees, then the rank."""
+        """Returns the learners per device that the rank sees, then the rank."""
         place = places[rank]
         return taken[place.host, place.gpus] // len(place.gpus), rank
 
@@ -123,7 +123,7 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
 
 
 def groups_of(roles: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Groups of ranks that get a communicator of their own, by name: several learners are one.
+    """Returns groups of ranks with a communicator of their own, by name: several learners are one.
 
     All such groups are made here: an environment's ranks, a league's players, a job's trials would
     be more of them, and start-up makes their communicators without knowing what they are for.
@@ -181,7 +181,7 @@ def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _summary(there: Sequence[Mapping[str, Any]]) -> str:
-    """Roles, cores and GPUs of one host."""
+    """Returns roles, cores and GPUs of one host."""
     roles = Counter(place["role"] for place in there)
     gpus = list(dict.fromkeys(place["gpu"] for place in there if place["gpu"]))
     cores = len({core for place in there for core in place["cores"]})
@@ -242,7 +242,7 @@ def niceness_of(
 ) -> int:
     """Returns a rank's Unix niceness, for the arguments of `threads_of`.
 
-    If the ranks of a host outnumber its cores, collectors give way to learners: new data are useful
+    If the ranks of a host outnumber its cores, learners come before collectors: new data are useful
     only as fast as they are learnt from.
     """
     is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little

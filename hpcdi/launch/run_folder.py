@@ -1,4 +1,4 @@
-"""The run folder: claimed by one run, and told how that run goes."""
+"""The run folder: one run claims it, and records its state in `run.json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "te
 
 
 def choose(exp_name: str, given: str | None) -> Path:
-    """The folder that a new run is to have: `given`, or ``runs/<exp_name>/<time>``, made empty.
+    """Returns the folder of a new run: `given`, or ``runs/<exp_name>/<time>``, made empty.
 
     Raises:
         LaunchError: it holds another run, or anything else; or it cannot be made.
@@ -50,7 +50,7 @@ def choose(exp_name: str, given: str | None) -> Path:
 
 
 def check_free(path: Path) -> None:
-    """See that nothing would be overwritten.
+    """Check that nothing would be overwritten.
 
     Raises:
         LaunchError: the folder is in use, holds a run, or other files, or is none.
@@ -154,25 +154,25 @@ def end(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What ``run.json`` says; empty where there is none."""
+    """Returns ``run.json``; empty where there is none."""
     return read_json(RunLayout(path).run_file)
 
 
 def read_state(path: Path) -> str:
-    """State of a run: "running", "done", "failed", "stopped", or "unknown"."""
+    """Returns the state of a run: "running", "done", "failed", "stopped", or "unknown"."""
     return str(read(path).get("state", "unknown"))
 
 
 def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """What is to be written of a restart: how many there were, and how many of them in vain.
+    """Returns what to record of a restart: how many there were, and how many without progress.
 
     Args:
         layout: the run folder.
         reached: ``train_iter`` and ``env_steps`` of the newest snapshot.
-        limit: how often in a row that may be what it was at the restart before.
+        limit: how often in a row a restart may find no newer snapshot.
 
     Raises:
-        NoProgressError: it was that more often.
+        NoProgressError: that has happened more often.
     """
     facts = read(layout.root)
     before = facts.get("restarted_at", {})
@@ -190,7 +190,7 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
 
 
 def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[str, Any]]) -> None:
-    """Take a run up again, whose lock one has.
+    """Record that a run continues; the caller holds its lock.
 
     Args:
         layout: the run folder.
@@ -218,7 +218,7 @@ def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
 
 
 def leave(layout: RunLayout) -> None:
-    """Undo `reopen`: the run could not be gone on with."""
+    """Undo `reopen`: the run could not be resumed."""
     facts = read(layout.root)
     before = facts.pop("before", {})
     for name in _RESTARTS:  # of the first time, there are none before
@@ -227,18 +227,18 @@ def leave(layout: RunLayout) -> None:
 
 
 def now_text() -> str:
-    """The time, as run folders say it."""
+    """Returns the time as run folders spell it."""
     return time.strftime(_TIME_FORMAT)
 
 
 def short(path: Path) -> str:
-    """A path as a person would type it from here, in a shell."""
+    """Returns a path as a person would type it from here, in a shell."""
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def versions() -> dict[str, str]:
-    """Versions of hpcdi and of the packages that results depend on."""
+    """Returns the versions of hpcdi and of the packages that results depend on."""
     found = {"hpcdi": hpcdi.__version__}
     for name in _PACKAGES:
         try:
@@ -249,7 +249,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit of a checkout, read from its files (a rank must not fork); None: no checkout."""
+    """Returns the commit of a checkout, by its files (a rank must not fork); None: no checkout."""
     git = folder / ".git"
     try:
         if git.is_file():  # a second working tree, or a submodule
@@ -272,7 +272,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def _point_latest(path: Path) -> None:
-    """Let ``latest`` beside the run point to it, where that is possible."""
+    """Point ``latest`` beside the run to it, where the file system has links."""
     aside = path.parent / f".latest-{os.getpid()}"
     with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
         aside.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""The lock of a run folder: a file that says whose it is, touched for as long as the run lives.
+"""The lock of a run folder: a file that names its process, touched for as long as the run lives.
 
 A process that was killed leaves its lock behind. It is recognised as stale where
 
 - it was of this host, and the process is gone;
 - it was of an earlier start of this same Slurm job, which has been requeued since;
 - it was of a Slurm job that has ended, or waits in the queue again;
-- nobody has touched it for `SILENT_S`, by the clock of the file system: those of hosts may differ.
+- no process has touched it for `SILENT_S`, by the file system's clock: those of hosts may differ.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from hpcdi.utils.threads import BackgroundThread
 BEAT_S = 5.0
 """Seconds from one touch of the lock to the next."""
 SILENT_S = 60.0
-"""A lock that has not been touched for so long is nobody's any more."""
+"""A lock that has not been touched for so long is stale."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Whose a lock is; all that is known of a process that makes it this one and no other."""
+    """The process that holds a lock: all that identifies it."""
 
     host: str
     machine: str
-    """Names the running kernel and its process numbers: a host of equal name may be another."""
+    """The running kernel and its process numbers: a host of equal name may be another."""
     pid: int
     born: str
-    """When the process started: numbers of processes come again."""
+    """Start of the process: the kernel reuses process numbers."""
     job: str = ""
-    """Of Slurm; empty: none."""
+    """Slurm job; empty: none."""
     job_restarts: int = 0
     launcher: str = ""
     since: str = ""
 
     def is_there(self) -> bool | None:
-        """Whether the process runs; None: that cannot be seen from this machine."""
+        """Returns whether the process runs; None: this machine cannot see it."""
         if (self.host, self.machine) != (platform.node(), _machine()):
             return None
         return _born(self.pid) == self.born
 
     def is_process_of(self, other: Holder) -> bool:
-        """Whether both are one and the same process."""
+        """Returns whether both are the same process."""
         mine = (self.host, self.machine, self.pid, self.born)
         return mine == (other.host, other.machine, other.pid, other.born)
 
@@ -68,7 +68,7 @@ class Holder:
 
 
 def this_process(variables: Mapping[str, str] | None = None) -> Holder:
-    """What this process writes into a lock."""
+    """Returns this process as the holder of a lock."""
     known = os.environ if variables is None else variables
     return Holder(
         platform.node(), _machine(), os.getpid(), _born(os.getpid()),
@@ -78,7 +78,7 @@ def this_process(variables: Mapping[str, str] | None = None) -> Holder:
 
 
 class RunLock(Closing):
-    """This process holds a run folder, from now until `close`.
+    """Holds a run folder for this process, from now until `close`.
 
     Args:
         layout: the run folder; it is made.
@@ -102,7 +102,7 @@ class RunLock(Closing):
         self._thread = BackgroundThread(self._beat, "run lock")
 
     def close(self) -> None:
-        """Give the folder back; again: nothing."""
+        """Release the folder. Idempotent."""
         self._closed.set()
         self._thread.join()
         remove(self._layout)
@@ -128,7 +128,7 @@ def remove(layout: RunLayout, launcher: str = "") -> None:
 
 
 def holder_of(layout: RunLayout) -> Holder | None:
-    """Who holds a run folder, dead or alive; None: nobody, or who does not say its name."""
+    """Returns the process, dead or alive, that holds a run folder; None: none, or unreadable."""
     try:
         return _read(layout.lock_file)
     except OSError:
@@ -136,10 +136,10 @@ def holder_of(layout: RunLayout) -> Holder | None:
 
 
 def check(layout: RunLayout) -> None:
-    """See that nobody uses the run folder.
+    """Check that no process uses the run folder.
 
     Raises:
-        LaunchError: somebody does; it says who, and what to do.
+        LaunchError: one does; names it, and what to do.
     """
     _check(layout.lock_file)
 
@@ -155,7 +155,7 @@ def _check(lock: Path) -> None:
 
 
 def _take(lock: Path, me: Holder) -> None:
-    """Make the lock; of several that want it, one gets it."""
+    """Create the lock; of several processes one succeeds."""
     try:
         _create(lock, me)
     except FileExistsError:
@@ -173,7 +173,7 @@ def _take_over(lock: Path, me: Holder) -> None:
     """Replace a stale lock, in one step; one at a time, lest a second one replaces the first's."""
     mine = lock.with_name(f".{lock.name}{TEMPORARY_MARK}next")
     with contextlib.suppress(FileNotFoundError):
-        if (_age_s(mine) or 0.0) > SILENT_S:  # who made it was killed at this very place
+        if (_age_s(mine) or 0.0) > SILENT_S:  # its writer was killed right here
             mine.unlink()
     try:
         _create(mine, me)
@@ -194,7 +194,7 @@ def _just_taken(lock: Path) -> LaunchError:
 
 
 def _read(path: Path) -> Holder | None:
-    """Whose a lock is; None: it does not say, being written or torn.
+    """Returns the holder of a lock; None: the file is being written, or torn.
 
     Raises:
         OSError: there is none.
@@ -207,7 +207,7 @@ def _read(path: Path) -> Holder | None:
 
 
 def _age_s(path: Path) -> float | None:
-    """Seconds since a file was touched, by the file system's clock; None: there is none.
+    """Returns the seconds since a file was touched, by the file system's clock; None: no file.
 
     Raises:
         OSError: nothing can be written beside it.
@@ -220,7 +220,7 @@ def _age_s(path: Path) -> float | None:
 
 
 def _is_stale(holder: Holder | None, me: Holder, age_s: float) -> bool:
-    """Whether a lock is nobody's any more; see the module's docstring."""
+    """Decides whether a lock is stale; see the module's docstring."""
     if holder is None:
         return age_s > SILENT_S
     is_there = holder.is_there()
@@ -232,13 +232,13 @@ def _is_stale(holder: Holder | None, me: Holder, age_s: float) -> bool:
 
 
 def _has_ended(job: str) -> bool:
-    """Whether Slurm says that a job has ended or waits; where it says nothing it has not."""
+    """Returns whether Slurm says that a job has ended or waits; False where it does not answer."""
     known = slurm_queue.ask(job) if slurm_queue.is_job_id(job) else None
     return known is not None and not known.is_on
 
 
 def _said(root: Path, holder: Holder | None, age_s: float) -> str:
-    whose = str(holder) if holder is not None else "a process that does not say its name yet"
+    whose = str(holder) if holder is not None else "a process that has not written its name yet"
     cancel = f"scancel {holder.job}" if holder is not None and holder.job else "kill it there"
     return (
         f"the run folder {root} is in use: by {whose}; its last sign of life is "
@@ -248,7 +248,7 @@ def _said(root: Path, holder: Holder | None, age_s: float) -> str:
 
 
 def _machine() -> str:
-    """Names the running kernel and the space of its process numbers; empty: unknown."""
+    """Returns the running kernel and the space of its process numbers; empty: unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -257,7 +257,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process of this machine started, in the kernel's ticks; empty: it is gone."""
+    """Returns the start of a process of this machine, in kernel ticks; empty: it is gone."""
     try:
         # the name, which may hold anything, is in parentheses
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -269,7 +269,7 @@ def _born(pid: int) -> str:
 
 
 def _end_at_once(holder: Holder) -> None:
-    """What this process would still write would go into another's run."""
+    """End this process: what it would still write would go into another process's run."""
     sys.stderr.write(
         f"hpcdi: the run folder has been taken over by {holder}: this process had been silent for "
         f"more than {SILENT_S:.0f} s. It ends at once\n"

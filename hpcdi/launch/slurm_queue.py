@@ -60,7 +60,7 @@ class QueueJob:
 
 
 def is_job_id(text: str) -> bool:
-    """Whether a text is a job id."""
+    """Returns whether a text is a job id."""
     return _JOB_ID.fullmatch(text) is not None
 
 

@@ -27,7 +27,7 @@ def seconds_of(text: str) -> float:
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if found is None:
         raise LaunchError(
-            f"the time limit {text!r} is not a duration: give minutes (90), hours:minutes:seconds "
+            f"the time limit {text!r} is not a duration: write minutes (90), hours:minutes:seconds "
             "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
         )
     days, first, second, third = (int(part) if part else None for part in found.groups())

@@ -91,7 +91,7 @@ def sweep_temporary(folder: str | Path) -> list[Path]:
 
 
 def clock_of(folder: str | Path) -> float:
-    """What time it is (seconds since the epoch) by the clock that stamps files in a folder.
+    """Returns the time (seconds since the epoch) by the clock that stamps files in a folder.
 
     Of a shared file system that is the server's: ages of files that other hosts write are right by
     it, however wrong this host's clock is.

@@ -96,7 +96,7 @@ def save_checkpoint(
 def write_files(
     aside: Path, writers: Mapping[str, Callable[[Path], None]]
 ) -> dict[str, dict[str, int]]:
-    """Write files of a checkpoint; gives ``bytes`` and ``crc32`` of each.
+    """Write files of a checkpoint; returns ``bytes`` and ``crc32`` of each.
 
     Args:
         aside: where they wait for the others; see `temporary_beside`.

@@ -1,4 +1,4 @@
-"""What every HDF5 file of a run has in common: its attributes, and what damage looks like."""
+"""Common to all HDF5 files of a run: their attributes, and the errors of damaged ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBVER = ("v110", "v110")
 Every HDF5 since 1.10 (2016) reads it."""
 
 DAMAGE = (OSError, KeyError, TypeError, ValueError, RuntimeError)
-"""What h5py raises for damaged files; parsing what was read of one raises these too."""
+"""Errors that h5py raises for damaged files; parsing their content raises these too."""
 
 
 def write_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ Piece = tuple[int, Any]
 
 @dataclass(frozen=True)
 class Image:
-    """What a file will hold.
+    """Contents of a file to be written.
 
     Attributes:
         size: bytes of the file.

@@ -54,12 +54,12 @@ class RunLayout:
 
     @property
     def submit_dir(self) -> Path:
-        """What was submitted to a batch system, and what its jobs have printed."""
+        """Scripts submitted to a batch system, and output of its jobs."""
         return self.root / "submit"
 
     @property
     def submit_file(self) -> Path:
-        """Which job that was, by whom, with which versions."""
+        """Facts of the submitted job: its id, its user, versions."""
         return self.submit_dir / "submit.json"
 
     @property

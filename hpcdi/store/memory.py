@@ -29,7 +29,7 @@ _UNHELD = _unheld()
 class Recycler:
     """Returns arrays whose memory was touched before, so that writing to them costs no page faults.
 
-    The system gives large arrays back page by page, and zeroes each page when it is touched: half
+    The system takes large arrays back page by page, and zeroes each page when it is touched: half
     the time of gathering a batch of frames. Memory is used again once nothing refers to it any
     more: not the caller, not a view, not a tensor that shares its memory.
 

@@ -1,4 +1,4 @@
-"""Probes of a file system: locks, shards that other hosts see, time to disk, space."""
+"""Probes of a file system: locks, shards that other hosts see, time to disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -22,26 +21,6 @@ from hpcdi.utils.backoff import Backoff
 _ROWS = 4096
 _WIDTH = 64  # float32 of a row: a shard of 1 MiB
 _SYNCED_BYTES = 1_000_000
-
-
-class Space(NamedTuple):
-    """A file system's size; inodes are 0 where it does not count them."""
-
-    free_bytes: int
-    total_bytes: int
-    free_inodes: int
-    total_inodes: int
-
-
-def space(path: Path) -> Space:
-    """Returns the size of a path's file system, as an ordinary user may use it."""
-    found = os.statvfs(path)
-    return Space(
-        found.f_bavail * found.f_frsize,
-        found.f_blocks * found.f_frsize,
-        found.f_favail,
-        found.f_files,
-    )
 
 
 def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:

@@ -89,15 +89,15 @@ def read_state(path: str | Path, lent: bool = False) -> tuple[str, int, dict[str
             text = bytes(file["text"][()])
             if crc32_of(text) != attributes["text_crc32"]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
-            told = json.loads(text)
+            header = json.loads(text)
             arrays, found = read_arrays(
-                path, {name: file["arrays"][name] for name in told["checksums"]}, lent
+                path, {name: file["arrays"][name] for name in header["checksums"]}, lent
             )
-            wrong = [name for name, crc32 in told["checksums"].items() if found[name] != crc32]
+            wrong = [name for name, crc32 in header["checksums"].items() if found[name] != crc32]
             if wrong:
                 raise SnapshotError(path, f"checksum of {wrong[0]!r} is wrong: the file is torn")
-            flat = {**arrays, **told["plain"]}
-            kind, version = str(told["kind"]), int(told["version"])
+            flat = {**arrays, **header["plain"]}
+            kind, version = str(header["kind"]), int(header["version"])
     except DAMAGE as error:
         raise SnapshotError(path, f"cannot be read: {error}") from error
     return kind, version, unflatten(flat)
@@ -107,7 +107,7 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
     """Write a state; checksums are taken while the arrays are on their way."""
     flat = flatten(state, keep_empty=True)
     arrays = {n: np.asarray(v, order="C") for n, v in flat.items() if isinstance(v, np.ndarray)}
-    told = {
+    header = {
         "kind": kind,
         "version": version,
         "plain": {n: _plain(v) for n, v in flat.items() if n not in arrays},
@@ -116,8 +116,8 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
         checksums = pool.map(crc32_of_array, arrays.values())
         draft.add({f"arrays/{name}": array for name, array in arrays.items()})
         write_pieces(file, draft.pending())
-        told["checksums"] = dict(zip(arrays, checksums, strict=True))
-        text = json.dumps(told).encode()
+        header["checksums"] = dict(zip(arrays, checksums, strict=True))
+        text = json.dumps(header).encode()
         draft.add({"text": np.array(text)})
         attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
         draft.finish({**attributes, "text_crc32": crc32_of(text)}).write_to(file)

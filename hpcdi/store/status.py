@@ -34,7 +34,7 @@ _JOB_VARIABLES = (
 
 
 def job_of(variables: Mapping[str, str]) -> dict[str, str]:
-    """What the queue has said of the job that this process belongs to, by the queue's own names."""
+    """The queue's facts of the job that this process belongs to, by the queue's own names."""
     return {name: variables[name] for name in _JOB_VARIABLES if name in variables}
 
 
@@ -71,7 +71,7 @@ class StatusFile:
         """Write how the run stands if that is due.
 
         Args:
-            status: gives how it stands.
+            status: returns how it stands.
             evaluations: all so far.
             now: seconds, any origin.
             at_once: write it whether it is due or not: at the end.

@@ -2,8 +2,9 @@
 
 Owns: the seam (`base`) and its implementations, one module each (`files`: shards on the shared file
 system). May import: `store`, `comm`, `config` and below. Why so: rank 0 only handles references, so
-collectors and learners need nothing of a transport but `base.Transport`. Another one is a module
-here, a line in `TRANSPORTS`, and a choice of the setting ``system.transport``.
+collectors and learners need nothing of a transport but `base.Transport`, and import-linter keeps
+them from `store.shards`. Another one is a module here, a line in `TRANSPORTS`, and a choice of the
+setting ``system.transport``.
 
 Way of a block::
 
@@ -23,5 +24,5 @@ TRANSPORTS = {"files": FileTransport}
 
 
 def open_transport(system: SystemConfig, layout: RunLayout) -> Transport:
-    """The transport that ``system.transport`` names, for the run in `layout`."""
+    """Returns the transport that ``system.transport`` names, for the run in `layout`."""
     return TRANSPORTS[system.transport](layout, fsync=system.storage.fsync)

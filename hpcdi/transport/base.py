@@ -25,7 +25,7 @@ class BlockPublisher(Protocol):
     lost: int
 
     def submit(self, path: str, block: Block) -> None:
-        """Hand a block over; its arrays must not be changed any more.
+        """Takes a block; its arrays must not be changed any more.
 
         Waits only while several blocks are under way (bounded memory).
 
@@ -59,7 +59,7 @@ class Transport(Protocol):
     """One rank's end: a collector publishes, a learner fetches."""
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> BlockPublisher:
-        """A new publisher.
+        """Returns a new publisher.
 
         Args:
             announce: called with each published block.
@@ -68,11 +68,25 @@ class Transport(Protocol):
         ...
 
     def fetch(self, shard: ShardRef) -> Columns:
-        """Row columns of an announced block, its checksum verified; arrays may be read-only views.
+        """Returns row columns of an announced block, its checksum verified.
 
-        Called on the learner's communication thread: it must return soon.
+        The arrays may be read-only views. Called on the learner's communication thread: it must
+        return soon.
 
         Raises:
             StoreError: the block is missing or damaged; that costs its rows and nothing else.
+        """
+        ...
+
+    def fetch_named(self, path: str) -> Block:
+        """Returns a published block of which only the name is known, its checksum verified.
+
+        For the seeds' callers, whose tasks name blocks; it may be slower than `fetch`.
+
+        Args:
+            path: as it was submitted.
+
+        Raises:
+            StoreError: the block is missing or damaged.
         """
         ...

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import ShardWriter, read_shard
+from hpcdi.store.shards import ShardWriter, read_block, read_shard
 from hpcdi.transport.base import Announce
 from hpcdi.types import Columns, ShardRef
 
@@ -27,3 +30,16 @@ class FileTransport:
     def fetch(self, shard: ShardRef) -> Columns:
         """See `base.Transport.fetch`: one read, no copy."""
         return read_shard(self._layout, shard)
+
+    def fetch_named(self, path: str) -> Block:
+        """See `base.Transport.fetch_named`."""
+        return load_block(self._layout.inside(path))
+
+
+def load_block(path: str | Path) -> Block:
+    """Returns the block of a shard anywhere, of a run that has ended perhaps.
+
+    Raises:
+        ShardError: the shard is missing, torn, or not one of ours.
+    """
+    return read_block(path)[0]

@@ -31,7 +31,7 @@ HISTOGRAM = "[histogram]"
 class ScalarMonitor:
     """Accumulates scalars until their means are taken; keeps the latest arrays.
 
-    The prefix of a key gives the kind of its value: ``[scalars]name`` is a mapping of numbers, the
+    The prefix of a key is the kind of its value: ``[scalars]name`` is a mapping of numbers, the
     curves of one chart; ``[histogram]name`` is an array; a key without a prefix has a number.
     """
 
@@ -84,6 +84,35 @@ def split_charts(
         else:
             curves[name.removeprefix(CHART)] = value
     return curves, charts
+
+
+class Curves:
+    """Curves of one part of a run, each over train iterations and over environment steps.
+
+    Args:
+        writer: has ``add_scalar(tag, value, step)``, and ``flush`` and ``close`` where it is closed
+            here; None: nothing is drawn.
+        name: of the part; begins the tags.
+    """
+
+    def __init__(self, writer: Any, name: str) -> None:
+        self.writer, self.name = writer, name
+
+    def add(self, scalars: Mapping[str, Any], train_iter: int, env_step: int) -> None:
+        """Add a point to both curves of each number among `scalars`."""
+        if self.writer is None:
+            return
+        for name, value in scalars.items():
+            if isinstance(value, int | float):
+                self.writer.add_scalar(f"{self.name}_iter/{name}", value, train_iter)
+                self.writer.add_scalar(f"{self.name}_step/{name}", value, env_step)
+
+    def close(self) -> None:
+        """Flush and close the writer. Idempotent."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.flush()
+            writer.close()
 
 
 class Rate:

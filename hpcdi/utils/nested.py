@@ -1,7 +1,7 @@
 """Nested dictionaries: as flat columns of arrays and back, as tensors, as JSON.
 
 ``{"obs": {"image": a, "speed": b}, "done": c}`` is ``{"obs/image": a, "obs/speed": b, "done": c}``:
-the names that HDF5 gives to groups and datasets.
+the names of HDF5 groups and datasets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Where the time goes: a stopwatch, and seconds by activity."""
+"""Measures time: a stopwatch, and seconds by activity."""
 
 from __future__ import annotations
 
 import resource
 import time
-from types import TracebackType
 from typing import Any
 
 
@@ -19,12 +18,7 @@ class EasyTimer:
         self._start = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.value = time.perf_counter() - self._start
 
 
@@ -81,6 +75,6 @@ class RoleMeter(TimeLedger):
 
 
 def cpu_seconds() -> float:
-    """CPU seconds (user and system, all threads) that this process has used."""
+    """Returns the CPU seconds (user and system, all threads) that this process has used."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

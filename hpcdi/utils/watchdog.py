@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from hpcdi.utils.threads import BackgroundThread
 
 _STACKS_FIRST_S = 2.0
 """Seconds before the end at which the stacks are printed."""
 _ARM_EVERY_S = 1.0
-_LOOK_S = 0.1
 
 
 class Waiting:
@@ -76,82 +70,3 @@ class Watchdog:
                 self._armed = -math.inf
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
                 faulthandler.cancel_dump_traceback_later()
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a rank waits.
-
-    Attributes:
-        notice_s: seconds after which it prints which ranks it waits for.
-        grace_s: seconds that other ranks wait longer than rank 0, which names the missing ones.
-    """
-
-    notice_s: float = 20.0
-    grace_s: float = 5.0
-
-
-@dataclass(frozen=True)
-class _Step:
-    name: str
-    begun: float
-    limit_s: float
-    is_quiet: bool
-
-
-class Watch:
-    """Watches this rank's steps from a thread: prints when one takes long, ends it at its limit.
-
-    Args:
-        patience: how long is long.
-        say: prints a line.
-        end: called with a step's name and what it waits for when its time is over; has to end the
-            job, because the rank's own thread hangs.
-        is_patient: for ranks other than 0, so that rank 0 reports first.
-    """
-
-    def __init__(
-        self,
-        patience: Patience,
-        say: Callable[[str], None],
-        end: Callable[[str, str], None],
-        *,
-        is_patient: bool = False,
-    ) -> None:
-        self._notice_s, self._say, self._end = patience.notice_s, say, end
-        self._extra_s = patience.grace_s if is_patient else 0.0
-        self._step = _Step("", time.monotonic(), float("inf"), is_quiet=True)
-        self._waits_for = ""
-        self._closed = threading.Event()
-        self._thread = BackgroundThread(self._run, "watch")
-
-    def begin(self, name: str, limit_s: float, waits_for: str = "") -> None:
-        """Start a step, which ends the one before."""
-        self._waits_for = waits_for
-        self._step = _Step(name, time.monotonic(), limit_s + self._extra_s, is_quiet=False)
-
-    def wait_for(self, whom: str) -> None:
-        """Set what the step waits for now."""
-        self._waits_for = whom
-
-    def rest(self) -> None:
-        """This rank's part is done; rank 0 reports: print nothing before the limit."""
-        self._waits_for = "rank 0"
-        self._step = dataclasses.replace(self._step, is_quiet=True)
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        noticed: str | None = None
-        while not self._closed.wait(_LOOK_S):
-            step = self._step
-            waited_s = time.monotonic() - step.begun
-            if waited_s > step.limit_s:
-                self._end(step.name, self._waits_for)
-                return
-            if waited_s > self._notice_s and not step.is_quiet and noticed != step.name:
-                noticed = step.name
-                self._say(f"{step.name!r} takes {waited_s:.0f} s, waiting for {self._waits_for}")

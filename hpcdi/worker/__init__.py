@@ -1,114 +1,21 @@
 """The roles: coordinator, collectors, learners, and the replay buffers.
 
-Owns: everything that the predecessor's ``ding.worker`` had, under the same names. May import:
-`policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: roles meet by
-messages and files only; coordinator, collector and learner never import each other.
+Owns: everything that the predecessor's ``ding.worker`` had, under the same names: each package's
+`__all__`, in one. May import: `transport`, `policy`, `env`, `store`, `comm`, `config`, `utils`,
+`types`, `errors`. Why so: roles meet by messages and files only; coordinator, collector and learner
+never import each other.
 """
 
-from hpcdi.worker.adapter import LearnerAggregator
-from hpcdi.worker.collector import (
-    BaseCommCollector,
-    BaseParallelCollector,
-    BattleEpisodeSerialCollector,
-    BattleInteractionSerialEvaluator,
-    BattleSampleSerialCollector,
-    EpisodeSerialCollector,
-    FlaskFileSystemCollector,
-    IMetric,
-    InteractionSerialEvaluator,
-    ISerialCollector,
-    ISerialEvaluator,
-    MetricSerialEvaluator,
-    MPIFileSystemCollector,
-    NaiveCollector,
-    SampleSerialCollector,
-    VectorEvalMonitor,
-    ZerglingParallelCollector,
-    create_comm_collector,
-    create_parallel_collector,
-    create_serial_collector,
-    create_serial_evaluator,
-    get_parallel_collector_cls,
-    get_serial_collector_cls,
-    to_tensor_transitions,
-)
-from hpcdi.worker.coordinator import (
-    BaseSerialCommander,
-    Coordinator,
-    create_parallel_commander,
-    get_parallel_commander_cls,
-)
-from hpcdi.worker.learner import (
-    BaseCommLearner,
-    BaseLearner,
-    FlaskFileSystemLearner,
-    LearnerHook,
-    MPIFileSystemLearner,
-    add_learner_hook,
-    build_learner_hook_by_cfg,
-    create_comm_learner,
-    create_learner,
-    merge_hooks,
-    register_learner_hook,
-)
-from hpcdi.worker.replay_buffer import (
-    AdvancedReplayBuffer,
-    ElasticReplayBuffer,
-    EpisodeReplayBuffer,
-    IBuffer,
-    NaiveReplayBuffer,
-    SequenceReplayBuffer,
-    create_buffer,
-    get_buffer_cls,
-)
+from hpcdi.worker import adapter, collector, coordinator, learner, replay_buffer
+from hpcdi.worker.adapter import *  # noqa: F403
+from hpcdi.worker.collector import *  # noqa: F403
+from hpcdi.worker.coordinator import *  # noqa: F403
+from hpcdi.worker.learner import *  # noqa: F403
+from hpcdi.worker.replay_buffer import *  # noqa: F403
 
-__all__ = [
-    "AdvancedReplayBuffer",
-    "BaseCommCollector",
-    "BaseCommLearner",
-    "BaseLearner",
-    "BaseParallelCollector",
-    "BaseSerialCommander",
-    "BattleEpisodeSerialCollector",
-    "BattleInteractionSerialEvaluator",
-    "BattleSampleSerialCollector",
-    "Coordinator",
-    "ElasticReplayBuffer",
-    "EpisodeReplayBuffer",
-    "EpisodeSerialCollector",
-    "FlaskFileSystemCollector",
-    "FlaskFileSystemLearner",
-    "IBuffer",
-    "IMetric",
-    "ISerialCollector",
-    "ISerialEvaluator",
-    "InteractionSerialEvaluator",
-    "LearnerAggregator",
-    "LearnerHook",
-    "MPIFileSystemCollector",
-    "MPIFileSystemLearner",
-    "MetricSerialEvaluator",
-    "NaiveCollector",
-    "NaiveReplayBuffer",
-    "SampleSerialCollector",
-    "SequenceReplayBuffer",
-    "VectorEvalMonitor",
-    "ZerglingParallelCollector",
-    "add_learner_hook",
-    "build_learner_hook_by_cfg",
-    "create_buffer",
-    "create_comm_collector",
-    "create_comm_learner",
-    "create_learner",
-    "create_parallel_collector",
-    "create_parallel_commander",
-    "create_serial_collector",
-    "create_serial_evaluator",
-    "get_buffer_cls",
-    "get_parallel_collector_cls",
-    "get_parallel_commander_cls",
-    "get_serial_collector_cls",
-    "merge_hooks",
-    "register_learner_hook",
-    "to_tensor_transitions",
-]
+__all__: list[str] = []
+__all__ += adapter.__all__
+__all__ += collector.__all__
+__all__ += coordinator.__all__
+__all__ += learner.__all__
+__all__ += replay_buffer.__all__

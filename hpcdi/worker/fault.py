@@ -79,7 +79,7 @@ class Faults:
             self._inject(fault, step)
 
     def requests(self, kind: str) -> bool:
-        """Whether the role has to make a fault of this kind now; true once for each."""
+        """Returns whether the role has to make a fault of this kind now; true once for each."""
         if kind not in self._requested:
             return False
         self._requested.remove(kind)

@@ -21,7 +21,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import write_shard
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder
+from hpcdi.worker.learner.data_feed import Batch, DataFeed
 
 RING_ROWS = 16
 
@@ -34,8 +34,8 @@ class World:
         self.sent: list[Message] = []
         self.blocks = 0
         self.snapshots: list[TakeSnapshot] = []
-        order = FeedOrder("task", "buffer", batch_size, prefetch)
-        self.feed = DataFeed(FileTransport(self.layout), self.sent.append, order)
+        transport = FileTransport(self.layout)
+        self.feed = DataFeed(transport, self.sent.append, "task", batch_size, prefetch)
 
     def block(self, columns: Columns, first_row: int) -> AdmitBlock:
         """Publish rows that shall go to `first_row`."""
@@ -45,7 +45,7 @@ class World:
         views = (RowView("next_obs", "obs", "ahead"),) if "ahead" in columns else ()
         path = f"data/{self.blocks}.h5"
         ref = write_shard(self.layout, path, Block(columns, items, views=views), fsync=False)
-        return AdmitBlock("buffer", self.blocks, first_row, RING_ROWS, ref, time.time() - 5.0)
+        return AdmitBlock(self.blocks, first_row, RING_ROWS, ref, time.time() - 5.0)
 
     def rows(self, first_row: int, count: int) -> Columns:
         """Columns whose values tell their row; `ahead` looks at the next one."""
@@ -68,7 +68,7 @@ class World:
     def fill(self, rows: list[list[int]], ids: list[list[int]] | None = None) -> None:
         shape = np.array(rows)
         weights = np.full(shape.shape, 0.5, dtype=np.float32)
-        self.feed.fill(0, Batches("buffer", shape, np.array(ids or rows), weights, env_steps=70))
+        self.feed.fill(0, Batches(shape, np.array(ids or rows), weights, env_steps=70))
 
     def demands(self) -> list[DataDemand]:
         return [message for message in self.sent if isinstance(message, DataDemand)]

@@ -37,7 +37,7 @@ def block(block_id: int, lengths: Sequence[int], tail: int = 1, version: int = 0
     rows = int(ends[-1]) if len(lengths) else 1
     columns = (ColumnSpec("obs", "<f4", (rows, 4), 0), ColumnSpec("item_len", "<i4", (9,), 0))
     shard = ShardRef(f"data/{block_id}.h5", 1000, rows, block_id, columns)
-    return BlockReady("task", "buffer", block_id, shard, items, tail, 0.0)
+    return BlockReady("task", block_id, shard, items, tail, 0.0)
 
 
 def make_buffer(name: str, **settings: Any) -> AdvancedReplayBuffer:
@@ -50,14 +50,13 @@ def make_partition(**settings: Any) -> Partition:
 
 
 def admitted(block_id: int, error: str = "") -> BlockAdmitted:
-    return BlockAdmitted("buffer", block_id, 0.01, error)
+    return BlockAdmitted(block_id, 0.01, error)
 
 
 def demand(batches: int, size: int, ids: Sequence[int] = (), train_iter: int = 0) -> DataDemand:
     return DataDemand(
-        "task", "buffer", batches, size, train_iter, np.array(ids, dtype=np.int64),
-        np.full(len(ids), 2.0),
-    )  # fmt: skip
+        "task", batches, size, train_iter, np.array(ids, dtype=np.int64), np.full(len(ids), 2.0)
+    )
 
 
 def give(partition: Partition, ready: BlockReady) -> AdmitBlock:

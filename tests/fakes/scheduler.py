@@ -82,7 +82,7 @@ class Run:
         none: Array = np.zeros(0)
         task_id = self.tasks[1].task_id
         return self.hear(
-            1, DataDemand(task_id, "buffer", batches, 4, train_iter, none.astype(np.int64), none)
+            1, DataDemand(task_id, batches, 4, train_iter, none.astype(np.int64), none)
         )
 
     def progress(self, rank: int, steps: int, now: float = 0.0, version: int = 0) -> list[Order]:

@@ -79,7 +79,7 @@ class SimulatedWorker:
                 self.said.append(Goodbye())
                 self.state = "gone"
             case AdmitBlock():
-                self.said.append(BlockAdmitted("buffer", message.block_id, 0.0))
+                self.said.append(BlockAdmitted(message.block_id, 0.0))
             case Batches():
                 self.learn(len(message.rows))
 
@@ -135,7 +135,7 @@ class SimulatedLearner(SimulatedWorker):
             ids = np.arange(5 * chance)
             self.said.append(
                 DataDemand(
-                    self.task.task_id, "buffer", self.under_way, 4, self.iterations, ids,
+                    self.task.task_id, self.under_way, 4, self.iterations, ids,
                     np.ones(len(ids)),
                 )
             )  # fmt: skip

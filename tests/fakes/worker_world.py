@@ -49,7 +49,7 @@ def experiment(**sections: Mapping[str, Any]) -> Any:
 def end(worker: Any) -> None:
     """Stop the thread and the watchdog of a worker that has not closed: it failed, or never ran."""
     worker.pump.close()
-    worker._heartbeat.close()
+    worker._watchdog.close()
 
 
 class Script:

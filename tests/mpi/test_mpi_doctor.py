@@ -15,14 +15,13 @@ from mpi4py import MPI
 from fakes.link_contract import RANKS
 from hpcdi.comm import probe
 from hpcdi.comm.probe import reduce_together, start_mpi
-from hpcdi.comm.world import World, gather_with_timeout, open_world
+from hpcdi.comm.world import World, gather_and_answer, open_world
 from hpcdi.commands.doctor import examine as examination
-from hpcdi.commands.doctor.examine import examine
+from hpcdi.commands.doctor.checks import FAIL, OK, Finding, ranks_text
+from hpcdi.commands.doctor.examine import Watch, examine
 from hpcdi.commands.doctor.facts import Facts
-from hpcdi.commands.doctor.report import FAIL, OK, Finding, ranks_text
 from hpcdi.errors import StoreError
 from hpcdi.launch.environment import detect
-from hpcdi.utils.watchdog import Patience, Watch
 
 pytestmark = pytest.mark.mpi(RANKS)
 LIMIT_S = 30.0
@@ -65,15 +64,14 @@ def fails(*_given: object) -> Any:
 
 
 def test_rank_0_answers_all_with_what_it_makes_of_all(comm: MPI.Intracomm) -> None:
-    watch = Watch(Patience(), fails, fails)
     own = comm.Dup()
     for turn in range(3):
-        watch.begin("turn", LIMIT_S)
-        given = gather_with_timeout(
-            own, watch, ranks_text, (comm.rank, turn), lambda all_of_them: [*all_of_them, "answer"]
+        waited: list[list[int]] = []
+        given = gather_and_answer(
+            own, (comm.rank, turn), lambda all_of_them: [*all_of_them, "answer"], waited.append
         )
         assert given == [*((rank, turn) for rank in range(comm.size)), "answer"]
-    watch.close()
+        assert waited[0] == (list(range(1, comm.size)) if comm.rank == 0 else [0])
 
 
 def test_who_does_not_come_is_named_and_then_the_step_is_ended(
@@ -86,15 +84,14 @@ def test_who_does_not_come_is_named_and_then_the_step_is_ended(
         (shared_path / "ended").write_text(" ".join(step))
 
     last = comm.size - 1
-    patience = Patience(notice_s=0.3, grace_s=LIMIT_S)
-    watch = Watch(patience, said.append, end, is_patient=comm.rank > 0)
+    watch = Watch(said.append, end, notice_s=0.3)
     own = comm.Dup()
     if comm.rank == 0:  # its time begins when all the others have come
         until(lambda: all(own.Iprobe(rank) for rank in range(1, last)))
-    watch.begin("cores", 1.0)
+    watch.begin("cores", LIMIT_S if comm.rank else 1.0, is_quiet=comm.rank > 0)
     if comm.rank == last:
         until((shared_path / "ended").exists)
-    gather_with_timeout(own, watch, ranks_text, None, len)
+    gather_and_answer(own, None, len, lambda ranks: watch.wait_for(ranks_text(ranks)))
     watch.close()
     comm.Barrier()
     assert (shared_path / "ended").read_text() == f"cores rank {last}"

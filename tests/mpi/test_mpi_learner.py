@@ -20,7 +20,7 @@ from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects
 from hpcdi.policy.create import create_policy
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.hooks import LogShowHook
+from hpcdi.worker.learner.learner_hook import LogShowHook
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -41,7 +41,7 @@ def publisher(
     made = DataPublisher(
         experiment(system={"storage": storage}), RunLayout(root), rank, announced.append
     )
-    made.begin("task", "buffer")
+    made.begin("task")
     return made
 
 
@@ -64,9 +64,9 @@ def test_what_is_announced_of_a_block_stands_in_its_file(tmp_path: Path) -> None
     with publisher(tmp_path, announced) as made:
         made.put(Counter().segment(2))
     (ready,) = announced
-    assert (ready.task_id, ready.buffer_id, ready.tail_rows) == ("task", "buffer", 1)
+    assert (ready.task_id, ready.tail_rows) == ("task", 1)
     block, _ = open_block(RunLayout(tmp_path).inside(ready.shard.path))
-    facts = {"collector_rank": 3, "seed": 0, "task_id": "task", "buffer_id": "buffer"}
+    facts = {"collector_rank": 3, "seed": 0, "task_id": "task"}
     assert {name: block.facts[name] for name in facts} == facts
     assert (block.facts["block_id"], block.facts["sealed_at"]) == (ready.block_id, ready.sealed_at)
     assert block.items.tolist() == ready.items.tolist()
@@ -157,12 +157,13 @@ def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> Non
     with publisher(tmp_path, announced) as made:
         counter = Counter()
         made.put(counter.segment(2))
-        made.begin("evaluation", "none")
-        made.begin("task 2", "buffer 2")
+        made.begin("evaluation")
+        made.begin("task 2")
         made.put(counter.segment(1))
-    assert [(ready.task_id, ready.buffer_id, len(ready.items)) for ready in announced] == [
-        ("task", "buffer", 2), ("task 2", "buffer 2", 1)
-    ]  # fmt: skip
+    assert [(ready.task_id, len(ready.items)) for ready in announced] == [
+        ("task", 2),
+        ("task 2", 1),
+    ]
     assert values_of(tmp_path, announced) == list(range(9))
 
 

@@ -56,7 +56,7 @@ class CollectorScript(Script):
 
 def collect(task_id: str = "task", **kwargs: Any) -> CollectTask:
     given = {"eval_flag": False, "setting": {"eps": 0.5}, **kwargs}
-    return CollectTask(task_id, "buffer", "policy", **given)
+    return CollectTask(task_id, **given)
 
 
 @pytest.fixture
@@ -114,7 +114,6 @@ def test_every_step_lies_in_an_announced_shard(script: CollectorScript) -> None:
         transitions += int(ready.items["item_len"].sum())
     assert transitions == steps > 0
     assert {ready.task_id for ready in blocks} == {"first", "second"}
-    assert {ready.buffer_id for ready in blocks} == {"buffer"}
 
 
 def test_an_evaluation_uses_the_present_policy_and_publishes_the_best(tmp_path: Path) -> None:

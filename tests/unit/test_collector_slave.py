@@ -46,10 +46,8 @@ def test_each_task_calls_its_callback() -> None:
     assert do({"name": "resource"}) == {"gpu": 1, "cpu": 2}
     started = do({"name": "collector_start_task", "task_info": TASK_INFO})
     assert started == {"message": "collector task has started"}
-    assert callbacks.started == [
-        CollectTask("task", "buffer", "policy", eval_flag=True, setting={"eps": 0.1})
-    ]
-    assert do({"name": "collector_data_task"}) == {"data_id": "a"}
+    assert callbacks.started == [CollectTask("task", eval_flag=True, setting={"eps": 0.1})]
+    assert do({"name": "collector_data_task"}) == {"buffer_id": "buffer", "data_id": "a"}
     assert do({"name": "collector_close_task"}) == {"collector_done": True}
 
 
@@ -61,7 +59,7 @@ def test_an_unknown_task(task: dict[str, Any]) -> None:
 
 
 def test_a_task_dict_needs_only_its_id() -> None:
-    assert task_message({"task_id": "t"}) == CollectTask("t", "", "", eval_flag=False, setting={})
+    assert task_message({"task_id": "t"}) == CollectTask("t", eval_flag=False, setting={})
     with pytest.raises(KeyError):
         task_message({})
 

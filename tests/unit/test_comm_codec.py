@@ -268,7 +268,7 @@ def test_large_arrays_are_frames_and_are_not_copied(size: int) -> None:
 
 def test_frames_and_inline_arrays_may_stand_in_any_order() -> None:
     large, small = np.arange(9000).reshape(3, 3000), np.arange(6, dtype=np.float32)
-    message = Batches("buffer", large, small, large * 2, 5)
+    message = Batches(large, small, large * 2, 5)
     assert frame_sizes(encode(message).head) == [large.nbytes, large.nbytes]
     assert is_same(transported(message), message)
 

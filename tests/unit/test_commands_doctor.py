@@ -20,22 +20,21 @@ import pytest
 from hpcdi import cli
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed, parse_transports
 from hpcdi.commands.doctor import checks, facts
-from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
-from hpcdi.commands.doctor.report import (
+from hpcdi.commands.doctor.checks import (
     FAIL,
     OK,
     WARN,
     Finding,
-    Report,
     over_hosts,
     ranks_text,
     together,
 )
+from hpcdi.commands.doctor.examine import Report, Watch
+from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
 from hpcdi.config.load import dump, load
-from hpcdi.errors import ShardError
+from hpcdi.errors import ShardError, StoreError
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
-from hpcdi.utils.watchdog import Patience, Watch
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]
@@ -47,7 +46,6 @@ FOLDER = Folder(
     "/scratch/me", "lustre", "/scratch", 0o022, stat.S_IFDIR | 0o755, "", (), 500 * GIB,
     1000 * GIB, 10**7, 10**8,
 )  # fmt: skip
-SPACE = FOLDER.free_bytes, FOLDER.total_bytes
 
 
 def cluster(ranks: int = 160, **common: Any) -> list[Facts]:
@@ -77,7 +75,7 @@ def differing(known: list[Facts], *ranks: int, **other: Any) -> list[Facts]:
 def test_the_world_against_the_launchers_promise(
     launched: LaunchEnvironment, size: int, status: str, words: str
 ) -> None:
-    finding = checks.check_launcher(cluster(size), launched)
+    finding = together(checks.check_launcher(cluster(size), launched))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
@@ -98,27 +96,29 @@ def test_one_of_many_worlds_speaks(variables: dict[str, str], expected: bool) ->
 
 def test_one_mpi_everywhere() -> None:
     known = cluster(library=OPEN_MPI, thread_level="MULTIPLE", start_s=1.5)
-    good = checks.check_mpi(known)
+    good = together(checks.check_mpi(known))
     assert good == Finding(OK, "Open MPI v5.0.11, threads MULTIPLE, started in 1.5 s")
-    bad = checks.check_mpi(differing(known, 4, 5, library="MPICH 4.3"))
+    bad = together(checks.check_mpi(differing(known, 4, 5, library="MPICH 4.3")))
     assert bad.status == FAIL
     assert "MPICH 4.3 MULTIPLE on ranks 4-5 (node02)" in bad.found
 
 
 def test_versions_that_differ_are_named_with_their_ranks() -> None:
     known = cluster(code="ab12", commit="5e77929a", versions=VERSIONS)
-    assert checks.check_software(known).status == OK
+    assert together(checks.check_software(known)).status == OK
     old = {**VERSIONS, "torch": "2.9.1"}
-    finding = checks.check_software(differing(known, 156, 157, 158, 159, versions=old))
+    finding = together(checks.check_software(differing(known, 156, 157, 158, 159, versions=old)))
     assert finding.status == FAIL
     assert "torch: 2.9.1 on ranks 156-159 (node40), elsewhere 2.13.0" in finding.found
     assert "one environment" in finding.advice
-    finding = checks.check_software(differing(known, 0, code="cd34"))
+    finding = together(checks.check_software(differing(known, 0, code="cd34")))
     assert "hpcdi's files: cd34 on rank 0 (node01), elsewhere ab12" in finding.found
 
 
 def test_what_is_not_installed_fails() -> None:
-    finding = checks.check_software(cluster(3, versions={**VERSIONS, "torch": "not installed"}))
+    finding = together(
+        checks.check_software(cluster(3, versions={**VERSIONS, "torch": "not installed"}))
+    )
     assert (finding.status, finding.advice) == (FAIL, "pip install torch")
 
 
@@ -134,17 +134,17 @@ def test_what_is_not_installed_fails() -> None:
 )
 def test_death_of_a_rank(states: list[str], library: str, status: str, words: str) -> None:
     known = [Facts("node01", library=library, ulfm=state) for state in states]
-    finding = checks.check_fault_tolerance(known, is_ours=False)
+    finding = together(checks.check_fault_tolerance(known, is_ours=False))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_runs_that_hpcdi_starts_outlive_a_death_where_that_is_built_in() -> None:
     known = cluster(3, library=OPEN_MPI, ulfm="inactive")
-    finding = checks.check_fault_tolerance(known, is_ours=True)
+    finding = together(checks.check_fault_tolerance(known, is_ours=True))
     assert (finding.status, finding.advice) == (OK, "")
     absent = cluster(3, library=OPEN_MPI, ulfm="absent")
-    assert checks.check_fault_tolerance(absent, is_ours=True).status == WARN
+    assert together(checks.check_fault_tolerance(absent, is_ours=True)).status == WARN
 
 
 # ----------------------------------------------------------------------------------------- messages
@@ -174,13 +174,15 @@ def test_what_open_mpi_says_of_its_connections() -> None:
 
 def test_transports() -> None:
     slow = Facts(transports={"on": "sm", "off": "tcp"})
-    finding = checks.check_transport(replace(slow, transport_variables={"OMPI_MCA_btl": "^ofi"}))
+    finding = together(
+        checks.check_transport(replace(slow, transport_variables={"OMPI_MCA_btl": "^ofi"}))
+    )
     expected = "sm on a host, tcp between hosts; set: OMPI_MCA_btl=^ofi"
     assert finding == Finding(OK, expected)
-    assert checks.check_transport(replace(slow, has_infiniband=True)).status == WARN
+    assert together(checks.check_transport(replace(slow, has_infiniband=True))).status == WARN
     quick = Facts(transports={"off": "ucx"}, has_infiniband=True)
-    assert checks.check_transport(quick).status == OK
-    assert "not told" in checks.check_transport(Facts()).found
+    assert together(checks.check_transport(quick)).status == OK
+    assert "not reported" in together(checks.check_transport(Facts())).found
 
 
 @pytest.mark.parametrize(
@@ -199,22 +201,22 @@ def test_transports() -> None:
     ],
 )
 def test_speed_of_messages(links: list[LinkSpeed], status: str, words: str) -> None:
-    finding = checks.check_links(differing(cluster(), 0, links=links))
+    finding = together(checks.check_links(differing(cluster(), 0, links=links)))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_process_groups() -> None:
     quick, slow = GroupSpeed((0, 1), 2.0, 0.1, 0.005), GroupSpeed((0, 4), 9.0, 8.0, 0.005)
-    finding = checks.check_groups([[quick], [quick], []], "gloo")
+    finding = together(checks.check_groups([[quick], [quick], []], "gloo"))
     assert finding.status == OK
     assert "ranks 0-1: formed in 0.10 s, 4 MB all-reduced in 5.0 ms" in finding.found
-    finding = checks.check_groups([[quick, slow], [quick], [], [], [slow]], "gloo")
+    finding = together(checks.check_groups([[quick, slow], [quick], [], [], [slow]], "gloo"))
     assert finding.status == WARN
     assert "ranks 0, 4: formed in 8.00 s" in finding.found
     assert "imported in 9.0 s" in finding.found
     assert "GLOO_SOCKET_IFNAME" in finding.advice
-    assert checks.check_groups([[]], "gloo").found == "one rank: skipped"
+    assert together(checks.check_groups([[]], "gloo")).found == "one rank: skipped"
 
 
 def test_ranks_of_the_nccl_test_have_a_device_each() -> None:
@@ -223,8 +225,8 @@ def test_ranks_of_the_nccl_test_have_a_device_each() -> None:
     assert checks.nccl_members(differing(cluster(4), 1, 2, 3, gpus=two)) == [1, 2]
     assert checks.nccl_members(cluster(4, gpus=one)) == [0]
     assert checks.nccl_members(cluster(8, gpus=one)) == [0, 4]
-    assert checks.check_nccl([], []).found == "no GPU: skipped"
-    alone = checks.check_nccl([[GroupSpeed((0,), 1.0, 0.1, 0.001)]], [0])
+    assert together(checks.check_nccl([], [])).found == "no GPU: skipped"
+    alone = together(checks.check_nccl([[GroupSpeed((0,), 1.0, 0.1, 0.001)]], [0]))
     assert "no pair was tried" in alone.found
 
 
@@ -248,7 +250,7 @@ def on_cores(*masks: tuple[int, ...], usable: int = 8) -> list[Facts]:
     ],
 )
 def test_cores(known: list[Facts], status: str, words: str) -> None:
-    finding = checks.check_cores(known)
+    finding = together(checks.check_cores(known))
     assert finding.status == status
     assert words in finding.found
 
@@ -256,59 +258,61 @@ def test_cores(known: list[Facts], status: str, words: str) -> None:
 def test_the_one_host_of_40_where_ranks_share_a_core_is_named() -> None:
     masks = [(rank % 4,) for rank in range(160)]
     masks[150] = masks[149]
-    finding = checks.check_cores(on_cores(*masks))
+    finding = together(checks.check_cores(on_cores(*masks)))
     assert finding.status == FAIL
     assert finding.found == "ranks 149-150 share 1 core while 5 more are free on node38"
-    everywhere = checks.check_cores(on_cores(*[(0,)] * 160))
+    everywhere = together(checks.check_cores(on_cores(*[(0,)] * 160)))
     assert len(everywhere.found) < 300
     assert "and so on" in everywhere.found
 
 
 def test_threads() -> None:
     plain = cluster(4, cores=(0, 1), usable_cores=8)
-    assert "no thread variable is set" in checks.check_threads(plain).found
-    finding = checks.check_threads(differing(plain, 1, threads={"OMP_NUM_THREADS": "64"}))
+    assert "no thread variable is set" in together(checks.check_threads(plain)).found
+    finding = together(checks.check_threads(differing(plain, 1, threads={"OMP_NUM_THREADS": "64"})))
     assert finding.status == WARN
     assert "more threads than cores on rank 1 (node01)" in finding.found
-    finding = checks.check_threads(cluster(4, cores=(0, 1), asked_cores=4))
+    finding = together(checks.check_threads(cluster(4, cores=(0, 1), asked_cores=4)))
     assert "SRUN_CPUS_PER_TASK" in finding.advice
 
 
 def test_memory_is_shared_by_the_ranks_of_a_host() -> None:
     rich = cluster(memory_bytes=64 * GIB, shm_bytes=GIB, shm_free_bytes=GIB)
-    good = checks.check_memory(rich)
+    good = together(checks.check_memory(rich))
     assert good.status == OK
     assert good.found.startswith("least: 16.0 GiB a rank (64.0 GiB free, no cgroup limit) on ")
     poor = differing(rich, 4, 5, 6, 7, memory_limit_bytes=2 * GIB, shm_free_bytes=64 << 20)
-    bad = checks.check_memory(poor)
+    bad = together(checks.check_memory(poor))
     assert bad.status == WARN
     assert bad.found == "512.0 MiB a rank (64.0 GiB free, cgroup limit 2.0 GiB) on node02"
-    assert checks.check_shm(rich).status == OK
-    shm = checks.check_shm(poor)
+    assert together(checks.check_shm(rich)).status == OK
+    shm = together(checks.check_shm(poor))
     assert (shm.status, shm.found) == (WARN, "64.0 MiB of 1.0 GiB of /dev/shm are free on node02")
 
 
 def test_limits() -> None:
     usual = cluster(open_files=65536, open_files_hard=65536, has_infiniband=True)
-    assert checks.check_limits(usual).status == OK
-    low = checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=4096))
+    assert together(checks.check_limits(usual)).status == OK
+    low = together(checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=4096)))
     assert (low.status, low.advice) == (WARN, "ulimit -n 576")
     assert low.found.startswith("256 open files (ulimit -n)")
     assert "rank 9 (node03) may need 576" in low.found
-    stuck = checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=300))
+    stuck = together(checks.check_limits(differing(usual, 9, open_files=256, open_files_hard=300)))
     assert "ask for a hard limit of 576 (now 300)" in stuck.advice
-    locked = checks.check_limits(cluster(has_infiniband=True, locked_bytes=65536))
+    locked = together(checks.check_limits(cluster(has_infiniband=True, locked_bytes=65536)))
     assert "ulimit -l unlimited" in locked.advice
     assert locked.found.startswith("unlimited open files")
-    assert checks.check_limits(cluster(locked_bytes=65536)).status == OK
+    assert together(checks.check_limits(cluster(locked_bytes=65536))).status == OK
 
 
 def test_clocks() -> None:
-    assert checks.check_clocks(cluster(4)) == Finding(OK, "one host, one clock")
+    assert together(checks.check_clocks(cluster(4))) == Finding(OK, "one host, one clock")
     offsets_s = [0.002, -0.004, *[0.0] * 37]
     near = differing(cluster(), 0, offsets_s=offsets_s)
-    assert checks.check_clocks(near).found == "at most 4.0 ms apart"
-    finding = checks.check_clocks(differing(cluster(), 0, offsets_s=[*offsets_s[:-1], -3.25]))
+    assert together(checks.check_clocks(near)).found == "at most 4.0 ms apart"
+    finding = together(
+        checks.check_clocks(differing(cluster(), 0, offsets_s=[*offsets_s[:-1], -3.25]))
+    )
     assert finding.status == WARN
     assert finding.found == "up to 3.2 s apart: rank 156 (node40)"
 
@@ -340,18 +344,18 @@ H200 = {"gpus": ("NVIDIA H200",) * 4, "driver": "570.1", "cuda": "12.8"}
 def test_gpus(
     known: list[Facts], learners: int, must_be: bool, status: str, words: str
 ) -> None:  # fmt: skip
-    finding = checks.check_gpus(known, learners, must_be=must_be)
+    finding = together(checks.check_gpus(known, learners, must_be=must_be))
     assert finding.status == status
     assert words in finding.found
 
 
 def test_gpus_that_the_scheduler_has_given_one_to_a_task() -> None:
     one_each = [Facts("node01", gpus=("H200",), visible=str(rank)) for rank in range(4)]
-    assert checks.check_gpus(one_each, 3, must_be=True).status == OK
+    assert together(checks.check_gpus(one_each, 3, must_be=True)).status == OK
 
 
 def test_packages() -> None:
-    finding = checks.check_packages({"numba": True, "onnx": False, "envpool": True})
+    finding = together(checks.check_packages({"numba": True, "onnx": False, "envpool": True}))
     assert finding == Finding(OK, "numba, envpool: there; onnx: not")
 
 
@@ -373,25 +377,25 @@ def test_packages() -> None:
     ],
 )
 def test_the_folder(change: dict[str, Any], status: str, words: str) -> None:
-    finding = checks.check_folder(replace(FOLDER, **change))
+    finding = together(checks.check_folder(replace(FOLDER, **change)))
     assert finding.status == status
     assert words in f"{finding.found} {finding.advice}"
 
 
 def test_locks_disk_and_sharing() -> None:
-    assert checks.check_locks(FOLDER).status == OK
-    refused = checks.check_locks(replace(FOLDER, lock_error="errno = 37"))
+    assert together(checks.check_locks(FOLDER)).status == OK
+    refused = together(checks.check_locks(replace(FOLDER, lock_error="errno = 37")))
     assert refused.status == WARN
     assert "HDF5_USE_FILE_LOCKING=FALSE" in refused.advice
-    assert checks.check_disk(0.004, 0.02).status == OK
-    assert checks.check_disk(0.004, 1.5).status == WARN
-    assert checks.check_sharing(cluster()).status == OK
+    assert together(checks.check_disk(0.004, 0.02)).status == OK
+    assert together(checks.check_disk(0.004, 1.5)).status == WARN
+    assert together(checks.check_sharing(cluster())).status == OK
     seen = differing(differing(cluster(), 4, seen_s=0.01), 8, seen_s=0.02)
-    good = checks.check_sharing(seen)
+    good = together(checks.check_sharing(seen))
     assert (good.status, good.found.split(" by ")[1]) == (
         OK, "a rank of every other host within 20.0 ms",
     )  # fmt: skip
-    late = checks.check_sharing(differing(seen, 8, seen_s=3.5))
+    late = together(checks.check_sharing(differing(seen, 8, seen_s=3.5)))
     assert late.status == WARN
     assert "rank 8 (node03) wait for attribute caches" in late.advice
 
@@ -431,10 +435,17 @@ def test_a_probe_is_known_from_another_and_from_none(tmp_path: Path) -> None:
 def test_looking_at_a_file_system_leaves_nothing(tmp_path: Path) -> None:
     assert probe.lock_error(tmp_path) == ""
     assert probe.sync_s(tmp_path) > 0
-    room = probe.space(tmp_path)
-    assert 0 < room.free_bytes <= room.total_bytes
     assert list(tmp_path.iterdir()) == []
     assert "unable" in probe.lock_error(tmp_path / "not" / "there").lower()
+
+
+def test_a_folder_that_can_be_written_is_measured(tmp_path: Path) -> None:
+    found = facts.folder(tmp_path, tmp_path / "probes")["folder"]
+    assert (found.path, found.lock_error) == (str(tmp_path), "")
+    assert 0 < found.free_bytes <= found.total_bytes
+    assert list((tmp_path / "probes").iterdir()) == []
+    with pytest.raises(StoreError, match="cannot be written"):
+        facts.folder(tmp_path, tmp_path / "not" / "there")
 
 
 def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
@@ -504,7 +515,7 @@ def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo nonsense", "exec sleep 30"])
-def test_who_tells_nothing_ends_nothing(
+def test_a_quota_command_that_fails_ends_nothing(
     programs: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "_QUOTA_LIMIT_S", 0.2)
@@ -526,8 +537,8 @@ def test_without_the_command_nothing_is_known(programs: Path) -> None:
     ],
 )
 def test_a_quota_is_judged_with_its_folder(used: int, status: str, words: str) -> None:
-    finding = checks.check_folder(
-        replace(FOLDER, quotas=(Quota("user", "bytes", used, 100 * GIB),))
+    finding = together(
+        checks.check_folder(replace(FOLDER, quotas=(Quota("user", "bytes", used, 100 * GIB),)))
     )
     assert finding.status == status
     assert words in f"{finding.found}; {finding.advice}"
@@ -589,9 +600,9 @@ def test_checks_that_make_no_sense_after_a_failed_probe_are_left_out() -> None:
 
 
 def test_a_check_that_raises_is_a_row() -> None:
-    rows = dict(checks.findings(cluster(4), 1, cuda=False))  # nobody has looked at the folder
-    assert rows["folder"].status == FAIL
-    assert rows["folder"].found.startswith("could not be judged: ValueError: rank 0")
+    rows = dict(checks.findings(cluster(8), 1, cuda=False))  # nobody has measured the offsets
+    assert rows["clocks"].status == FAIL
+    assert rows["clocks"].found.startswith("could not be judged: ValueError: zip() argument 2")
 
 
 # ------------------------------------------------------------------------------------------ showing
@@ -643,14 +654,14 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 # ------------------------------------------------------------------------------------------ waiting
 
 
-def test_a_step_that_takes_long_is_told_and_then_ended() -> None:
+def test_a_step_that_takes_long_is_reported_and_then_ended() -> None:
     said, ended, over = [], [], threading.Event()
 
     def end(*step: str) -> None:
         ended.append(step)
         over.set()
 
-    watch = Watch(Patience(notice_s=0.0), said.append, end)
+    watch = Watch(said.append, end, notice_s=0.0)
     watch.begin("cores", 0.2, "rank 7")
     assert over.wait(30)
     watch.close()
@@ -659,12 +670,12 @@ def test_a_step_that_takes_long_is_told_and_then_ended() -> None:
     assert said[0].endswith("waiting for rank 7")
 
 
-def test_steps_that_end_are_not_told() -> None:
+def test_steps_that_end_are_not_reported() -> None:
     said: list[str] = []
-    watch = Watch(Patience(notice_s=30.0), said.append, lambda *step: said.append(str(step)))
+    watch = Watch(said.append, lambda *step: said.append(str(step)), notice_s=30.0)
     for name in ("a", "b"):
         watch.begin(name, 60.0)
-        watch.rest()
+        watch.wait_for("rank 1")
     watch.close()
     assert said == []
 

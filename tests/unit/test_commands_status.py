@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.run_status import QUIET_S, Evidence, find, judge, status_of
-from hpcdi.commands.status import lines_of
+from hpcdi.commands.status import QUIET_S, Evidence, find, judge, lines_of, status_of
 from hpcdi.errors import LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.run_lock import SILENT_S, this_process

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.run_status import Evidence, RunStatus
-from hpcdi.commands.sweep import array_of
-from hpcdi.commands.sweep_folder import (
+from hpcdi.commands.status import Evidence, RunStatus
+from hpcdi.commands.sweep import (
     WAITING,
     Sweep,
     _state_of,
+    array_of,
     grid,
     keep,
     look,

@@ -90,7 +90,7 @@ class World:
             case LearnTask():
                 self.ask(rank)
             case AdmitBlock():
-                self.said[rank].append(BlockAdmitted("buffer", message.block_id, 0.0))
+                self.said[rank].append(BlockAdmitted(message.block_id, 0.0))
             case Batches():
                 assert len(message.rows) == 1
                 self.iterations[rank] += 1
@@ -108,7 +108,7 @@ class World:
         done = self.iterations[rank]
         ids = np.zeros(0, np.int64) if drawn is None else drawn[0]
         priorities = np.linspace(0.1, 1.0 + done, ids.size)
-        self.said[rank].append(DataDemand("task", "buffer", 1, 4, done, ids, priorities))
+        self.said[rank].append(DataDemand("task", 1, 4, done, ids, priorities))
 
     def collect(self, rank: int, task: CollectTask) -> None:
         assert task.lockstep is not None

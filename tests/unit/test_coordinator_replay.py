@@ -59,7 +59,7 @@ def test_place_orders_consecutive_rows_of_one_ring() -> None:
     first, second = partition.place(block(1, [5, 5])), partition.place(block(2, [6]))
     assert (first.first_row, second.first_row) == (0, 12)
     assert first.ring_rows == second.ring_rows == ring_rows(CAPACITY, 20)
-    assert (first.block_id, first.buffer_id, first.shard.path) == (1, "buffer", "data/1.h5")
+    assert (first.block_id, first.shard.path) == (1, "data/1.h5")
 
 
 def test_a_block_that_is_announced_twice_is_an_error() -> None:
@@ -96,7 +96,7 @@ def test_items_can_be_drawn_once_the_learner_holds_them() -> None:
     assert partition.admit(admitted(1)) == 16
     batches = serve(partition, 77)
     assert isinstance(batches, Batches)
-    assert (batches.buffer_id, batches.env_steps) == ("buffer", 77)
+    assert batches.env_steps == 77
     assert partition.samples_drawn == 8
     transitions = item_rows(block(1, [8, 8]), 0)[0]
     for array, dtype in [

@@ -309,7 +309,7 @@ def hear_rollout(run: Run, ready: BlockReady, now: float = 0.0) -> list[Order]:
 def ask(run: Run, train_iter: int) -> list[Order]:
     none = np.zeros(0)
     task_id = run.tasks[1].task_id
-    message = DataDemand(task_id, "buffer", 1, 0, train_iter, none.astype(np.int64), none)
+    message = DataDemand(task_id, 1, 0, train_iter, none.astype(np.int64), none)
     return run.hear(1, message)
 
 
@@ -482,7 +482,7 @@ def ppo_publisher(root: Path, announced: list[BlockReady]) -> DataPublisher:
         env={"collector_env_num": 8},
     )  # fmt: skip
     made = DataPublisher(config, RunLayout(root), 3, announced.append)
-    made.begin("task", "buffer")
+    made.begin("task")
     return made
 
 
@@ -538,9 +538,9 @@ def test_a_learner_asks_for_one_batch_of_everything(
     policy = policy or {"learn": {"batch_size": 64}}
     script = Script(tmp_path, experiment(policy=policy, system={"prefetch": 9}), LEARNER)
     worker = MPIFileSystemLearner({}, script.context)
-    worker._open_feed(LearnTask("task", "policy", "buffer"))
-    order = worker._the_feed().order
-    assert (order.batch_size, order.prefetch) == (size, ahead)
+    worker._open_feed(LearnTask("task"))
+    feed = worker._the_feed()
+    assert (feed._batch_size, feed._ahead.most) == (size, ahead)
     end(worker)
 
 

@@ -79,12 +79,12 @@ class Simulation:
             learner.ring = np.full(order.ring_rows, NO_TRANSITION)
         assert order.first_row + ready.shard.rows <= learner.ring.size == order.ring_rows
         if torn:
-            return BlockAdmitted("buffer", order.block_id, 0.0, "torn")
+            return BlockAdmitted(order.block_id, 0.0, "torn")
         written = np.full(ready.shard.rows, NO_TRANSITION)
         rows, _ = item_rows(ready, 0)
         written[rows] = tokens_of(ready)
         learner.ring[order.first_row : order.first_row + len(written)] = written
-        return BlockAdmitted("buffer", order.block_id, 0.0)
+        return BlockAdmitted(order.block_id, 0.0)
 
     def listen(self, rank: int) -> None:
         """Rank 0 hears a learner's next word, and serves it."""

@@ -86,7 +86,7 @@ def test_a_block_that_came_before_the_learner() -> None:
     assert [type(order.message) for order in orders] == [LearnTask, AdmitBlock, CollectTask]
 
 
-@pytest.mark.parametrize("message", [demand(1, 4), BlockAdmitted("buffer", 1, 0.0)])
+@pytest.mark.parametrize("message", [demand(1, 4), BlockAdmitted(1, 0.0)])
 def test_words_of_a_learner_without_a_partition_are_passed_over(message: Message) -> None:
     assert Run().hear(9, message) == []
 

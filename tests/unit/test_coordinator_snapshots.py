@@ -230,13 +230,11 @@ def test_a_part_that_failed_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- resume
 
 
-def publish(layout: RunLayout, rank: int, number: int, rows: int = 4) -> str:
+def publish(layout: RunLayout, rank: int, number: int, rows: int = 4, **more: str) -> str:
     items = np.zeros(1, dtype=ITEM_DTYPE)
     items["item_len"] = rows
     block_id = (rank << BLOCK_ID_BITS) + number
-    facts = {
-        "task_id": "t", "buffer_id": "b", "block_id": block_id, "sealed_at": 1000.0 + number,
-    }  # fmt: skip
+    facts = {"task_id": "t", "block_id": block_id, "sealed_at": 1000.0 + number, **more}
     path = layout.shard_path(rank, number, 0.0)
     columns = {"obs": np.arange(rows, dtype=np.float32)}
     write_shard(layout, path, Block(columns, items, facts), fsync=False)
@@ -260,7 +258,7 @@ def snapshot_of(
 
 def test_what_was_published_after_a_snapshot_is_found(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
-    known = publish(layout, 2, 7)
+    known = publish(layout, 2, 7, buffer_id="b")  # which shards had once
     evicted = publish(layout, 2, 6)
     later = [publish(layout, 2, 8), publish(layout, 3, 1), publish(layout, 2, RESTART_NUMBERS + 1)]
     resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}))

@@ -84,7 +84,7 @@ def test_curves_of_the_system() -> None:
     run = Shown()
     for k, error in [(1, ""), (2, ""), (3, "torn")]:
         run.hear(2, block(k, [8]))
-        run.hear(1, BlockAdmitted("buffer", k, 0.25, error))
+        run.hear(1, BlockAdmitted(k, 0.25, error))
     run.ask(2)
     run.collected(60, version=3)
     run.learn_info(10)
@@ -217,7 +217,7 @@ def test_the_life_of_workers_is_logged(log: Path) -> None:
 
 def test_what_goes_wrong_is_a_warning(log: Path) -> None:
     run = Shown()
-    run.hear(1, BlockAdmitted("buffer", 7, 0.0, "data/7.h5: checksum is wrong"))
+    run.hear(1, BlockAdmitted(7, 0.0, "data/7.h5: checksum is wrong"))
     run.learn_info(10)
     run.tick(EVERY_S)
     run.tick(EVERY_S + TIMEOUTS.collector_task_s)
@@ -385,7 +385,7 @@ def test_the_summary_of_a_run() -> None:
     for k in (1, 2, 3):
         run.hear(2, block(k, [8]))
         error = "torn" if k == 3 else ""
-        run.hear(1, BlockAdmitted("buffer", k, 0.010 * k, error))
+        run.hear(1, BlockAdmitted(k, 0.010 * k, error))
     run.hear(1, demand(2, 4))
     run.evaluated(5.0, version=3)
     run.look(1003.5)

@@ -21,11 +21,11 @@ from hpcdi.worker.coordinator.workers import (
 
 COLLECT_S, LEARN_S, SILENCE_S = 30.0, 600.0, 900.0
 TIMEOUTS = Timeouts(collector_task_s=COLLECT_S, learner_task_s=LEARN_S, silence_s=SILENCE_S)
-LEARN = LearnTask("l", "p", "b")
+LEARN = LearnTask("l")
 
 
 def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
-    return CollectTask(name, "buffer", "policy", eval_flag=eval_flag, setting={})
+    return CollectTask(name, eval_flag=eval_flag, setting={})
 
 
 def table(collectors: int = 0, learners: int = 0) -> Workers:

@@ -61,5 +61,7 @@ def test_an_editable_install_wins_over_a_clone_beside_the_script(tmp_path: Path)
         f"import site\nsite.addsitedir({str(tmp_path / 'site')!r})\n"
         "import hpcdi\nprint(hpcdi.__file__)"
     )
-    ran = subprocess.run([sys.executable, "-S", script], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-ES", script], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == str(clone / "hpcdi" / "__init__.py")

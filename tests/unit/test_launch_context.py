@@ -29,7 +29,7 @@ def test_no_two_ranks_nor_restarts_nor_environments_share_numbers() -> None:
 
 def task(round_: int, *, evaluates: bool = False) -> CollectTask:
     lockstep = Lockstep(round_, 0, begins_anew=True)
-    return CollectTask("task", "", "", eval_flag=evaluates, setting={}, lockstep=lockstep)
+    return CollectTask("task", eval_flag=evaluates, setting={}, lockstep=lockstep)
 
 
 def test_in_lockstep_numbers_follow_from_rank_round_and_kind_alone() -> None:
@@ -45,5 +45,5 @@ def test_in_lockstep_numbers_follow_from_rank_round_and_kind_alone() -> None:
 
 def test_else_each_collector_that_is_made_gets_others() -> None:
     rank = role_seed(3, "collector", 2)
-    plain = CollectTask("task", "", "", eval_flag=False, setting={})
+    plain = CollectTask("task", eval_flag=False, setting={})
     assert words(task_seed(rank, plain)) != words(task_seed(rank, plain))

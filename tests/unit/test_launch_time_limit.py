@@ -26,7 +26,7 @@ def test_durations_are_spelt_as_slurm_does(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "1.5"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match="is not a duration: give minutes"):
+    with pytest.raises(LaunchError, match="is not a duration: write minutes"):
         seconds_of(text)
 
 

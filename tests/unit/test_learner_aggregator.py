@@ -12,7 +12,7 @@ from hpcdi.comm.messages import LearnInfo, LearnResult, LearnTask, WorkerReady
 from hpcdi.errors import CommError
 from hpcdi.worker import LearnerAggregator
 
-TASK = LearnTask("task", "policy", "buffer")
+TASK = LearnTask("task")
 
 
 def group(size: int = 2, come: int | None = None) -> LearnerAggregator:

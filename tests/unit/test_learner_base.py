@@ -13,7 +13,7 @@ from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner import BaseLearner, LearnerHook, create_learner
 from hpcdi.worker.learner.data_feed import Batch
-from hpcdi.worker.learner.hooks import SendLearnInfoHook, SendPolicyHook
+from hpcdi.worker.learner.learner_hook import SendLearnInfoHook, SendPolicyHook
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 

@@ -22,7 +22,7 @@ from hpcdi.store import shards
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
-from hpcdi.worker.learner.data_feed import DataFeed, FeedOrder, _Ahead
+from hpcdi.worker.learner.data_feed import DataFeed, HostStage, _Ahead
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> World:
 
 def test_a_block_is_read_and_told(world: World) -> None:
     told = world.admit(0, 4)
-    assert (told.buffer_id, told.block_id, told.error) == ("buffer", 1, "")
+    assert (told.block_id, told.error) == (1, "")
     assert 5.0 <= told.latency_s < 60.0
 
 
@@ -58,7 +58,7 @@ def test_batches_are_tensors_of_the_rows_that_were_drawn(world: World) -> None:
 
 
 def test_batches_are_lists_of_dicts_for_a_policy_without_columns(world: World) -> None:
-    world.feed.as_columns = False
+    world.feed.stage = HostStage(as_columns=False)
     world.admit(0, 4)
     world.fill([[1, 2]])
     batch = world.next()
@@ -157,16 +157,14 @@ def test_it_asks_for_all_first_and_again_when_a_quarter_is_taken(tmp_path: Path)
     assert [demand.batches for demand in world.demands()] == [8, 2, 2, 2, 2, 2]
     assert [demand.train_iter for demand in world.demands()] == [0, 2, 4, 6, 8, 10]
     first = world.demands()[0]
-    assert (first.task_id, first.buffer_id, first.batch_size) == ("task", "buffer", 2)
+    assert (first.task_id, first.batch_size) == ("task", 2)
 
 
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_never_more_than_prefetch_under_way(prefetch: int, batches: int) -> None:
     """And never so few that the computing thread must wait for a whole round trip."""
     sent: list[Message] = []
-    feed = DataFeed(
-        FileTransport(RunLayout(Path("unused"))), sent.append, FeedOrder("t", "b", 1, prefetch)
-    )
+    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), sent.append, "t", 1, prefetch)
     for taken in range(batches):
         feed._ask(train_iter=taken)
         asked = sum(demand.batches for demand in sent)

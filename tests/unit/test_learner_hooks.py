@@ -21,8 +21,15 @@ from hpcdi.worker.learner import (
     merge_hooks,
     register_learner_hook,
 )
-from hpcdi.worker.learner.hooks import LogShowHook, SendLearnInfoHook, SendPolicyHook
-from hpcdi.worker.learner.learner_hook import POSITIONS, hook_mapping, no_hooks, show_hooks
+from hpcdi.worker.learner.learner_hook import (
+    POSITIONS,
+    LogShowHook,
+    SendLearnInfoHook,
+    SendPolicyHook,
+    hook_mapping,
+    no_hooks,
+    show_hooks,
+)
 
 
 class NoteHook(LearnerHook):
@@ -212,7 +219,7 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     with caplog.at_level("INFO", logger="hpcdi"):
         for _ in range(5):
             learner.train([])
-            monkeypatch.setattr("hpcdi.worker.learner.hooks._LOG_EVERY_S", every_s)
+            monkeypatch.setattr("hpcdi.worker.learner.learner_hook._LOG_EVERY_S", every_s)
     writer.close()
     assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
     assert learner.learn_info["scalars"] == learner.log_buffer

@@ -11,7 +11,7 @@ import torch
 
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.hooks import ProfilerHook
+from hpcdi.worker.learner.learner_hook import ProfilerHook
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
 

@@ -44,8 +44,8 @@ def test_each_task_calls_its_callback() -> None:
     info = {"task_id": "t", "policy_id": "p", "buffer_id": "b", "learner_cfg": {}}
     started = do({"name": "learner_start_task", "task_info": info})
     assert started == {"message": "learner task has started"}
-    assert callbacks.started == [LearnTask("t", "p", "b")]
-    assert do({"name": "learner_get_data_task"}) == {"batch_size": 4}
+    assert callbacks.started == [LearnTask("t")]
+    assert do({"name": "learner_get_data_task"}) == {"buffer_id": "b", "batch_size": 4}
     assert do({"name": "learner_learn_task", "data": [1, 2]}) == {"info": {"learner_step": 2}}
     assert do({"name": "learner_close_task"}) == {"message": "learner task has ended"}
     assert callbacks.closed == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcdi.store.layout import RunLayout
-from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.data_feed import DataFeed, FeedOrder
-from hpcdi.worker.learner.staging import CudaStage, HostStage, for_policy, stage_for
+from hpcdi.worker.learner.data_feed import CudaStage, HostStage, for_policy, stage_for
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -34,11 +30,13 @@ def weights_of(batches: int, size: int) -> Any:
     return np.arange(batches * size, dtype=np.float32).reshape(batches, size)
 
 
-def policy_on(device: str | None) -> Any:
+def policy_on(device: str | None, *, columnar: bool = True) -> Any:
+    attributes = {"device": device, "columnar": columnar}
+
     def get_attribute(name: str) -> Any:
-        if device is None or name != "device":
+        if attributes.get(name) is None:
             raise NotImplementedError(name)
-        return device
+        return attributes[name]
 
     return SimpleNamespace(get_attribute=get_attribute)
 
@@ -65,20 +63,14 @@ def test_a_gpu_that_is_not_to_be_fed_ahead() -> None:
     assert type(stage_for(object(), pin_memory=True)) is HostStage
 
 
-def test_a_list_of_dicts() -> None:
-    stage = HostStage(as_columns=False)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_policy_without_columns_gets_dicts_from_the_host(device: str) -> None:
+    stage = stage_for(policy_on(device, columnar=False), pin_memory=True)
     columns, weights = columns_of(2), weights_of(1, 2)
     (part,) = stage.split(columns, weights)
-    assert [item["IS"] for item in stage.take(part, weights[0])] == [0.0, 1.0]
-
-
-def test_a_feed_has_its_form_from_its_stage() -> None:
-    feed = DataFeed(FileTransport(RunLayout(Path("unused"))), print, FeedOrder("t", "b", 1, 1))
-    assert feed.as_columns
-    feed.as_columns = False
-    assert not feed.stage.as_columns
-    feed.stage = HostStage()
-    assert feed.as_columns
+    items = stage.take(part, weights[0])
+    assert [item["IS"] for item in items] == [0.0, 1.0]
+    assert [item["obs"].device.type for item in items] == ["cpu", "cpu"]
 
 
 def test_the_setting_is_on_where_it_is_not_said() -> None:
@@ -133,13 +125,3 @@ def test_what_is_computed_sees_whole_batches_and_memory_is_not_used_too_early(
     torch.cuda.synchronize()
     for number, total in sums:
         assert float(total) == number * rows // 2 * 4
-
-
-@pytest.mark.gpu
-@GPU
-def test_a_policy_without_columns_gets_them_from_the_host(stage: HostStage) -> None:
-    stage.as_columns = False
-    columns, weights = columns_of(2), weights_of(1, 2)
-    (part,) = stage.split(columns, weights)
-    items = stage.take(part, weights[0])
-    assert [item["obs"].device.type for item in items] == ["cpu", "cpu"]

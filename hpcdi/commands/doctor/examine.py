@@ -1,32 +1,38 @@
-"""The course of `hpcdi doctor` over ranks: every rank probes, rank 0 gathers the facts and judges.
+"""The course of `hpcdi doctor`: every rank probes, rank 0 gathers the facts, judges and reports.
 
 Nobody blocks in MPI without a limit: a rank that does not come is a finding, not an accident.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import sys
+import textwrap
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from hpcdi.comm import probe
 from hpcdi.comm.failure import abort_job
-from hpcdi.comm.world import World, gather_with_timeout
+from hpcdi.comm.probe import GroupSpeed
+from hpcdi.comm.world import World, gather_and_answer
 from hpcdi.commands.doctor import checks, facts
+from hpcdi.commands.doctor.checks import FAIL, WARN, Finding, ranks_of, ranks_text, together
 from hpcdi.commands.doctor.facts import Facts
-from hpcdi.commands.doctor.report import FAIL, Finding, Report, attempt, ranks_of, ranks_text
-from hpcdi.errors import EXIT_FAILED, StoreError
+from hpcdi.commands.options import print_lines
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.launch.environment import LaunchEnvironment
-from hpcdi.store import probe as store_probe
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.utils.watchdog import Patience, Watch
+from hpcdi.utils.threads import BackgroundThread
+
+T = TypeVar("T")
 
 MAX_PAIRS = 8
 _PROBE_LIMIT_S = 60.0
@@ -35,9 +41,8 @@ _GATHER_LIMIT_S = 120.0
 _OTHERS_LIMIT_S = 300.0
 """Ranks other than 0 wait longer: rank 0 is to name the rank that hangs, and to end the job."""
 _GROUP_TIMEOUT_S = 20.0
-_SEEN_S = 15.0
-_SHARDS = 3
-_TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
+_LOOK_S = 0.1
+_WIDTH, _NAME_WIDTH, _STATUS_WIDTH = 100, 13, 6
 
 
 def examine(
@@ -82,36 +87,37 @@ def examine(
         say(f"{name!r} {said}. Ending the job")
         end(EXIT_FAILED)
 
-    watch = Watch(Patience(), say, give_up)
+    watch = Watch(say, give_up)
+    probes = Probes(world, own, variables, watch)
+    comm = world.comm.Dup()
 
-    def names(ranks: list[int]) -> str:
-        return ranks_text(ranks, hosts)
-
-    gather: Any = partial(gather_with_timeout, world.comm.Dup(), watch, names)
+    def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
+        """Rank 0 answers all with what it makes of all facts; it alone reports who is missing."""
+        probes.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
+        return gather_and_answer(
+            comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
+        )
 
     def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
-        """Rank 0: who there is, and where the others look for its files."""
+        """Rank 0: hosts, ranks of the NCCL test, and where the others look for its files."""
         hosts[:] = [one.host for one in known]
-        report.add("launcher", checks.check_launcher(known, launched))
+        report.add("launcher", together(checks.check_launcher(known, launched)))
         return hosts, checks.nccl_members(known), None if "folder" in own.errors else scratch
 
     def judge(known: list[Facts]) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
         for name, finding in checks.findings(known, checks.learners_of(target), cuda=cuda):
             report.add(name, finding)
-        return int(report.finish())
+        return report.finish()
 
     with closing(watch):
         try:
-            probes = Probes(world, own, variables, watch)
             probes.run("gpus", lambda: facts.gpus(variables), "the import of torch")
             if is_first:
-                probes.run("folder", lambda: _folder(folder, scratch))
-            watch.begin("launcher", probes.limit_s(_GATHER_LIMIT_S))
-            hosts[:], nccl, shared = gather(own, meet)
+                probes.run("folder", lambda: facts.folder(folder, scratch))
+            hosts[:], nccl, shared = gather("launcher", meet)
             probes.run_all(hosts, nccl, shared)
-            watch.begin("facts", probes.limit_s(_GATHER_LIMIT_S))
-            return int(gather(own, judge))
+            return gather("facts", judge)
         finally:
             if is_first:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -131,85 +137,68 @@ class Probes:
         self, world: World, own: Facts, variables: Mapping[str, str], watch: Watch
     ) -> None:
         self._world, self._own, self._variables, self._watch = world, own, variables, watch
-        self._leaders: list[int] = []
-        self._is_one_host = True
 
-    def limit_s(self, limit_s: float) -> float:
-        """Returns the limit of a step on this rank."""
-        return limit_s if self._world.rank == 0 else _OTHERS_LIMIT_S
+    def begin(
+        self, name: str, limit_s: float, waits_for: str = "", *, is_quiet: bool = False
+    ) -> None:
+        """Start a step, which must end within `limit_s` on rank 0; see `Watch.begin`."""
+        limit_s = limit_s if self._world.rank == 0 else _OTHERS_LIMIT_S
+        self._watch.begin(name, limit_s, waits_for, is_quiet=is_quiet)
 
     def run(
         self, name: str, make: Callable[[], Mapping[str, Any]], waits_for: str = "this rank's own "
         "part", limit_s: float = _PROBE_LIMIT_S,
     ) -> None:  # fmt: skip
         """Run a probe; its facts are set, or else its error is."""
-        self._watch.begin(name, self.limit_s(limit_s), waits_for)
-        found, error = attempt(make)
+        self.begin(name, limit_s, waits_for)
+        found, error = checks.attempt(make)
         if error:
             self._own.errors[name] = error
         for field, value in (found or {}).items():
             setattr(self._own, field, value)
 
     def run_all(self, hosts: Sequence[str], nccl: Sequence[int], scratch: Path | None) -> None:
-        """Run the probes that need to know who there is, and all others.
+        """Run the probes that need the hosts of all ranks, and all others.
 
         Args:
             hosts: of every rank.
             nccl: ranks of the NCCL test.
             scratch: rank 0's folder for files of probes; None: it cannot write.
         """
-        others = [ranks[0] for host, ranks in ranks_of(hosts).items() if host != hosts[0]]
-        self._is_one_host = not others
-        self._leaders = others or list(range(1, self._world.size))[:1]
-        is_leader = self._world.rank in self._leaders
-        if scratch is not None and self._world.rank == 0:
-            self.run("disk", lambda: self._disk(scratch), "the file system")
-        elif scratch is not None and is_leader:
+        rank, size = self._world.rank, self._world.size
+        elsewhere = [ranks[0] for host, ranks in ranks_of(hosts).items() if host != hosts[0]]
+        leaders = elsewhere or list(range(1, size))[:1]
+        if scratch is not None and rank == 0:
+            self.run("disk", lambda: facts.disk(scratch), "the file system")
+        elif scratch is not None and rank in leaders:
             list(scratch.iterdir())  # so that its cache knows the folder without the shards
         self.run("software", facts.software)
         self.run("rank death", lambda: {"ulfm": probe.fault_tolerance()})
-        self.run("transport", self._transport)
+        self.run("transport", lambda: facts.transport(self._variables))
         self.run("cores", lambda: facts.cores(self._variables))
         self.run("memory", facts.memory)
         self.run("limits", facts.limits)
         self.run("packages", facts.packages)
-        self.run("messages", self._links)
-        self.run("clocks", self._clocks)
-        pairs = [(0, rank) for rank in dict.fromkeys([1, *self._leaders[:1]])]
-        pairs = pairs if self._world.size > 1 else []
+        partners = leaders[:MAX_PAIRS]
+        self.run("messages", lambda: {"links": self._with_rank_0(partners, probe.measure_link)})
+        self.run("clocks", lambda: {"offsets_s": self._with_rank_0(elsewhere, probe.clock_offset)})
+        pairs = [(0, other) for other in dict.fromkeys([1, *leaders[:1]])] if size > 1 else []
         groups = [tuple(nccl)] if nccl else []
         self.run("gloo", lambda: {"gloo": self._reduced("gloo", pairs)}, "", _GROUP_LIMIT_S)
         self.run("nccl", lambda: {"nccl": self._reduced("nccl", groups)}, "", _GROUP_LIMIT_S)
-        if scratch is not None and is_leader:
-            self.run("sharing", lambda: self._sharing(scratch), f"shards in {scratch}")
+        if scratch is not None and rank in leaders:
+            self.run("sharing", lambda: facts.sharing(scratch), f"shards in {scratch}")
 
-    def _transport(self) -> dict[str, Any]:
-        given = {k: v for k, v in self._variables.items() if k.startswith(_TRANSPORT_VARIABLES)}
-        return {"transport_variables": given}
-
-    def _links(self) -> dict[str, Any]:
-        return {"links": self._with_rank_0(self._leaders[:MAX_PAIRS], probe.measure_link)}
-
-    def _clocks(self) -> dict[str, Any]:
-        partners = [] if self._is_one_host else self._leaders
-        return {"offsets_s": self._with_rank_0(partners, probe.clock_offset)}
-
-    def _with_rank_0(
-        self, partners: Sequence[int], measure: Callable[[Any, int], Any]
-    ) -> list[Any]:
+    def _with_rank_0(self, partners: Sequence[int], measure: Callable[[Any, int], T]) -> list[T]:
         """Rank 0 measures with each partner in turn, and returns the results; others: none."""
-        if self._world.rank == 0:
-            results = []
-            for partner in partners:
-                self._watch.wait_for(f"rank {partner}")
-                results.append(measure(self._world.comm, partner))
-            return results
-        if self._world.rank in partners:
-            self._watch.wait_for("rank 0")
-            measure(self._world.comm, 0)
-        return []
+        is_first = self._world.rank == 0
+        results = []
+        for partner in partners if is_first else [0] * (self._world.rank in partners):
+            self._watch.wait_for(f"rank {partner}")
+            results.append(measure(self._world.comm, partner))
+        return results if is_first else []
 
-    def _reduced(self, backend: str, groups: Sequence[Sequence[int]]) -> list[Any]:
+    def _reduced(self, backend: str, groups: Sequence[Sequence[int]]) -> list[GroupSpeed]:
         """Returns the results of the groups that this rank is in."""
         return [
             probe.reduce_together(
@@ -219,24 +208,103 @@ class Probes:
             if self._world.rank in ranks
         ]
 
-    def _disk(self, scratch: Path) -> dict[str, float]:
-        sync_s, times = store_probe.sync_s(scratch), []
-        for number in range(_SHARDS):
-            start = time.perf_counter()
-            store_probe.write_probe(scratch, number)
-            times.append(time.perf_counter() - start)
-        return {"sync_s": sync_s, "shard_s": float(np.median(times))}
 
-    def _sharing(self, scratch: Path) -> dict[str, float]:
-        limits_s = [_SEEN_S] + [_SEEN_S / _SHARDS] * (_SHARDS - 1)
-        seen = [store_probe.await_probe(scratch, n, limit) for n, limit in enumerate(limits_s)]
-        return {"seen_s": max(seen)}
+class Watch:
+    """Watches this rank's steps from a thread: prints when one takes long, ends it at its limit.
+
+    Args:
+        say: prints a line.
+        end: called with a step's name and what it waits for when its time is over; has to end the
+            job, because the rank's own thread hangs.
+        notice_s: seconds after which it prints what the step waits for.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], end: Callable[[str, str], None], notice_s: float = 20.0
+    ) -> None:
+        self._say, self._end, self._notice_s = say, end, notice_s
+        self._waits_for = ""
+        self._closed = threading.Event()
+        self._step = "", math.inf, math.inf, 0.0  # name, when to print, when to end it, its begin
+        self._thread = BackgroundThread(self._run, "watch")
+
+    def begin(
+        self, name: str, limit_s: float, waits_for: str = "", *, is_quiet: bool = False
+    ) -> None:
+        """Start a step, which ends the one before; a quiet one prints nothing before its limit."""
+        now = time.monotonic()
+        self._waits_for = waits_for
+        self._step = name, math.inf if is_quiet else now + self._notice_s, now + limit_s, now
+
+    def wait_for(self, whom: str) -> None:
+        """Set what the step waits for now."""
+        self._waits_for = whom
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        noticed: object = None
+        while not self._closed.wait(_LOOK_S):
+            step, now = self._step, time.monotonic()
+            name, prints_at, ends_at, begun = step
+            if now > ends_at:
+                self._end(name, self._waits_for)
+                return
+            if now > prints_at and noticed is not step:
+                noticed = step
+                self._say(f"{name!r} takes {now - begun:.0f} s, waiting for {self._waits_for}")
 
 
-def _folder(folder: Path, scratch: Path) -> dict[str, Any]:
-    """Returns ``folder``; makes the folder for files of probes."""
-    try:
-        scratch.mkdir()
-    except OSError as error:
-        raise StoreError(folder, f"cannot be written: {error.strerror}") from error
-    return {"folder": facts.folder_facts(folder, scratch)}
+class Report:
+    """Rows of findings, printed as they come, or as one JSON object at the end.
+
+    Args:
+        is_json: print JSON.
+        last_word: printed with the exit code at the very end, for the parent process; empty: none.
+    """
+
+    def __init__(self, *, is_json: bool, last_word: str = "") -> None:
+        self.rows: dict[str, Finding] = {}
+        self._is_json, self._last_word = is_json, last_word
+
+    def add(self, name: str, finding: Finding) -> None:
+        """Add a row, and print it."""
+        is_first = not self.rows
+        self.rows[name] = finding
+        if self._is_json:
+            return
+        if is_first:
+            title = f"{'check':<{_NAME_WIDTH}} {'result':<{_STATUS_WIDTH}} what was found"
+            print_lines([f"{title}, -> what to do", "-" * _WIDTH])
+        head = f"{name:<{_NAME_WIDTH}} {finding.status:<{_STATUS_WIDTH}} "
+        indent = " " * len(head)
+        print_lines(_wrapped(finding.found, head, indent))
+        if finding.advice:
+            print_lines(_wrapped(finding.advice, indent + "-> ", indent + "   "))
+
+    def finish(self) -> int:
+        """Print the verdict; returns the exit code."""
+        counts = Counter(finding.status for finding in self.rows.values())
+        is_fit = not counts[FAIL]
+        code = EXIT_DONE if is_fit else EXIT_FAILED
+        if self._is_json:
+            rows = [{"name": name, **asdict(finding)} for name, finding in self.rows.items()]
+            print_lines([json.dumps({"checks": rows, "ok": is_fit})])
+        else:
+            failed = [name for name, finding in self.rows.items() if finding.status == FAIL]
+            verdict = "fit to run" if is_fit else f"NOT fit to run: {', '.join(failed)} failed"
+            warnings = f"; {counts[WARN]} warning{'s' * (counts[WARN] != 1)}"
+            print_lines(["", verdict + warnings * (counts[WARN] > 0 or not is_fit)])
+        if self._last_word:
+            print_lines([f"{self._last_word}{code}"])
+        return code
+
+
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=later,
+        break_long_words=True, break_on_hyphens=False,
+    ) or [first.rstrip()]  # fmt: skip

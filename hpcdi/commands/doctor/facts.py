@@ -8,7 +8,9 @@ import os
 import platform
 import re
 import resource
+import statistics
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
+from hpcdi.errors import StoreError
 from hpcdi.launch.placement import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions
 from hpcdi.store import probe
@@ -29,6 +32,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 _QUOTA_LIMIT_S = 5.0
 """A quota server that does not answer must not end the examination."""
+_TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
+_SEEN_S = 15.0
+_SHARDS = 3
 _QUOTA_ROW = re.compile(
     r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s*$"
 )
@@ -48,7 +54,7 @@ class Quota:
 @sendable
 @dataclass(frozen=True)
 class Folder:
-    """Where runs would be written, as rank 0 sees it.
+    """The folder that runs would be written to, as rank 0 sees it.
 
     Attributes:
         path: the nearest folder that exists.
@@ -57,27 +63,28 @@ class Folder:
         umask: of this process.
         mode: permissions of the folder.
         lock_error: why HDF5 cannot lock files there; empty: it can.
-        quotas: that apply there, if a command tells them.
-        free_bytes, total_bytes, free_inodes, total_inodes: of the file system.
+        quotas: that apply there, if a command knows them.
+        free_bytes, total_bytes: of the file system, as an ordinary user may use it.
+        free_inodes, total_inodes: of it; 0: it does not count them.
     """
 
-    path: str
-    kind: str
-    mount: str
-    umask: int
-    mode: int
-    lock_error: str
-    quotas: tuple[Quota, ...]
-    free_bytes: int
-    total_bytes: int
-    free_inodes: int
-    total_inodes: int
+    path: str = ""
+    kind: str = ""
+    mount: str = ""
+    umask: int = 0
+    mode: int = 0
+    lock_error: str = ""
+    quotas: tuple[Quota, ...] = ()
+    free_bytes: int = 0
+    total_bytes: int = 0
+    free_inodes: int = 0
+    total_inodes: int = 0
 
 
 @sendable
 @dataclass
 class Facts:
-    """What one rank knows; a field keeps its default where its probe failed or does not apply.
+    """The facts of one rank; a field keeps its default where its probe failed or does not apply.
 
     Attributes:
         host: its name.
@@ -140,7 +147,7 @@ class Facts:
     offsets_s: Sequence[float] = ()
     gloo: Sequence[GroupSpeed] = ()
     nccl: Sequence[GroupSpeed] = ()
-    folder: Folder | None = None
+    folder: Folder = Folder()
     sync_s: float = 0.0
     shard_s: float = 0.0
     seen_s: float | None = None
@@ -243,22 +250,58 @@ def packages() -> dict[str, dict[str, bool]]:
     return {"packages": there}
 
 
-def folder_facts(folder: Path, scratch: Path) -> Folder:
-    """Returns the facts of a folder; `scratch` is an empty folder in it."""
-    kind, mount = probe.mount_of(folder, Path("/proc/mounts").read_text())
+def transport(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Returns ``transport_variables``."""
+    chosen = {k: v for k, v in variables.items() if k.startswith(_TRANSPORT_VARIABLES)}
+    return {"transport_variables": chosen}
+
+
+def folder(path: Path, scratch: Path) -> dict[str, Folder]:
+    """Returns ``folder``; makes `scratch`, the folder in it for files of probes.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    try:
+        scratch.mkdir()
+    except OSError as error:
+        raise StoreError(path, f"cannot be written: {error.strerror}") from error
+    kind, mount = probe.mount_of(path, Path("/proc/mounts").read_text())
     umask = os.umask(0o077)
     os.umask(umask)
-    return Folder(
-        str(folder), kind, mount, umask, folder.stat().st_mode, probe.lock_error(scratch),
-        quotas_of(folder, kind, mount), *probe.space(folder),
-    )  # fmt: skip
+    space = os.statvfs(path)
+    return {"folder": Folder(
+        str(path), kind, mount, umask, path.stat().st_mode, probe.lock_error(scratch),
+        quotas_of(path, kind, mount), space.f_bavail * space.f_frsize,
+        space.f_blocks * space.f_frsize, space.f_favail, space.f_files,
+    )}  # fmt: skip
 
 
-def quotas_of(folder: Path, kind: str, mount: str) -> tuple[Quota, ...]:
-    """Returns the quotas of a folder; empty where there are none, or no command tells them.
+def disk(scratch: Path) -> dict[str, float]:
+    """Returns ``sync_s``, ``shard_s``; leaves the shards that `sharing` waits for."""
+    sync_s, times = probe.sync_s(scratch), []
+    for number in range(_SHARDS):
+        start = time.perf_counter()
+        probe.write_probe(scratch, number)
+        times.append(time.perf_counter() - start)
+    return {"sync_s": sync_s, "shard_s": statistics.median(times)}
+
+
+def sharing(scratch: Path) -> dict[str, float]:
+    """Returns ``seen_s``.
+
+    Raises:
+        ShardError: rank 0's shards are not seen in time.
+    """
+    limits_s = [_SEEN_S] + [_SEEN_S / _SHARDS] * (_SHARDS - 1)
+    return {"seen_s": max(probe.await_probe(scratch, n, s) for n, s in enumerate(limits_s))}
+
+
+def quotas_of(path: Path, kind: str, mount: str) -> tuple[Quota, ...]:
+    """Returns the quotas of a folder; empty where there are none, or no command knows them.
 
     Args:
-        folder: that is written to.
+        path: folder that is written to.
         kind: type of its file system.
         mount: its mount point.
     """
@@ -266,8 +309,8 @@ def quotas_of(folder: Path, kind: str, mount: str) -> tuple[Quota, ...]:
         everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
         return tuple(_parse_quotas(everywhere, mount))
     found: list[Quota] = []
-    for flag, number in (("-u", os.getuid()), ("-g", folder.stat().st_gid)):
-        found += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(folder)]))
+    for flag, number in (("-u", os.getuid()), ("-g", path.stat().st_gid)):
+        found += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
     return tuple(found)
 
 
@@ -308,13 +351,13 @@ def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
 
 
 def _is_mounted(device: str, mount: str) -> bool:
-    """Whether a device, or what a server exports, is mounted there."""
+    """Returns whether a device, or a server's export, is mounted there."""
     mounted = probe.mounts_in(Path("/proc/mounts").read_text())
     return any((source, point) == (device, mount) for source, point, _ in mounted)
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's cgroup, in either version of the hierarchy."""
+    """Returns the folders of this process's cgroup, in either version of the hierarchy."""
     folders = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)

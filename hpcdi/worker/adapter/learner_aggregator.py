@@ -49,7 +49,7 @@ class LearnerAggregator:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have reported."""
+        """True if all members have reported."""
         return len(self._workers.available("learner")) >= self.size
 
     def deal_with_get_resource(self) -> dict[str, int]:

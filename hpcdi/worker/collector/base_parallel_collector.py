@@ -176,7 +176,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @property
     def evaluates(self) -> bool:
-        """Whether it acts greedily and keeps nothing."""
+        """True if it acts greedily and keeps nothing."""
         return bool(self._given.get("eval_flag", False))
 
     @property
@@ -455,7 +455,7 @@ class StalenessGate:
         self._sent = (-1, 0)  # a version, and the number of its rollouts
 
     def rollout_is_old(self, now: float) -> bool:
-        """Whether to send a rollout that is not full; on-policy, batches are whole rollouts."""
+        """Returns whether to send a rollout that is not full; on-policy, batches are whole."""
         return math.isinf(self._rollouts) and now - self.began_at >= ROLLOUT_S
 
     def sent_rollout(self, version: int) -> None:
@@ -463,7 +463,7 @@ class StalenessGate:
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
 
     def may_act(self, version: int, now: float) -> bool:
-        """Whether a policy may act now."""
+        """Returns whether a policy may act now."""
         last, count = self._sent
         return version != last or count < self._rollouts or now - self.cut_at >= LOST_ROLLOUT_S
 

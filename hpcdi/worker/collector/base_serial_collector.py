@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.learners import sum_over_ranks
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -20,11 +21,11 @@ from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.types import Array, Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.learners_group import sum_over_ranks
 from hpcdi.worker.collector.loop import Act, Loop
 from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
@@ -81,7 +82,7 @@ class SerialCollectorConfig(ComponentConfig):
 
 
 class SerialCollector(Closing, ISerialCollector):
-    """What the serial collectors share: environments, policies, counters and the stepping loop.
+    """Base of the serial collectors: environments, policies, counters and the stepping loop.
 
     They differ in how much of an episode makes a trajectory (`_recorders`) and when they stop
     (`collect`).
@@ -288,9 +289,7 @@ class CollectReport:
     """
 
     def __init__(self, tb_logger: Any, instance_name: str, print_freq: int) -> None:
-        self._tb_logger, self._instance_name, self._print_freq = (
-            tb_logger, instance_name, print_freq,
-        )  # fmt: skip
+        self._curves, self._print_freq = Curves(tb_logger, instance_name), print_freq
         self.clear()
 
     def clear(self) -> None:
@@ -330,20 +329,12 @@ class CollectReport:
         self._shown = (train_iter, now)
         scalars = self._scalars()
         LOGGER.info("collect", extra={"train_iter": train_iter, "scalars": scalars})
-        if self._tb_logger is not None:
-            for name, value in scalars.items():
-                tag = f"{self._instance_name}_iter/{name}"
-                self._tb_logger.add_scalar(tag, value, train_iter)
-                tag = f"{self._instance_name}_step/{name}"
-                self._tb_logger.add_scalar(tag, value, self.totals["envstep"])
+        self._curves.add(scalars, train_iter, self.totals["envstep"])
         self._since, self._returns = {"duration": 0.0}, []
 
     def close(self) -> None:
         """Flush and close the writer. Idempotent."""
-        tb_logger, self._tb_logger = self._tb_logger, None
-        if tb_logger is not None:
-            tb_logger.flush()
-            tb_logger.close()
+        self._curves.close()
 
     def _is_due(self, train_iter: int, now: float) -> bool:
         if self._shown is None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
@@ -30,14 +31,13 @@ from hpcdi.store.atomic import published
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.metrics import evaluation_scalars
+from hpcdi.utils.metrics import Curves, evaluation_scalars
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
 from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
-from hpcdi.worker.collector.learners_group import group_rank, on_first_rank
 from hpcdi.worker.collector.loop import Loop
 
 
@@ -252,34 +252,6 @@ class Every:
         self._last = None
 
 
-class Report:
-    """Writes results to TensorBoard.
-
-    Args:
-        tb_logger: has ``add_scalar(tag, value, step)``; None: nothing is written.
-        exp_name: folder of the experiment.
-        instance_name: name of the evaluator, in tags and log lines.
-    """
-
-    def __init__(self, tb_logger: Any, exp_name: str, instance_name: str) -> None:
-        self.tb_logger = tb_logger
-        self.exp_name, self.instance_name = exp_name, instance_name
-
-    def add(self, scalars: Mapping[str, Any], train_iter: int, envstep: int) -> None:
-        """Write the numbers among `scalars` as curves on both axes."""
-        for name, value in scalars.items():
-            if self.tb_logger is not None and isinstance(value, int | float):
-                self.tb_logger.add_scalar(f"{self.instance_name}_iter/{name}", value, train_iter)
-                self.tb_logger.add_scalar(f"{self.instance_name}_step/{name}", value, envstep)
-
-    def close(self) -> None:
-        """Flush and close the writer."""
-        tb_logger, self.tb_logger = self.tb_logger, None
-        if tb_logger is not None:
-            tb_logger.flush()
-            tb_logger.close()
-
-
 class SerialEvaluator(Closing, ISerialEvaluator):
     """Base of serial evaluators; subclasses implement `eval`.
 
@@ -310,7 +282,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self._best: Any = None
         self.scalars: dict[str, Any] = {}
         """Scalars of the last evaluation, as written to TensorBoard."""
-        self._report = Report(tb_logger, exp_name, instance_name)
+        self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
         self._cfg = self.parse_config(cfg)
         self._due = Every(self._cfg.eval_freq)
         self.reset(policy, env)
@@ -369,7 +341,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         env, self._env = self._env, None
         if env is not None:
             self._close_env(env)
-        self._report.close()
+        self._curves.close()
 
     def should_eval(self, train_iter: int) -> bool:
         """See `ISerialEvaluator.should_eval`."""
@@ -411,10 +383,10 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if is_first:
             LOGGER.info(
                 "%s: %s, train iteration %d, env step %d",
-                self._report.instance_name, line, train_iter, envstep,
+                self._curves.name, line, train_iter, envstep,
                 extra={"evaluation": dict(scalars)},
             )  # fmt: skip
-            self._report.add(scalars, train_iter, envstep)
+            self._curves.add(scalars, train_iter, envstep)
         if self._is_better(result, self._best):
             self._best = result
             if is_first and save_ckpt_fn is not None:
@@ -423,7 +395,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         if stop and is_first:
             LOGGER.info(
                 "%s: %s reaches the stop value %s: training can end",
-                self._report.instance_name, line, self._cfg.stop_value,
+                self._curves.name, line, self._cfg.stop_value,
             )  # fmt: skip
         return stop
 
@@ -438,7 +410,7 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         return self._policy
 
     def _name(self) -> str:
-        return f"{type(self).__name__} {self._report.instance_name!r}"
+        return f"{type(self).__name__} {self._curves.name!r}"
 
 
 def play_episodes(
@@ -631,10 +603,10 @@ class InteractionSerialEvaluator(SerialEvaluator):
         is_due = render.render_freq > 0 and self._render_due.is_due(count)
         if not (is_due or force):
             return None
-        if self._report.tb_logger is None and self._cfg.figure_path is None:
+        if self._curves.writer is None and self._cfg.figure_path is None:
             LOGGER.warning(
                 "%s makes no video: it has nowhere to go; give the evaluator a tb_logger, or set "
-                "figure_path", self._report.instance_name,
+                "figure_path", self._curves.name,
             )  # fmt: skip
             return None
         return Camera(render.max_size)
@@ -643,12 +615,12 @@ class InteractionSerialEvaluator(SerialEvaluator):
         """Write the videos to TensorBoard and to files."""
         videos = monitor.get_video()
         fps = max(1.0, self._cfg.render.fps / monitor.video_stride)
-        add_video = getattr(self._report.tb_logger, "add_video", None)
+        add_video = getattr(self._curves.writer, "add_video", None)
         if add_video is not None:
             is_step = self._cfg.render.mode == "envstep"
-            tag = f"{self._report.instance_name}_{'step' if is_step else 'iter'}/video"
+            tag = f"{self._curves.name}_{'step' if is_step else 'iter'}/video"
             add_video(tag, videos, envstep if is_step else train_iter, fps)
-        folder = Path(self._cfg.figure_path or self._report.exp_name) / "videos"
+        folder = Path(self._cfg.figure_path or self._exp_name) / "videos"
         for name, video in zip(NAMES, videos, strict=True):
             encoded, suffix = encode_video(video.transpose(0, 2, 3, 1), fps)
             with published(folder / f"iter_{max(train_iter, 0):06d}_{name}{suffix}") as file:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdi.comm.learners import from_all_ranks
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import EnvError
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.collector.evaluation import SerialEvaluator
-from hpcdi.worker.collector.learners_group import from_all_ranks
 
 
 class IMetric(ABC):
@@ -33,7 +33,7 @@ class IMetric(ABC):
 
     @abstractmethod
     def gt(self, metric1: Any, metric2: Any) -> bool:
-        """Whether `metric1` is better than `metric2`, or as good; true where `metric2` is None."""
+        """Returns whether `metric1` is not worse than `metric2`; true where `metric2` is None."""
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("metric")

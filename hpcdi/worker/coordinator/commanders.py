@@ -25,7 +25,7 @@ from hpcdi.utils.uid import get_task_uid
 
 
 class BaseCommander(Configurable, ABC):
-    """What the scheduler asks of a commander.
+    """Base of commanders: the scheduler's questions to one.
 
     Args:
         cfg: the whole experiment: an `ExperimentConfig`, or a mapping with ``policy`` and ``env``.
@@ -72,8 +72,8 @@ class BaseCommander(Configurable, ABC):
         """Reason of the end, for the result that reached the goal."""
 
     @abstractmethod
-    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:
-        """Take a learner's result; returns the id of the buffer that is not needed any more."""
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:
+        """Take a learner's result."""
 
     def evaluation_is_due(self, now: float) -> bool:  # noqa: ARG002
         """Decides whether an evaluation should start now, even if every collector is busy."""
@@ -97,11 +97,11 @@ class BaseCommander(Configurable, ABC):
         """See `notify_fail_collector_task`."""
 
     def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether a collector's message means that its task has ended."""
+        """Returns whether a collector's message means that its task has ended."""
         return bool(info.get("collector_done", False))
 
     def judge_learner_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether a learner's message means that its task has ended."""
+        """Returns whether a learner's message means that its task has ended."""
         return bool(info.get("learner_done", False))
 
     def increase_collector_task_space(self) -> None:
@@ -151,9 +151,8 @@ class NaiveCommander(BaseCommander):
             return None
         self._collector_task_count += 1
         return CollectTask(
-            f"collector_task_id{self._collector_task_count}", "test", "test.pth",
-            eval_flag=False, setting={},
-        )  # fmt: skip
+            f"collector_task_id{self._collector_task_count}", eval_flag=False, setting={}
+        )
 
     def get_learner_task(self, now: float) -> LearnTask | None:  # noqa: ARG002
         """A learner task, while there is room."""
@@ -161,7 +160,7 @@ class NaiveCommander(BaseCommander):
         if running >= self._learner_space:
             return None
         self._learner_task_count += 1
-        return LearnTask(f"learner_task_id{self._learner_task_count}", "test.pth", "test")
+        return LearnTask(f"learner_task_id{self._learner_task_count}")
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:  # noqa: ARG002
         """Count it; the goal is a number of them."""
@@ -173,10 +172,9 @@ class NaiveCommander(BaseCommander):
         """Number of tasks done."""
         return f"{self._collector_task_finish_count} collect tasks are done"
 
-    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:  # noqa: ARG002
         """Count it."""
         self._learner_task_finish_count += 1
-        return "test"
 
     def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
         """Keep it."""
@@ -217,27 +215,22 @@ class SoloCommander(BaseCommander):
         self._policy = create_policy(self._main.policy, ["command"]).command_mode
         self._stop_value = float(self._main.env.stop_value)
         self._env_steps, self._train_iter = 0, 0
-        self._ids: dict[str, str] = {}  # of the learner's policy and buffer; empty: no learner task
+        self._is_learning = False  # the learner task was given out
         self._tasks: dict[str, CollectTask] = {}
         self._evaluation = _EvaluationClock(self._cfg.eval_interval)
 
     def get_learner_task(self, now: float) -> LearnTask | None:
         """The one learner task."""
-        if self._ids:
+        if self._is_learning:
             return None
-        uid = get_task_uid()
-        self._ids = {
-            "task_id": f"learner_task_{uid}",
-            "policy_id": f"policy_{uid}",
-            "buffer_id": f"buffer_{uid}",
-        }
+        self._is_learning = True
         self._evaluation.began(now)
-        return LearnTask(**self._ids)
+        return LearnTask(f"learner_task_{get_task_uid()}")
 
     def get_collector_task(self, now: float) -> CollectTask | None:
         """An evaluation if one is due, else collecting."""
         space = self._collector_space
-        if not self._ids or (space is not None and len(self._tasks) >= space):
+        if not self._is_learning or (space is not None and len(self._tasks) >= space):
             return None
         evaluate = self.evaluation_is_due(now)
         if evaluate:
@@ -248,18 +241,18 @@ class SoloCommander(BaseCommander):
         """Make an evaluation, or a collect task with the present settings, of the learner task."""
         kind = "evaluator" if evaluate else "collector"
         task = CollectTask(
-            f"{kind}_task_{get_task_uid()}", self._ids["buffer_id"], self._ids["policy_id"],
+            f"{kind}_task_{get_task_uid()}",
             eval_flag=evaluate,
             setting={} if evaluate else dict(self.get_setting_collect()),
             publish_above=self._evaluation.best if evaluate else float("inf"),
-        )  # fmt: skip
+        )
         self._tasks[task.task_id] = task
         return task
 
     def evaluation_is_due(self, now: float) -> bool:
-        """Whether the interval has passed, something was learnt, and no evaluation runs."""
+        """Returns whether the interval is over, something was learnt, and no evaluation runs."""
         under_way = any(task.eval_flag for task in self._tasks.values())
-        has_learnt = bool(self._ids) and self._train_iter > 0
+        has_learnt = self._is_learning and self._train_iter > 0
         return has_learnt and not under_way and self._evaluation.is_due(now)
 
     def get_setting_collect(self) -> Settings:
@@ -285,11 +278,9 @@ class SoloCommander(BaseCommander):
         mean = float(np.mean(finished_task.episode_returns))
         return f"stop value reached: mean return {human_return(mean)} of {self._stop_value:g}"
 
-    def finish_learner_task(self, task_id: str, finished_task: Any) -> str:  # noqa: ARG002
-        """Free its place; returns the id of its buffer."""
-        buffer_id = self._ids.get("buffer_id", "")
-        self._ids = {}
-        return buffer_id
+    def finish_learner_task(self, task_id: str, finished_task: Any) -> None:  # noqa: ARG002
+        """Free its place."""
+        self._is_learning = False
 
     def update_progress(self, env_steps: int, train_iter: int) -> str | None:
         """Take the counters; returns the reason to end once a limit is reached, else None."""
@@ -308,7 +299,7 @@ class SoloCommander(BaseCommander):
 
     def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
         """Free its place."""
-        self._ids = {}
+        self._is_learning = False
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and the best evaluation."""

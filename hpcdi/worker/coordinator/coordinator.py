@@ -208,7 +208,7 @@ class Coordinator(Closing, Configurable):
 
     @property
     def system_shutdown_flag(self) -> bool:
-        """Whether the run has reached its end; once true it stays true."""
+        """True if the run has reached its end; once true it stays true."""
         return not self._scheduler.is_on
 
     @property
@@ -324,11 +324,11 @@ class Coordinator(Closing, Configurable):
         self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
-        """Whether a collector's data mean that its task has ended."""
+        """Returns whether a collector's data mean that its task has ended."""
         return self._scheduler.commander.judge_collector_finish(task_id, data)
 
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Whether a learner's info means that its task has ended."""
+        """Returns whether a learner's info means that its task has ended."""
         return self._scheduler.commander.judge_learner_finish(task_id, info)
 
     def deal_with_increase_collector(self) -> None:

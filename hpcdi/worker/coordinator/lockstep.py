@@ -3,7 +3,7 @@
 One round; nothing of it begins before what stands above it has ended everywhere::
 
     every collector   one rollout, with the learners' present policy and the present settings
-    rank 0            gives the blocks to the learners, in the order of ranks and numbers
+    rank 0            hands the blocks to the learners, in the order of ranks and numbers
     every learner     reads its blocks
     every learner     so many batches, one at a time, each drawn when all have asked for it
 
@@ -36,7 +36,7 @@ from hpcdi.worker.coordinator.workers import Order
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round consists of, and what follows after how many.
+    """Contents of a round, and the events that follow after some of them.
 
     Attributes:
         collectors: ranks that deliver a rollout each.
@@ -196,7 +196,7 @@ class LockstepScheduler(Scheduler):
         return orders
 
     def _all_wait(self) -> bool:
-        """Whether all learners have done what they were given, and ask for more."""
+        """Returns whether all learners have done what they were given, and ask for more."""
         return all(part.waits for part in self.replay.partitions.values())
 
     def _have_read(self) -> bool:

@@ -107,7 +107,7 @@ class Backlog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, and nothing is being read."""
+        """True if nothing waits, and nothing is being read."""
         return not (self._waiting or self._unread or self.rereading)
 
     def add(self, ready: BlockReady) -> None:
@@ -165,7 +165,7 @@ class Partition:
     """
 
     is_replay: ClassVar[bool] = True
-    """Whether data are learnt from repeatedly, also after a restart."""
+    """True if data are learnt from repeatedly, also after a restart."""
 
     def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
         self.buffer = buffer
@@ -215,9 +215,7 @@ class Partition:
     def _order(self, held: _Held) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
         ready = held.ready
-        return AdmitBlock(
-            ready.buffer_id, ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at
-        )
+        return AdmitBlock(ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at)
 
     def admit(self, admitted: BlockAdmitted) -> int:
         """Add a block's items to the index; returns how many (0: failed or overwritten)."""
@@ -242,7 +240,7 @@ class Partition:
         return sorted([*held, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
 
     def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
-        """Whether items of a block may still be drawn."""
+        """Returns whether items of a block may still be drawn."""
         return True
 
     def take_freed(self) -> list[str]:
@@ -314,18 +312,18 @@ class Partition:
             return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
 
         return Batches(
-            demand.buffer_id, by_batch(sample.columns["row"].astype(np.int64)),
+            by_batch(sample.columns["row"].astype(np.int64)),
             by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
         )  # fmt: skip
 
     @property
     def waits(self) -> bool:
-        """Whether its learner waits for batches."""
+        """True if its learner waits for batches."""
         return self._waiting is not None
 
     @property
     def blocked(self) -> str:
-        """Why its learner waits for batches, or its blocks for the learner; empty: neither does."""
+        """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
         if self.backlog.rereading:
             return f"{len(self.backlog.rereading)} shards are read again"
         if self.waits and self.buffer.blocked:
@@ -463,7 +461,7 @@ class OnPolicyPartition(Partition):
 
     @property
     def blocked(self) -> str:
-        """Why its learner waits."""
+        """Reason why its learner waits; may be empty."""
         return "learner waits for the collectors' rollouts" if self.waits else ""
 
 
@@ -639,7 +637,7 @@ class ReplayManager:
 
     @property
     def blocked(self) -> str:
-        """Why a learner, or its blocks, have to wait; empty where none has to."""
+        """Reason why a learner, or its blocks, have to wait; empty where none has to."""
         return next(filter(None, (p.blocked for p in self.partitions.values())), "")
 
     @property

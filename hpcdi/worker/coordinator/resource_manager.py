@@ -1,4 +1,4 @@
-"""Which workers are free, for the seeds' callers; the scheduler asks its own `workers`."""
+"""Free and assigned workers, for the seeds' callers; the scheduler asks its own `workers`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NaiveResourceManager:
         return self._assign("learner")
 
     def have_assigned(self, name: str, id_: str) -> bool:
-        """Whether a worker is assigned."""
+        """Returns whether a worker is assigned."""
         return id_ in self._assigned[name]
 
     def update(self, name: str, id_: str, info: Any) -> None:

@@ -168,7 +168,7 @@ class Scheduler:
             case SnapshotPart():
                 self.snapshots.part(rank, message)
             case ScaleCollectors():
-                self.want_collectors(message.count)  # the next tick gives or closes tasks
+                self.want_collectors(message.count)  # the next tick starts or closes tasks
             case StopRequest():
                 state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
                 return self.stop(Outcome(state, message.reason, message.exit_code), now)
@@ -216,12 +216,12 @@ class Scheduler:
 
     @property
     def is_on(self) -> bool:
-        """Whether tasks are given out."""
+        """True if tasks are given out."""
         return self.phase in (Phase.STARTING, Phase.RUNNING)
 
     @property
     def finished(self) -> bool:
-        """Whether everybody has gone, or has had long enough to go."""
+        """True if everybody has gone, or has had long enough to go."""
         return self.phase is Phase.FINISHED
 
     def _on_worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:

@@ -361,8 +361,8 @@ def _announcement(layout: RunLayout, path: str) -> BlockReady:
     facts = block.facts
     try:
         return BlockReady(
-            str(facts["task_id"]), str(facts["buffer_id"]), int(facts["block_id"]), ref,
-            block.items, block.tail_rows, float(facts["sealed_at"]),
+            str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
+            float(facts["sealed_at"]),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ShardError(path, f"does not say whose it is: {error}") from error

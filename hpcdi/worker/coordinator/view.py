@@ -38,6 +38,7 @@ from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
+    Curves,
     Distribution,
     Rate,
     evaluation_scalars,
@@ -169,15 +170,13 @@ class RunRecord:
                 "avg_envstep_per_sec": self.traffic.env_steps.per_second(),
                 "total_envstep_count": counters.env_steps,
             }
-            for name, value in values.items():
-                self._curve("collector", name, float(value), *self._steps)
+            Curves(self, "collector").add(values, counters.train_iter, counters.env_steps)
 
     def write_learner(self) -> None:
         """Write the learner's last scalars, if they are not written yet."""
         learnt, self._learnt = self._learnt, None
         if learnt is not None:
-            for name, value in learnt.scalars.items():
-                self._curve("learner", name, value, self._steps[0], learnt.train_iter)
+            Curves(self, "learner").add(learnt.scalars, learnt.train_iter, self._steps[0])
 
     def snapshot(self, kept: Kept, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
@@ -222,14 +221,8 @@ class RunRecord:
         )  # fmt: skip
         self.evaluations.append(evaluation)
         values = evaluation_scalars(returns, message.duration_s)
-        for name, value in values.items():
-            self._curve("evaluator", name, value, self._steps[0], message.policy_version)
+        Curves(self, "evaluator").add(values, message.policy_version, self._steps[0])
         LOGGER.info("evaluation", extra={"evaluation": vars(evaluation)})
-
-    def _curve(self, who: str, name: str, value: float, env_step: int, train_iter: int) -> None:
-        """Add a point on both axes, under the predecessor's tags."""
-        self.add_scalar(f"{who}_iter/{name}", value, train_iter)
-        self.add_scalar(f"{who}_step/{name}", value, env_step)
 
     def _warn(self, rank: int, notice: Notice) -> None:
         match notice:

@@ -79,7 +79,7 @@ Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack
 
 
 class State(Enum):
-    """What a worker can do; see the module's drawing."""
+    """State of a worker; see the module's drawing."""
 
     EXPECTED = "expected"
     FREE = "free"
@@ -107,8 +107,8 @@ class Worker:
         closing: when it was ordered to end the task; None: it was not.
         heard_at: when its last message came.
         heard: the kind of that message.
-        notified_late: people were told that it does not end its task.
-        notified_quiet: people were told that it sends nothing.
+        notified_late: people have read that it does not end its task.
+        notified_quiet: people have read that it sends nothing.
         policy_version: by which it acts; None: it does not.
         turn: free workers get tasks in the order of this number.
         pauses: how often it ran out of environments.
@@ -148,12 +148,12 @@ class Worker:
 
     @property
     def is_available(self) -> bool:
-        """Whether it can work."""
+        """True if it can work."""
         return self.state in (State.FREE, State.WORKING)
 
     @property
     def is_collecting(self) -> bool:
-        """Whether it does a collect task that is no evaluation."""
+        """True if it does a collect task that is no evaluation."""
         return isinstance(self.task, CollectTask) and not self.task.eval_flag
 
     def start(self, task: Task, now: float) -> None:
@@ -177,7 +177,7 @@ class Worker:
         return now - (self.heard_at if self.heard_at > self.started else self.started)
 
     def may_be_closed(self, now: float, patience_s: float) -> bool:
-        """Whether nobody need wait for the end of its task: it is open, or overdue."""
+        """Returns whether nobody need wait for the end of its task: it is open, or overdue."""
         return self.closing is None or now - self.closing >= patience_s
 
 
@@ -215,7 +215,7 @@ class Timeouts:
 
 @dataclass
 class FaultPolicy:
-    """Which deaths a run survives.
+    """Decides which deaths a run survives.
 
     Attributes:
         rules: the user's.
@@ -291,7 +291,7 @@ class Workers:
 
     @property
     def all_reported(self) -> bool:
-        """Whether nobody is expected any more."""
+        """True if nobody is expected any more."""
         return not any(worker.state is State.EXPECTED for worker in self)
 
     @property
@@ -331,7 +331,7 @@ class Workers:
         return max(learners, 1)
 
     def why_not_without(self, rank: int) -> str:
-        """Why the run cannot go on without a worker; empty: it can."""
+        """Returns why the run cannot go on without a worker; empty: it can."""
         worker, faults = self[rank], self.faults
         if worker.state is State.PAUSED:
             return ""
@@ -353,7 +353,7 @@ class Workers:
         return ""
 
     def survives_error_of(self, rank: int) -> bool:
-        """Whether the others go on when a worker has raised."""
+        """Returns whether the others go on when a worker has raised."""
         is_wanted = self.faults.rules.on_worker_error == "continue"
         return is_wanted and self.faults.is_possible and not self.why_not_without(rank)
 
@@ -372,7 +372,7 @@ class Workers:
 
     @property
     def learners_are_free(self) -> bool:
-        """Whether the whole group is there and has no task."""
+        """True if the whole group is there and has no task."""
         return self.learn_task is None and len(self.free("learner")) >= self.learners
 
     def start_learners(self, task: LearnTask, now: float) -> list[int]:

@@ -1,10 +1,10 @@
 """Learners: batches in, gradient steps, policies out.
 
-Owns: the training loop (`base_learner`), hooks (`learner_hook`: contract, `hooks`: built-in),
-checkpoints (`checkpointing`), the source of batches (`data_feed`, `dataloader`), their way to the
-device (`staging`), the group of several learners (`group`), the message side (`comm`). May import:
-`policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a learner knows rows and
-weights; who sampled them, and who collected them, it does not know.
+Owns: the training loop (`base_learner`), hooks (`learner_hook`),
+checkpoints (`checkpointing`), the source of batches and their way to the device (`data_feed`), the
+group of several learners (`group`), the message side (`comm`). May import: `transport`, `policy`,
+`store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a learner knows rows and weights; who
+sampled them, and who collected them, it does not know.
 
 Life of a learner rank::
 

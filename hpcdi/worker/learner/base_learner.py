@@ -29,11 +29,11 @@ from hpcdi.worker.learner.checkpointing import (
     shared_state,
     take_shared_state,
 )
-from hpcdi.worker.learner.dataloader import SampleLoader
-from hpcdi.worker.learner.hooks import LogPolicyHook  # importing it registers the built-in hooks
+from hpcdi.worker.learner.data_feed import SampleLoader
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LearnerHook,
+    LogPolicyHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
     hook_problems,
@@ -48,7 +48,7 @@ DEFAULT_HOOKS: dict[str, Any] = {
 
 
 class LearnerPort(Protocol):
-    """What a learner asks of the ranks around it."""
+    """A learner's requests to the ranks around it."""
 
     @property
     def meter(self) -> RoleMeter:
@@ -354,7 +354,7 @@ class BaseLearner(Configurable):
 
     @property
     def shows_log(self) -> bool:
-        """Whether it writes a log: of a group only the first learner does, unless configured."""
+        """True if it writes a log: of a group only the first learner does, unless configured."""
         return self.rank == 0 or not self._cfg.only_monitor_rank0
 
     @property

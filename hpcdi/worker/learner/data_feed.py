@@ -1,17 +1,23 @@
-"""Where a learner's batches come from: rows in RAM, drawn by rank 0, gathered ahead.
+"""Where a learner's batches come from, and their way to the device.
 
-Rank 0 orders in which rows a block goes and which rows make a batch. Both orders come on one link
-and are carried out as they come, on the communication thread: so a batch has been gathered before
-the order that overwrites its rows is even read. The computing thread takes gathered batches.
+In a parallel run rank 0 orders in which rows a block goes and which rows make a batch. Both orders
+come on one link and are carried out as they come, on the communication thread (`DataFeed`): so a
+batch has been gathered before the order that overwrites its rows is even read. The computing thread
+takes gathered batches. Who gathers a batch also starts its way to a GPU (`CudaStage`): into
+page-locked memory, and from there by a stream of its own, beside whatever is computed meanwhile.
+Who computes makes its stream wait for the copy, not itself. Without a GPU nothing is done, and
+nothing costs.
+
+`SampleLoader` takes batches from any port, also of samples that are still to be loaded.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,12 +31,10 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
 )
 from hpcdi.errors import BufferContractError, StoreError
-from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowStore, transitions
-from hpcdi.store.shards import read_block
 from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
-from hpcdi.worker.learner.staging import HostStage, for_policy
+from hpcdi.utils.nested import share_tensors, split_columns
 
 _WAIT_S = 0.02
 _BATCHES_AHEAD = 16  # whose memory is used again
@@ -58,19 +62,123 @@ class Batch:
     feedback: Callable[[Array], None]
 
 
-@dataclass
-class _Feedback:
-    """Priorities that wait for the next request."""
+# ---------------------------------------------------------------------------- the way to the device
 
-    ids: list[Array] = field(default_factory=list)
-    priorities: list[Array] = field(default_factory=list)
 
-    def take(self) -> tuple[Array, Array]:
-        ids, self.ids = self.ids, []
-        priorities, self.priorities = self.priorities, []
-        if not ids:
-            return np.zeros(0, dtype=np.int64), np.zeros(0)
-        return np.concatenate(ids), np.concatenate(priorities)
+class HostStage:
+    """Batches stay where they are.
+
+    Args:
+        as_columns: batches are tensors by column; else lists of dicts.
+    """
+
+    def __init__(self, *, as_columns: bool = True) -> None:
+        self._as_columns = as_columns
+
+    def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
+        """Yields the batches that stand one after the other, each on its way; `take` takes them.
+
+        Args:
+            columns: name -> [batches x batch, ...]; not written to any more.
+            weights: importance weights, float32 [batches, batch].
+        """
+        size = weights.shape[1]
+        for k in range(len(weights)):
+            yield {name: column[k * size : (k + 1) * size] for name, column in columns.items()}
+
+    def take(self, staged: Any, weights: Array) -> Any:
+        """Returns a batch as a policy takes it, see `for_policy` (on the thread that computes)."""
+        return for_policy(staged, weights, as_columns=self._as_columns)
+
+
+class CudaStage(HostStage):
+    """Batches go to a GPU by page-locked memory and a stream of their own, by column.
+
+    Args:
+        device: CUDA device with its number.
+    """
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        super().__init__()
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
+        """See `HostStage.split`; all batches are copied together, a column at a time."""
+        import torch
+
+        # a thread's present device is its own: this one may never have chosen
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            weighed = {**columns, "weight": weights.reshape(-1)}
+            pinned = share_tensors(weighed, pin_memory=True)  # torch keeps it until it is copied
+            there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
+            copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+        for part in super().split(there, weights):
+            yield part, copied
+
+    def take(self, staged: Any, weights: Array) -> Any:  # noqa: ARG002 (they are among the columns)
+        """See `HostStage.take`; what is computed next waits for the copy, this thread does not."""
+        import torch
+
+        tensors, copied = staged
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(copied)
+        for tensor in tensors.values():
+            tensor.record_stream(stream)  # else their memory is used again when this thread lets go
+        return tensors
+
+
+def stage_for(policy: Any, *, pin_memory: bool) -> HostStage:
+    """Returns where a policy's batches are to go (called on the thread that computes).
+
+    Args:
+        policy: a learn mode; its attribute ``device`` is "cpu", "cuda" or "cuda:<number>".
+        pin_memory: copy to a GPU ahead of time.
+    """
+    if not takes_columns(policy):
+        return HostStage(as_columns=False)
+    try:
+        name = str(policy.get_attribute("device"))
+    except (AttributeError, NotImplementedError):
+        return HostStage()
+    if not pin_memory or not name.startswith("cuda"):
+        return HostStage()
+    import torch
+
+    if name == "cuda":
+        name = f"cuda:{torch.cuda.current_device()}"
+    return CudaStage(torch.device(name))
+
+
+def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
+    """Returns a batch as a policy takes it.
+
+    Args:
+        columns: name -> [batch, ...].
+        weights: importance weights, float32 [batch].
+        as_columns: name -> tensor [batch, ...], ``weight`` among them; else a list of dicts of
+            tensors, one a sample, ``IS`` among them.
+    """
+    import torch
+
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+    if not as_columns:
+        return split_columns({**tensors, "IS": weights.tolist()})
+    return {**tensors, "weight": torch.from_numpy(weights)}
+
+
+def takes_columns(policy: Any) -> bool:
+    """Returns whether a learn mode takes tensors by column."""
+    try:
+        return bool(policy.get_attribute("columnar"))
+    except (NotImplementedError, AttributeError):
+        return False
+
+
+# -------------------------------------------------------------------------------------- from rank 0
 
 
 @dataclass
@@ -105,50 +213,36 @@ class _Ahead:
         return missing if missing >= max(1, may // 4) else 0
 
 
-@dataclass(frozen=True)
-class FeedOrder:
-    """A feed's requests: the buffer, the batch size, and how many batches may be under way."""
-
-    task_id: str
-    buffer_id: str
-    batch_size: int
-    prefetch: int
-
-
 class DataFeed:
-    """Prefetched batches.
+    """Prefetched batches of one task.
 
     Args:
         transport: fetches blocks.
         send: sends a message to rank 0.
-        order: what to ask for.
+        task_id: the task.
+        batch_size: of the batches to ask for; 0: all that there is.
+        prefetch: batches that may be under way.
 
     Attributes:
+        task_id: the task.
         stage: where batches wait; set before the first one is asked for.
-        order: what it asks for.
     """
 
     def __init__(
         self,
         transport: Transport,
         send: Callable[[Message], None],
-        order: FeedOrder,
+        task_id: str,
+        batch_size: int,
+        prefetch: int,
     ) -> None:
         self.stage = HostStage()
-        self._transport, self._send, self.order = transport, send, order
+        self.task_id, self._batch_size = task_id, batch_size
+        self._transport, self._send = transport, send
         self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
-        self._ahead = _Ahead(order.prefetch)
-        self._feedback = _Feedback()
-
-    @property
-    def as_columns(self) -> bool:
-        """True for tensors by column; else batches are lists of dicts."""
-        return self.stage.as_columns
-
-    @as_columns.setter
-    def as_columns(self, value: bool) -> None:
-        self.stage.as_columns = value
+        self._ahead = _Ahead(prefetch)
+        self._feedback: list[tuple[Array, Array]] = []  # ids and priorities for the next request
 
     # ------------------------------------------------------------------ on the communication thread
 
@@ -165,7 +259,7 @@ class DataFeed:
         except (StoreError, BufferContractError) as problem:
             error = str(problem)
         latency_s = max(0.0, time.time() - order.sealed_at)
-        self._send(BlockAdmitted(order.buffer_id, order.block_id, latency_s, error))
+        self._send(BlockAdmitted(order.block_id, latency_s, error))
 
     def fill(self, _rank: int, order: Batches) -> None:
         """Gather the rows of some batches."""
@@ -223,62 +317,84 @@ class DataFeed:
 
     def _ask(self, train_iter: int) -> None:
         """Request more as soon as a quarter of what may be under way has been taken."""
-        order, missing = self.order, self._ahead.missing()
+        missing = self._ahead.missing()
         if not missing:
             return
         self._ahead.under_way += missing
-        ids, priorities = self._feedback.take()
-        self._send(
-            DataDemand(
-                order.task_id, order.buffer_id, missing, order.batch_size, train_iter, ids,
-                priorities,
-            )
-        )  # fmt: skip
+        feedback, self._feedback = self._feedback, []
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in feedback)])
+        priorities = np.concatenate([np.zeros(0), *(priorities for _, priorities in feedback)])
+        self._send(DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities))
 
     def _batch(self, columns: Any, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
         def feedback(priorities: Array) -> None:
-            self._feedback.ids.append(unique_ids)
-            self._feedback.priorities.append(priorities)
+            self._feedback.append((unique_ids, priorities))
 
         return Batch(self.stage.take(columns, weights), unique_ids, env_steps, feedback)
 
 
-def load_shard(
-    path: str | Path, meta: Mapping[str, Any], decompressor: Callable[[Any], Any] | None = None
-) -> dict[str, Any]:
-    """Returns a shard's columns with metadata beside them.
-
-    Args:
-        path: the shard.
-        meta: merged over the columns.
-        decompressor: applied to the columns first.
-
-    Raises:
-        ShardError: the shard is missing, torn, or not one of ours.
-    """
-    columns: Any = read_block(path)[0].columns
-    return {**(decompressor(columns) if decompressor else columns), **meta}
+# ----------------------------------------------------------------------------------- from elsewhere
 
 
-def batch_of_shards(
-    layout: RunLayout, data: Sequence[Mapping[str, Any]], *, as_columns: bool
+def batch_of_blocks(
+    transport: Transport, data: Sequence[Mapping[str, Any]], *, as_columns: bool
 ) -> Any:
-    """One batch of all transitions of some shards; see `for_policy`.
+    """Returns one batch of all transitions of some blocks; see `for_policy`.
 
     Args:
-        layout: the run folder.
-        data: metadata of each shard, for each of its transitions: ``data_id`` is its path in the
-            run folder, ``IS`` the weight.
+        transport: fetches the blocks.
+        data: metadata of each block, for each of its transitions: ``data_id`` names it, ``IS`` is
+            the weight.
         as_columns: the form of the batch; without columns, metadata go over a transition's keys.
     """
-    shards: list[tuple[Columns, Mapping[str, Any]]] = [
-        (transitions(read_block(layout.inside(meta["data_id"]))[0]), meta) for meta in data
+    blocks: list[tuple[Columns, Mapping[str, Any]]] = [
+        (transitions(transport.fetch_named(meta["data_id"])), meta) for meta in data
     ]
-    names = list(shards[0][0])
-    columns = {name: np.concatenate([part[name] for part, _ in shards]) for name in names}
-    metas = [meta for part, meta in shards for _ in range(len(part[names[0]]))]
+    names = list(blocks[0][0])
+    columns = {name: np.concatenate([part[name] for part, _ in blocks]) for name in names}
+    metas = [meta for part, meta in blocks for _ in range(len(part[names[0]]))]
     weights = np.array([meta.get("IS", 1.0) for meta in metas], dtype=np.float32)
     batch = for_policy(columns, weights, as_columns=as_columns)
     if as_columns:
         return batch
     return [{**item, **meta} for item, meta in zip(batch, metas, strict=True)]
+
+
+class SampleLoader(Iterator[Any]):
+    """Yields batches, one after the other.
+
+    A batch may be a list of functions without arguments, each of which returns a sample (from a
+    file, perhaps), or be such a function itself.
+
+    Args:
+        get_batch: returns the next batch; None when no more will come.
+        num_workers: threads that call the functions of a batch; 0: it is done here, in order.
+    """
+
+    def __init__(self, get_batch: Callable[[], Any], num_workers: int = 0) -> None:
+        self._get_batch, self._num_workers = get_batch, num_workers
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __next__(self) -> Any:
+        """Returns the next batch, all samples in their order; errors of loading one come here."""
+        batch = self._get_batch()
+        if batch is None:
+            raise StopIteration
+        batch = _made(batch)
+        if not isinstance(batch, list) or not any(map(callable, batch)):
+            return batch
+        if self._num_workers == 0:
+            return list(map(_made, batch))
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_workers, "sample-loader")
+        return list(self._pool.map(_made, batch))
+
+    def close(self) -> None:
+        """End the threads; the next batch would start them again."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _made(sample: Any) -> Any:
+    return sample() if callable(sample) else sample

@@ -29,7 +29,7 @@ _MEET_S = 60.0
 
 
 class Member(Protocol):
-    """What the group asks of a learner."""
+    """The group's requests to a learner."""
 
     def state_to_share(self) -> dict[str, Any]:
         """Returns all that must be equal on all learners."""
@@ -94,7 +94,7 @@ class LearnerGroup:
 
     @property
     def is_stale(self) -> bool:
-        """Whether a member has died and the survivors must regroup."""
+        """True if a member has died and the survivors must regroup."""
         return self._ordered is not None
 
     def regroup(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from hpcdi.comm.messages import Message
-from hpcdi.comm.pump import LinkPump
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import component_class
 from hpcdi.config.fields import to_mapping
 from hpcdi.store.builder import Segment
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
-from hpcdi.utils.timer import RoleMeter
-from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.collector.base_parallel_collector import (
     BaseParallelCollector,
     create_parallel_collector,
 )
 from hpcdi.worker.context import WorkerContext
-from hpcdi.worker.heartbeat import HeartbeatSender
+from hpcdi.worker.message_side import MessageSide
 
 
-class BaseCommCollector(Configurable, ABC):
+class BaseCommCollector(MessageSide):
     """Stands between a parallel collector and the other ranks.
 
     Args:
@@ -30,13 +27,7 @@ class BaseCommCollector(Configurable, ABC):
         context: this rank's place in a run.
     """
 
-    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
-        self._cfg = self.parse_config(cfg)
-        self._context = context
-        self._collector_uid = get_task_uid()
-        self._end_flag = True
-        self.meter = RoleMeter("collector")
-        self._heartbeat = HeartbeatSender(context, self.meter)
+    role = "collector"
 
     @abstractmethod
     def get_policy_update_info(
@@ -52,26 +43,10 @@ class BaseCommCollector(Configurable, ABC):
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
         """Queue a segment for the learners."""
 
-    pump: LinkPump
-    exit_code = 0
-
-    @abstractmethod
-    def run(self) -> None:
-        """Run tasks until the run ends and all ranks may leave."""
-
-    def start(self) -> None:
-        """Accept tasks."""
-        self._end_flag = False
-
-    def close(self) -> None:
-        """Accept no more tasks. Idempotent."""
-        self._end_flag = True
-        self._heartbeat.close()
-
     @property
     def collector_uid(self) -> str:
         """Name of this collector, unique on its host."""
-        return self._collector_uid
+        return self._uid
 
     def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
         """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""

@@ -72,10 +72,10 @@ class DataPublisher(Closing):
         )
         self._writer = open_transport(config.system, layout).publisher(self._published, patience)
 
-    def begin(self, task_id: str, buffer_id: str) -> None:
+    def begin(self, task_id: str) -> None:
         """Begin another task; rows of the one before are published."""
         self.seal()
-        self._about.update(task_id=task_id, buffer_id=buffer_id)
+        self._about["task_id"] = task_id
 
     def put(self, segment: Segment) -> None:
         """Queue a segment; waits only while too many blocks are on their way to disk.
@@ -133,8 +133,8 @@ class DataPublisher(Closing):
         facts = block.facts
         self._announce(
             BlockReady(
-                facts["task_id"], facts["buffer_id"], facts["block_id"], shard, block.items,
-                block.tail_rows, facts["sealed_at"],
+                facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
+                facts["sealed_at"],
             )
         )  # fmt: skip
 

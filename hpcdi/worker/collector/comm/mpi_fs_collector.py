@@ -23,7 +23,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_FAILED, CommError, EnvError
+from hpcdi.errors import EXIT_FAILED, EnvError
 from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
@@ -35,14 +35,7 @@ from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
 from hpcdi.worker.collector.comm.channels import DataPublisher, PolicySubscriber
 from hpcdi.worker.collector.comm.slave import task_message
-from hpcdi.worker.context import (
-    COORDINATOR_RANK,
-    WorkerContext,
-    abort_orphaned,
-    announce,
-    shutdown,
-    task_seed,
-)
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.worker.fault import FAULTS, tear
 
 _LAST_TRIES_S = 2.0
@@ -69,13 +62,11 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
-        if context is None:
-            raise CommError("a collector's message side needs its place in a run (context=)")
-        self._place = context
+        place = self._place
         self._collectors = _Collectors()
-        self._task = CollectTask("", "", "", eval_flag=False, setting={})
+        self._task = CollectTask("", eval_flag=False, setting={})
         self._stops = StopFlags(
-            context.link.rank, context.config.system.storage.disk_patience_s,
+            place.link.rank, place.config.system.storage.disk_patience_s,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
             lambda: self.meter.mark("disk"),
         )  # fmt: skip
@@ -87,18 +78,18 @@ class MPIFileSystemCollector(BaseCommCollector):
             Stop: lambda _rank, _message: self._stop(),
             RankLost: lambda rank, _message: self._lost(rank),
         }
-        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
-        config = context.config
+        self.pump = LinkPump(place.link, handlers, self.ask)
+        config = place.config
         self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),
-            context.learners,
+            place.learners,
             0.0
             if config.policy.on_policy  # each rollout needs the newest
             else config.policy.collect.collector.update_policy_second,
         )
         self._data = DataPublisher(
-            config, context.layout, context.link.rank, self._announce,
-            restarts=context.restarts, patience=self._stops.patience,
+            config, place.layout, place.link.rank, self._announce,
+            restarts=place.restarts, patience=self._stops.patience,
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- life
@@ -118,7 +109,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     def start(self) -> None:
         """Report to the coordinator that this rank is ready."""
         super().start()
-        announce(self.pump, "collector", self.deal_with_resource())
+        self._announce_itself(self.deal_with_resource())
 
     def close(self) -> None:
         """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
@@ -129,7 +120,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             self._collectors.discard(eval_flag)
         self._data.close()
         report = {**self.meter.report(), **self._data.report(), **self._collectors.health}
-        self.exit_code = shutdown(self._place, self.pump, report)
+        self._shut_down(report)
 
     # ------------------------------------------------------------------------------ called by tasks
 
@@ -141,7 +132,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Run a task; returns when it has ended."""
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
-        self._data.begin(task.task_id, task.buffer_id)
+        self._data.begin(task.task_id)
         if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
             self._collectors.discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
@@ -227,7 +218,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return self._collectors[eval_flag]
 
     def _gives_up(self) -> bool:
-        """Whether to stop waiting for a policy; raises errors of the communication thread."""
+        """Returns whether to stop waiting for a policy; raises errors of the other thread."""
         self.meter.mark("wait")
         self.pump.check()
         return self._stops.everything
@@ -262,8 +253,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _lost(self, rank: int) -> None:
         """A rank died: subscribe to another learner, or abort without rank 0."""
-        if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            abort_orphaned(self._place)
+        super()._lost(rank)
         self._policies.lose(rank)
 
     def _stop(self) -> None:
@@ -302,7 +292,7 @@ class StopFlags:
         self._tasks: deque[str] = deque(maxlen=64)
 
     def concern(self, task_id: str) -> bool:
-        """Whether a task is to end."""
+        """Returns whether a task is to end."""
         return self.everything or task_id in self._tasks
 
     def end_task(self, task_id: str) -> None:

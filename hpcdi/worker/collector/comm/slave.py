@@ -19,6 +19,7 @@ class CollectorSlave:
 
     def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
         self._callback_fn = callback_fn
+        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
@@ -30,10 +31,13 @@ class CollectorSlave:
         if name == "resource":
             return dict(self._callback_fn["deal_with_resource"]())
         if name == "collector_start_task":
-            self._callback_fn["deal_with_collector_start"](task_message(task["task_info"]))
+            info = task["task_info"]
+            self._buffer_id = {key: info[key] for key in ("buffer_id",) if key in info}
+            self._callback_fn["deal_with_collector_start"](task_message(info))
             return {"message": "collector task has started"}
         if name == "collector_data_task":
-            return dict(self._callback_fn["deal_with_collector_data"]())
+            data = self._callback_fn["deal_with_collector_data"]()
+            return {**self._buffer_id, **data} if data else {}
         if name == "collector_close_task":
             return dict(self._callback_fn["deal_with_collector_close"]())
         raise CommError(f"a collector knows no task {name!r}")
@@ -44,8 +48,6 @@ def task_message(info: Mapping[str, Any]) -> CollectTask:
     cfg = info.get("collector_cfg", {})
     return CollectTask(
         info["task_id"],
-        info.get("buffer_id", ""),
-        info.get("policy_id", ""),
         eval_flag=bool(cfg.get("eval_flag", False)),
         setting=dict(cfg.get("collect_setting", {})),
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.schema import SystemConfig
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import write_shard
-from hpcdi.types import ITEM_DTYPE, Columns, ShardRef
+from hpcdi.transport import open_transport
+from hpcdi.types import ITEM_DTYPE, Columns
 
 _FILES = 20
 _STEPS = 16
@@ -27,7 +28,7 @@ class NaiveCollector:
     """
 
     def __init__(self, layout: RunLayout, *, prefix: str = "", seed: int = 0) -> None:
-        self._layout, self._prefix = layout, prefix
+        self._transport, self._prefix = open_transport(SystemConfig(), layout), prefix
         self._rng = np.random.default_rng(seed)
         self._task: dict[str, Any] = {}
         self._count = 0
@@ -57,8 +58,10 @@ class NaiveCollector:
             return {"collector_done": True, "cur_step": self._count * _STEPS, **names}
         self._count += 1
         path = f"data/naive/{self._prefix}{self._task['task_id']}/{self._count:06d}.h5"
-        shard: ShardRef = write_shard(self._layout, path, self._get_timestep())
-        return {"collector_done": False, "data_id": shard.path, "unroll_len": _STEPS, **names}
+        publisher = self._transport.publisher(lambda _shard, _block: None)
+        publisher.submit(path, self._get_timestep())
+        publisher.close()
+        return {"collector_done": False, "data_id": path, "unroll_len": _STEPS, **names}
 
     def _get_timestep(self) -> Block:
         """Random steps of one environment, as one item."""

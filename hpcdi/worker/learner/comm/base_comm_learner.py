@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdi.comm.pump import LinkPump
-from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.compat import component_class
 from hpcdi.policy.create import create_policy
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.utils.timer import RoleMeter
-from hpcdi.utils.uid import get_task_uid
 from hpcdi.worker.context import WorkerContext
-from hpcdi.worker.heartbeat import HeartbeatSender
 from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
 from hpcdi.worker.learner.group import LearnerGroup
+from hpcdi.worker.message_side import MessageSide
 
 
-class BaseCommLearner(Configurable, ABC):
+class BaseCommLearner(MessageSide):
     """Connects a learner to the other ranks.
 
     Where the run has several learners it joins their process group, and leaves it in `close`.
@@ -28,16 +25,13 @@ class BaseCommLearner(Configurable, ABC):
         context: this rank's place in a run.
     """
 
+    role = "learner"
+
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
-        self._cfg = self.parse_config(cfg)
-        self._context = context
-        self._learner_uid = get_task_uid()
-        self._end_flag = True
-        self._group = LearnerGroup(
+        self._group = LearnerGroup(  # before the clocks of the base start: others may come late
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
         )
-        self.meter = RoleMeter("learner")
-        self._heartbeat = HeartbeatSender(context, self.meter)
+        super().__init__(cfg, context)
 
     @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
@@ -51,13 +45,6 @@ class BaseCommLearner(Configurable, ABC):
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Reports progress to the coordinator."""
 
-    pump: LinkPump
-    exit_code = 0
-
-    @abstractmethod
-    def run(self) -> None:
-        """Runs tasks until the run ends and all ranks may leave."""
-
     @property
     @abstractmethod
     def hooks4call(self) -> list[Any]:
@@ -68,20 +55,15 @@ class BaseCommLearner(Configurable, ABC):
         self.pump.check()
         return self._end_flag
 
-    def start(self) -> None:
-        """Accepts tasks."""
-        self._end_flag = False
-
     def close(self) -> None:
-        """Accepts no more tasks. Idempotent."""
-        self._end_flag = True
-        self._heartbeat.close()
+        """Accepts no more tasks, and leaves the group. Idempotent."""
+        super().close()
         self._group.leave()
 
     @property
     def learner_uid(self) -> str:
         """Name of this learner, unique on its host."""
-        return self._learner_uid
+        return self._uid
 
     def _create_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
         """Returns a learner with this as its port.

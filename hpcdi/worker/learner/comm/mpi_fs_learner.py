@@ -7,6 +7,7 @@ import os
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import (
@@ -26,17 +27,22 @@ from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.transport import open_transport
+from hpcdi.transport.files import load_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, abort_orphaned, announce, shutdown
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
-from hpcdi.worker.learner.data_feed import Batch, DataFeed, FeedOrder, batch_of_shards, load_shard
-from hpcdi.worker.learner.hooks import hooks_to_others
-from hpcdi.worker.learner.learner_hook import LearnerHook
-from hpcdi.worker.learner.staging import stage_for, takes_columns
+from hpcdi.worker.learner.data_feed import (
+    Batch,
+    DataFeed,
+    batch_of_blocks,
+    stage_for,
+    takes_columns,
+)
+from hpcdi.worker.learner.learner_hook import LearnerHook, hooks_to_others
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
@@ -56,9 +62,8 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
-        if context is None:
-            raise CommError("a learner's message side needs its place in a run (context=)")
-        self._place = context
+        place = self._place
+        self._transport = open_transport(place.config.system, place.layout)
         self._learner: BaseLearner | None = None
         self._feed: DataFeed | None = None
         self._is_stopping = False
@@ -78,9 +83,9 @@ class MPIFileSystemLearner(BaseCommLearner):
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(context.link, handlers, self._heartbeat.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask)
         self._snapshots = SnapshotPartWriter(
-            context.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
+            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )
 
     # ---------------------------------------------------------------------------------------- life
@@ -97,7 +102,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def start(self) -> None:
         """Reports ready to rank 0."""
         super().start()
-        announce(self.pump, "learner", self.deal_with_resource())
+        self._announce_itself(self.deal_with_resource())
 
     def close(self) -> None:
         """Writes the last policy and shuts down together with the other ranks. Idempotent."""
@@ -107,7 +112,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._snapshots.close()
         self._publisher.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._publisher.published}
-        self.exit_code = shutdown(self._place, self.pump, {**self.meter.report(), **report})
+        self._shut_down({**self.meter.report(), **report})
 
     # ------------------------------------------------------------------------------ learner tasks
 
@@ -133,7 +138,6 @@ class MPIFileSystemLearner(BaseCommLearner):
             self._learner.register_hook(hook)
         pin_memory = config.policy.learn.learner.pin_memory
         self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
-        self._the_feed().as_columns = takes_columns(self._learner.policy)
         if task_info.resume:
             load_learner(self._learner, self._place.layout.inside(task_info.resume))
         self.meter.mark("start")
@@ -141,9 +145,9 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._drain()
 
     def deal_with_get_data(self) -> dict[str, Any]:
-        """Returns the ids of task and buffer, the batch size and the train iteration."""
+        """Returns the task's id (empty before the first), batch size and train iteration."""
         return {
-            **self._ids(),
+            "task_id": self._task_id(),
             "batch_size": self._place.config.policy.learn.batch_size,
             "cur_learner_iter": self._train_iter(),
         }
@@ -158,7 +162,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         if self._learner is None:
             raise CommError("there is no learner task to learn for")
         as_columns = takes_columns(self._learner.policy)
-        self._learner.train(batch_of_shards(self._place.layout, data, as_columns=as_columns))
+        self._learner.train(batch_of_blocks(self._transport, data, as_columns=as_columns))
         return self._learner.learn_info
 
     def deal_with_learner_close(self) -> None:
@@ -199,12 +203,27 @@ class MPIFileSystemLearner(BaseCommLearner):
         scalars = learn_info["scalars"]
         self.pump.send(
             COORDINATOR_RANK,
-            LearnInfo(
-                self._ids()["task_id"], learn_info["learner_step"], scalars, self.meter.shares()
-            ),
+            LearnInfo(self._task_id(), learn_info["learner_step"], scalars, self.meter.shares()),
         )
 
-    load_data_fn = staticmethod(load_shard)
+    @staticmethod
+    def load_data_fn(
+        path: str | Path,
+        meta: Mapping[str, Any],
+        decompressor: Callable[[Any], Any] | None = None,
+    ) -> dict[str, Any]:
+        """Returns a shard's columns with metadata beside them; no transport is needed for a file.
+
+        Args:
+            path: the shard, of any run.
+            meta: merged over the columns.
+            decompressor: applied to the columns first.
+
+        Raises:
+            ShardError: the shard is missing, torn, or not one of ours.
+        """
+        columns: Any = load_block(path).columns
+        return {**(decompressor(columns) if decompressor else columns), **meta}
 
     def _policy_file(self) -> PolicyFile | None:
         """Returns the policy file, which the first member of a group writes for all."""
@@ -220,10 +239,8 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     # ----------------------------------------------------------------------------------- internals
 
-    def _ids(self) -> dict[str, str]:
-        """Returns the ids of the present task and its buffer; empty before the first task."""
-        order = self._feed.order if self._feed is not None else FeedOrder("", "", 0, 1)
-        return {"task_id": order.task_id, "buffer_id": order.buffer_id}
+    def _task_id(self) -> str:
+        return self._feed.task_id if self._feed is not None else ""
 
     def _train_iter(self) -> int:
         return self._learner.train_iter if self._learner is not None else 0
@@ -236,10 +253,10 @@ class MPIFileSystemLearner(BaseCommLearner):
         size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
         ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
         self._feed = DataFeed(
-            open_transport(config.system, self._place.layout),
+            self._transport,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
-            FeedOrder(task.task_id, task.buffer_id, size, ahead),
-        )
+            task.task_id, size, ahead,
+        )  # fmt: skip
         self._tasks.put(task)
 
     def _the_feed(self) -> DataFeed:
@@ -277,8 +294,7 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def _lost(self, rank: int) -> None:
         """Handles a rank's death (on the communication thread)."""
-        if rank == COORDINATOR_RANK and not self._end_flag:  # else it may just have left first
-            abort_orphaned(self._place)
+        super()._lost(rank)
         self._publisher.forget(rank)
 
     def _snapshot(self, order: TakeSnapshot) -> None:
@@ -305,6 +321,7 @@ class LearnerSlave:
 
     def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
         self._callback_fn = callback_fn
+        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
 
     def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn, close``.
@@ -317,11 +334,11 @@ class LearnerSlave:
             return dict(self._callback_fn["deal_with_resource"]())
         if name == "learner_start_task":
             info = task["task_info"]
-            message = LearnTask(info["task_id"], info["policy_id"], info["buffer_id"])
-            self._callback_fn["deal_with_learner_start"](message)
+            self._buffer_id = {"buffer_id": info["buffer_id"]}
+            self._callback_fn["deal_with_learner_start"](LearnTask(info["task_id"]))
             return {"message": "learner task has started"}
         if name == "learner_get_data_task":
-            return dict(self._callback_fn["deal_with_get_data"]())
+            return {**self._buffer_id, **self._callback_fn["deal_with_get_data"]()}
         if name == "learner_learn_task":
             return {"info": self._callback_fn["deal_with_learner_learn"](task["data"])}
         if name == "learner_close_task":

@@ -1,31 +1,36 @@
-"""Collective operations of serial workers among several learners; alone, nothing imports torch."""
+"""Collective calls among the learners; a process without torch is alone, and does not load it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpcdi.errors import CommError
 
 T = TypeVar("T")
 
 
-def group_rank() -> int:
-    """This process's rank among the learners; 0 where there are no others."""
-    if "torch" not in sys.modules:  # then there is no group
-        return 0
+def _dist() -> Any:
+    """Returns `comm.dist`; None where torch is not loaded, and so there is no group."""
+    if "torch" not in sys.modules:
+        return None
     from hpcdi.comm import dist
 
-    return dist.get_rank()
+    return dist
+
+
+def group_rank() -> int:
+    """Returns this process's rank among the learners; 0 where there are no others."""
+    dist = _dist()
+    return int(dist.get_rank()) if dist is not None else 0
 
 
 def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts summed over the process group; unchanged where there is none."""
-    if "torch" not in sys.modules:
+    """Returns counts summed over the process group; unchanged where there is none. Collective."""
+    dist = _dist()
+    if dist is None:
         return dict(counts)
-    from hpcdi.comm import dist
-
     return {name: int(dist.allreduce_data(count, "sum")) for name, count in counts.items()}
 
 
@@ -35,10 +40,9 @@ def on_first_rank(make: Callable[[], T]) -> T:
     Raises:
         CommError: `make` failed on rank 0, which raises its own error.
     """
-    if "torch" not in sys.modules:
+    dist = _dist()
+    if dist is None:
         return make()
-    from hpcdi.comm import dist
-
     if dist.get_rank() > 0:
         value, failure = dist.broadcast_object(None)
         if failure:
@@ -60,10 +64,9 @@ def from_all_ranks(make: Callable[[], T]) -> list[T]:
     Raises:
         CommError: `make` failed on another rank.
     """
-    if "torch" not in sys.modules:
+    dist = _dist()
+    if dist is None:
         return [make()]
-    from hpcdi.comm import dist
-
     try:
         value = make()
     except Exception as error:

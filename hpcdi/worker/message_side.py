@@ -1,0 +1,130 @@
+"""The message side of a worker: it announces itself, sends heartbeats, and shuts down in order."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from hpcdi.comm.failure import abort_job
+from hpcdi.comm.messages import Goodbye, Heartbeat, Leave, Message, WorkerReady
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import Configurable
+from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.utils.uid import get_task_uid
+from hpcdi.utils.watchdog import WAITING, Watchdog
+from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
+
+HEARTBEAT_S = 5.0
+_FIRST_WORD_S = 1.0
+_LEAVE_TIMEOUT_S = 30.0
+"""The workers wait for rank 0 so much longer than it waits for them."""
+
+
+class MessageSide(Configurable, ABC):
+    """Base of the message sides of collectors and learners.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run; None: it works for no coordinator.
+
+    Attributes:
+        pump: to the other ranks; made by subclasses, with `ask`.
+        exit_code: of the process, after `run`.
+        meter: where the rank's time goes; every turn of its loop marks it.
+    """
+
+    role: ClassVar[str]
+    pump: LinkPump
+    exit_code = 0
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._context = context
+        self._uid = get_task_uid()
+        self._end_flag = True
+        self.meter = RoleMeter(self.role)
+        self._watchdog = Watchdog(
+            context.config.system.survival.worker_timeout_s if context is not None else math.inf
+        )
+        self._sent_mark, self._sent_at = 0.0, 0.0
+
+    @property
+    def _place(self) -> WorkerContext:
+        """This rank's place in a run.
+
+        Raises:
+            CommError: it was given none.
+        """
+        if self._context is None:
+            raise CommError(f"a {self.role}'s message side needs its place in a run (context=)")
+        return self._context
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run tasks until the run ends and all ranks may leave."""
+
+    def start(self) -> None:
+        """Accept tasks."""
+        self._end_flag = False
+
+    def close(self) -> None:
+        """Accept no more tasks. Idempotent."""
+        self._end_flag = True
+        self._watchdog.close()
+
+    def ask(self) -> Message | None:
+        """Returns what to send rank 0 now: a stop request, a heartbeat, or None.
+
+        Called at every turn of the communication thread.
+        """
+        request = self._place.stop_request()
+        if request is not None:
+            return request
+        mark, now = self.meter.last_mark, time.monotonic()
+        # whoever waits for a rank that hangs must outlive it, to go on with the others
+        self._watchdog.look(now if WAITING else mark)
+        if mark == self._sent_mark or now - self._sent_at < HEARTBEAT_S:
+            return None
+        self._sent_mark, self._sent_at = mark, now
+        return Heartbeat(self.meter.activity)
+
+    def _announce_itself(self, resource: Mapping[str, int]) -> None:
+        """Send rank 0 the message that this rank is ready for tasks.
+
+        Args:
+            resource: number of its devices, ``gpu`` and ``cpu``.
+        """
+        ready = WorkerReady(
+            self.role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"]
+        )
+        self.pump.send(COORDINATOR_RANK, ready)
+
+    def _lost(self, rank: int) -> None:
+        """Handle a rank's death (on the communication thread): without rank 0 the job ends."""
+        if rank != COORDINATOR_RANK or self._end_flag:  # at the end it may just have left first
+            return
+        if self._place.link.rank > 1:  # rank 1 says so, for all
+            wait_s(_FIRST_WORD_S)
+        sys.stderr.write("hpcdi: rank 0 (coordinator) has died: killed, or out of memory\n")
+        abort_job(EXIT_FAILED)
+
+    def _shut_down(self, report: Mapping[str, Any]) -> None:
+        """Send `Goodbye` and wait until rank 0 lets everybody exit; sets the exit code.
+
+        Args:
+            report: counters and shares of time, see `Goodbye`.
+        """
+        timeout_s = self._place.config.system.coordinator.stop_timeout_s + _LEAVE_TIMEOUT_S
+        self.pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
+        self.pump.flush(timeout_s)
+        leave = self.pump.wait_for(Leave, timeout_s)
+        self.pump.close()
+        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
