@@ -467,8 +467,7 @@ class Workers:
             if worker.task is None:
                 continue
             task_id, closing, silence_s = worker.task.task_id, worker.closing, worker.silence_s(now)
-            is_late = closing is not None and now - closing >= patience_s
-            if is_late and not worker.notified_late:
+            if closing is not None and not worker.notified_late and now - closing >= patience_s:
                 worker.notified_late = True
                 notices.append((worker.rank, TaskLate(task_id, now - closing)))
             if silence_s >= QUIET_S and worker.rank not in waiting and not worker.notified_quiet:
