@@ -46,7 +46,7 @@ def on_first_rank(make: Callable[[], T]) -> T:
     if dist.get_rank() > 0:
         value, failure = dist.broadcast_object(None)
         if failure:
-            raise CommError(f"the evaluation failed on rank 0, see there: {failure}")
+            raise CommError(f"the call failed on rank 0, see there: {failure}")
         given: T = value
         return given
     try:
@@ -75,5 +75,5 @@ def from_all_ranks(make: Callable[[], T]) -> list[T]:
     gathered = dist.gather_objects((value, ""))
     for rank, (_, failure) in enumerate(gathered):
         if failure:
-            raise CommError(f"the evaluation failed on rank {rank}, see there: {failure}")
+            raise CommError(f"the call failed on rank {rank}, see there: {failure}")
     return [value for value, _ in gathered]

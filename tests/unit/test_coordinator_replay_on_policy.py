@@ -38,7 +38,6 @@ from hpcdi.worker.coordinator.replay import (
     create_replay,
     item_rows,
     on_policy_buffer,
-    staleness_bound,
 )
 from hpcdi.worker.coordinator.workers import Order
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
@@ -252,7 +251,7 @@ def test_the_buffer_has_room_for_all_pieces_under_way(
     cfg = AdvancedBufferConfig(**{"replay_buffer_size": 10, "min_fill": 700, **given})
     made = on_policy_buffer(cfg, rollouts=2, rollout_rows=40)
     assert (made.max_staleness, made.replay_buffer_size, made.min_fill) == (bound, size, 1)
-    assert staleness_bound(cfg) == staleness_bound(made) == bound
+    assert cfg.staleness_bound == made.staleness_bound == bound
 
 
 def test_no_limit_of_a_replay_buffer_holds_a_batch_back() -> None:
@@ -381,7 +380,7 @@ def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
 
 
 def gate(*, on_policy: bool = True, bound: float = math.inf) -> StalenessGate:
-    buffer = SimpleNamespace(max_staleness=bound)
+    buffer = AdvancedBufferConfig(max_staleness=bound)
     other = SimpleNamespace(replay_buffer=buffer)
     return StalenessGate(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
 

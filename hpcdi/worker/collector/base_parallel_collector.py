@@ -448,10 +448,9 @@ class StalenessGate:
         """When the last rollout was cut."""
         self.began_at = now
         """When the next one began: later, where it waited for a newer policy."""
-        bound = policy.other.replay_buffer.max_staleness
         self._rollouts = math.inf
         if policy.on_policy:
-            self._rollouts = 1 + (bound if math.isfinite(bound) else 0)
+            self._rollouts = 1 + policy.other.replay_buffer.staleness_bound
         self._sent = (-1, 0)  # a version, and the number of its rollouts
 
     def rollout_is_old(self, now: float) -> bool:

@@ -26,7 +26,6 @@ policies that are too old are dropped.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -473,17 +472,12 @@ def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int) -> Any:
         rollouts: collectors.
         rollout_rows: the most transitions that one rollout can have.
     """
-    bound = staleness_bound(cfg)
+    bound = cfg.staleness_bound
     size = (bound + 3) * rollouts * rollout_rows
     return dataclasses.replace(
         cfg, max_staleness=bound, replay_buffer_size=max(size, cfg.replay_buffer_size), min_fill=1,
         thruput_controller=type(cfg.thruput_controller)(),  # a batch is all that there is
     )  # fmt: skip
-
-
-def staleness_bound(cfg: Any) -> int:
-    """Train iterations by which on-policy data may be older than the learner's policy."""
-    return int(cfg.max_staleness) if math.isfinite(cfg.max_staleness) else 0
 
 
 class ReplayManager:

@@ -6,9 +6,9 @@ from typing import Any
 
 
 class NaiveResourceManager:
-    """Free and assigned workers by kind ("collector", "learner").
+    """Free and assigned workers by kind ("collector", "learner"); who is free longest comes first.
 
-    The one that has worked last is assigned first: its environments are made.
+    Nothing of hpcdi calls it.
     """
 
     def __init__(self) -> None:
@@ -16,11 +16,11 @@ class NaiveResourceManager:
         self._assigned: dict[str, dict[str, Any]] = {"collector": {}, "learner": {}}
 
     def assign_collector(self, collector_task: Any = None) -> dict[str, Any] | None:  # noqa: ARG002
-        """``{"collector_id", "resource_info"}`` of a free collector; None where there is none."""
+        """Returns ``{"collector_id", "resource_info"}`` of a free collector, or None."""
         return self._assign("collector")
 
     def assign_learner(self, learner_task: Any = None) -> dict[str, Any] | None:  # noqa: ARG002
-        """``{"learner_id", "resource_info"}`` of a free learner; None where there is none."""
+        """Returns ``{"learner_id", "resource_info"}`` of a free learner, or None."""
         return self._assign("learner")
 
     def have_assigned(self, name: str, id_: str) -> bool:
@@ -28,14 +28,9 @@ class NaiveResourceManager:
         return id_ in self._assigned[name]
 
     def update(self, name: str, id_: str, info: Any) -> None:
-        """Register a free worker and its resources."""
+        """Register a free worker and its resources, or free an assigned one."""
         self._assigned[name].pop(id_, None)
         self._free[name][id_] = info
-
-    def release(self, name: str, id_: str) -> None:
-        """Free an assigned worker."""
-        if id_ in self._assigned[name]:
-            self._free[name] = {id_: self._assigned[name].pop(id_), **self._free[name]}
 
     def delete(self, name: str, id_: str) -> bool:
         """Forget a worker; returns whether it was known."""

@@ -53,6 +53,11 @@ class AdvancedBufferConfig(BufferConfig):
     )
     monitor: MonitorConfig = section(MonitorConfig, "what is reported")
 
+    @property
+    def staleness_bound(self) -> int:
+        """Train iterations by which on-policy data may be older than the learner's policy."""
+        return int(self.max_staleness) if math.isfinite(self.max_staleness) else 0
+
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         yield from super().problems()
