@@ -26,6 +26,7 @@ from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import evaluation_goal
 from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
@@ -344,11 +345,6 @@ def _write(pictures: Array, fps: float, name: Path) -> Path:
             f"nothing here encodes a film ({error}): pip install 'hpcdi[video]'"
         ) from error
     file = name.with_name(name.name + suffix)
-    try:
-        with published(file) as out:
-            out.write(encoded)
-    except OSError as error:
-        raise LaunchError(
-            f"the film {short(file)} cannot be written: {error.strerror or error}"
-        ) from error
+    with or_refuse(f"the film {short(file)}"), published(file) as out:
+        out.write(encoded)
     return file

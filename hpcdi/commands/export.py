@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.launch.run_folder import short
 from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
@@ -74,12 +75,11 @@ def main(arguments: Sequence[str]) -> int:
     module = _module_of(ready)
     program = PROGRAMS[kind].trace(module, ready.spaces.obs_shape, given.batch)
     file = _file_of(given.output, ready.config.exp_name + FORMATS[kind])
-    try:
-        with published(file) as out:
-            out.write(program.data)
-            difference = _compare(PROGRAMS[kind].load(_written(out)), ready, given.batch, file)
-    except OSError as error:
-        raise LaunchError(f"{short(file)} cannot be written: {error.strerror or error}") from error
+    with or_refuse(short(file)), published(file) as out:
+        out.write(program.data)
+        out.flush()
+        read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
+        difference = _compare(read_back, ready, given.batch, file)
     say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
     for name, described in program.signature:
         say(f"  {name:<12} {described}")
@@ -128,12 +128,6 @@ def _module_of(ready: ReadyPolicy) -> Any:
             f"a policy of type {ready.config.policy.type!r} cannot be exported: "
             "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
         ) from error
-
-
-def _written(file: IO[bytes]) -> bytes:
-    """Returns the bytes of the file, read back from disk."""
-    file.flush()
-    return Path(file.name).read_bytes()
 
 
 def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> float:

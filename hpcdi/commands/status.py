@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -384,11 +385,7 @@ def _runs_below(place: Path) -> list[Path]:
     """Returns run folders in the default place, the newest first."""
     begun = [*place.glob("runs/*/*/run.json"), *place.glob("runs/*/sweeps/*/*/run.json")]
     waiting = [file.parent for file in place.glob("runs/*/*/submit/submit.json")]
-    return sorted({file.parent for file in [*begun, *waiting]}, key=_changed, reverse=True)
-
-
-def _changed(path: Path) -> float:
-    return path.stat().st_mtime
+    return sorted({file.parent for file in [*begun, *waiting]}, key=os.path.getmtime, reverse=True)
 
 
 def status_of(run: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.ask) -> RunStatus:

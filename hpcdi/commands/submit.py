@@ -45,6 +45,7 @@ from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.run_folder import read, short
 from hpcdi.launch.time_limit import seconds_of
 from hpcdi.store.atomic import write_json, write_text
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 
 HELP = """\
@@ -280,17 +281,12 @@ def write(job: BatchJob, experiment: Mapping[str, Any]) -> None:
         "versions": run_folder.versions(),
         "git_commit": run_folder.git_commit(Path(hpcdi.__file__).parent.parent),
     }
-    try:
+    with or_refuse(f"the run folder {job.folder}", "Choose another --run-dir"):
         job.submit_dir.mkdir(parents=True, exist_ok=True)
         write_text(job.submit_dir / EXPERIMENT_FILE, dump(experiment))
         write_text(job.submit_dir / "packages.txt", "\n".join(packages) + "\n")
         write_json(RunLayout(job.folder).submit_file, facts)
         write_text(job.script, script_text(job))
-    except OSError as error:
-        raise LaunchError(
-            f"the run folder {job.folder} cannot be written: {error.strerror or error}. Choose "
-            "another --run-dir"
-        ) from error
 
 
 def discard(job: BatchJob) -> None:

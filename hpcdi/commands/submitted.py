@@ -9,7 +9,6 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -52,17 +51,14 @@ def run_here(run_dir: str, ranks: int, option: str) -> int:
 def _run(command: list[str]) -> int:
     """Run a command that gets the signals of this process."""
     process = subprocess.Popen(command)  # noqa: S603 (our own command line)
-    for number in _FORWARDED:  # in place of submitit's own handlers, which would end this process
-        signal.signal(number, _forward_to(process))
-    code = process.wait()
-    if code != EXIT_DONE:
-        raise JobFailedError(f"{' '.join(command)}: exit code {code}")
-    return code
 
-
-def _forward_to(process: subprocess.Popen[bytes]) -> Callable[[int, FrameType | None], None]:
     def forward(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
 
-    return forward
+    for number in _FORWARDED:  # in place of submitit's own handlers, which would end this process
+        signal.signal(number, forward)
+    code = process.wait()
+    if code != EXIT_DONE:
+        raise JobFailedError(f"{' '.join(command)}: exit code {code}")
+    return code

@@ -44,6 +44,7 @@ from hpcdi.launch import run_folder, slurm_queue
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.slurm_queue import QueueJob
 from hpcdi.store.atomic import read_json, write_json, write_text
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
@@ -253,10 +254,8 @@ def submit(sweep: Sweep, indices: Sequence[int]) -> Sweep:
         LaunchError: Slurm refuses it, or the folder cannot be written.
     """
     job = array_job(sweep, resources_of(sweep))
-    try:
+    with or_refuse(str(job.script)):
         write_text(job.script, script_text(job))
-    except OSError as error:
-        raise LaunchError(f"{job.script} cannot be written: {error.strerror or error}") from error
     array = f"--array={array_of(indices, sweep.parallel)}"
     number = ask_slurm(["sbatch", "--parsable", array, str(job.script)]).strip().split(";")[0]
     submitted = sweep.with_jobs({index: f"{number}_{index}" for index in indices})
@@ -618,13 +617,11 @@ def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
     Raises:
         LaunchError: the folder cannot be written.
     """
-    try:
+    with or_refuse(str(sweep.root)):
         sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
         for index, experiment in enumerate(experiments):
             write_text(sweep.experiment(index), dump(experiment), fsync=False)
         sweep.save()
-    except OSError as error:
-        raise LaunchError(f"{sweep.root} cannot be written: {error.strerror or error}") from error
 
 
 def read(root: Path) -> Sweep:

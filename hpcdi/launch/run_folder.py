@@ -20,6 +20,7 @@ from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.launch import run_lock
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import read_json, write_json, write_text
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
@@ -121,17 +122,14 @@ def claim(
         "placement": placement,
         **(past or {}),
     }
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        layout.run_file.touch(exist_ok=past is not None)  # of two that want it, one gets it
+    with or_refuse(f"the run folder {path}"):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            layout.run_file.touch(exist_ok=past is not None)  # of two processes one succeeds
+        except FileExistsError:
+            raise LaunchError(f"the run folder {path} has just been taken by another run") from None
         keep_config(layout, config)
         write_json(layout.run_file, facts)
-    except FileExistsError:
-        raise LaunchError(f"the run folder {path} has just been taken by another run") from None
-    except OSError as error:
-        raise LaunchError(
-            f"the run folder {path} cannot be written: {error.strerror or error}"
-        ) from error
     if path.parent.parent.name == "runs":
         _point_latest(path)
     return layout

@@ -25,6 +25,7 @@ from hpcdi.errors import EXIT_FAILED, LaunchError
 from hpcdi.launch import slurm_queue
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import TEMPORARY_MARK, clock_of
+from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
@@ -92,13 +93,9 @@ class RunLock(Closing):
         self._layout, self._on_lost = layout, on_lost or _end_at_once
         self._me = this_process()
         self._closed = threading.Event()
-        try:
+        with or_refuse(f"the run folder {layout.root}"):
             layout.root.mkdir(parents=True, exist_ok=True)
             _take(layout.lock_file, self._me)
-        except OSError as error:
-            raise LaunchError(
-                f"the run folder {layout.root} cannot be written: {error.strerror or error}"
-            ) from error
         self._thread = BackgroundThread(self._beat, "run lock")
 
     def close(self) -> None:

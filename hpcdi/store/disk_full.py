@@ -1,13 +1,14 @@
-"""Writes that meet a full disk: those that wait for space, and those that are skipped."""
+"""Writes that meet a full disk: those that wait for space, are skipped, or end a command."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from hpcdi.errors import StoreError
+from hpcdi.errors import LaunchError, StoreError
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.disk import is_full, shortage
 from hpcdi.utils.log import LOGGER
@@ -31,6 +32,24 @@ def or_warn(what: str, write: Callable[[], object]) -> bool:
         LOGGER.warning("no %s could be written: %s. Free some space", what, _text(error))
         return False
     return True
+
+
+@contextlib.contextmanager
+def or_refuse(what: str, advice: str = "") -> Iterator[None]:
+    """A block that writes something that a command cannot do without.
+
+    Args:
+        what: its name in the message.
+        advice: what to do, a sentence of the message.
+
+    Raises:
+        LaunchError: in place of an `OSError` of the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f"{what} cannot be written: {error.strerror or error}"
+        raise LaunchError(f"{reason}. {advice}" if advice else reason) from error
 
 
 class DiskPatience:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -23,26 +22,19 @@ _WIDTH = 64  # float32 of a row: a shard of 1 MiB
 _SYNCED_BYTES = 1_000_000
 
 
-def mounts_in(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yields device, mount point and file-system type of each line of ``/proc/mounts``."""
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) >= 3:
-            point = fields[1].encode().decode("unicode_escape")  # a blank is \040
-            yield fields[0], point, fields[2]
-
-
-def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Returns the file-system type and mount point of an absolute path.
+def mount_of(path: Path, mounts: str) -> tuple[str, str, str]:
+    """Returns the file-system type, mount point and device (or export) of an absolute path.
 
     Args:
         path: links followed.
         mounts: text of ``/proc/mounts``; of several mounts on one point the last counts.
     """
-    best = ("unknown", "")
-    for _, point, kind in mounts_in(mounts):
+    best = ("unknown", "", "")
+    for line in mounts.splitlines():
+        device, escaped, kind, *_ = line.split()
+        point = escaped.encode().decode("unicode_escape")  # a blank is \040
         if path.is_relative_to(point) and len(point) >= len(best[1]):
-            best = (kind, point)
+            best = (kind, point, device)
     return best
 
 

@@ -100,7 +100,7 @@ def test_one_mpi_everywhere() -> None:
     assert good == Finding(OK, "Open MPI v5.0.11, threads MULTIPLE, started in 1.5 s")
     bad = together(checks.check_mpi(differing(known, 4, 5, library="MPICH 4.3")))
     assert bad.status == FAIL
-    assert "MPICH 4.3 MULTIPLE on ranks 4-5 (node02)" in bad.found
+    assert "MPI: MPICH 4.3, threads MULTIPLE on ranks 4-5 (node02), elsewhere Open MPI" in bad.found
 
 
 def test_versions_that_differ_are_named_with_their_ranks() -> None:
@@ -410,16 +410,16 @@ tmpfs /scratch/my\\040tmp tmpfs rw 0 0
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "mount"),
+    ("path", "kind", "mount", "device"),
     [
-        ("/home/me", "ext4", "/"),
-        ("/scratch2/me", "ext4", "/"),
-        ("/scratch/me/runs", "beegfs", "/scratch"),  # mounted over the first one
-        ("/scratch/my tmp/x", "tmpfs", "/scratch/my tmp"),
+        ("/home/me", "ext4", "/", "/dev/vda"),
+        ("/scratch2/me", "ext4", "/", "/dev/vda"),
+        ("/scratch/me/runs", "beegfs", "/scratch", "/dev/vdb"),  # mounted over the first one
+        ("/scratch/my tmp/x", "tmpfs", "/scratch/my tmp", "tmpfs"),
     ],
 )
-def test_the_mount_of_a_path(path: str, kind: str, mount: str) -> None:
-    assert probe.mount_of(Path(path), MOUNTS) == (kind, mount)
+def test_the_mount_of_a_path(path: str, kind: str, mount: str, device: str) -> None:
+    assert probe.mount_of(Path(path), MOUNTS) == (kind, mount, device)
 
 
 def test_a_probe_is_known_from_another_and_from_none(tmp_path: Path) -> None:
@@ -492,22 +492,17 @@ def prints(text: str, code: int = 0) -> str:
     return f"cat <<'END'\n{text}END\nexit {code}"
 
 
-def test_quotas_of_the_folders_own_file_system(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        facts, "_is_mounted", lambda device, mount: (device, mount) == ("/dev/work", "/work")
-    )
+def test_quotas_of_the_folders_own_file_system(programs: Path) -> None:
     program(programs, "quota", prints(QUOTA, code=1))  # 1: one is exceeded
-    assert quotas_of(Path("/"), "ext4", "/work") == (
+    assert quotas_of(Path("/"), "ext4", ("/work", "/dev/work")) == (
         Quota("group", "bytes", 5120 * KIB, 20480 * KIB), Quota("group", "files", 190, 200),
     )  # fmt: skip
-    assert quotas_of(Path("/"), "ext4", "/elsewhere") == ()
+    assert quotas_of(Path("/"), "ext4", ("/elsewhere", "/dev/sdb")) == ()
 
 
 def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_path: Path) -> None:
     program(programs, "lfs", f'echo "$@" >> {tmp_path}/asked\n' + prints(LFS, code=1))
-    (user, group) = quotas_of(tmp_path, "lustre", "/mnt/lustre")
+    (user, group) = quotas_of(tmp_path, "lustre", ())
     assert user == group == Quota("user", "bytes", 302048 * KIB, 300000 * KIB)
     assert (tmp_path / "asked").read_text().splitlines() == [
         f"quota -u {os.getuid()} {tmp_path}", f"quota -g {tmp_path.stat().st_gid} {tmp_path}",
@@ -520,12 +515,12 @@ def test_a_quota_command_that_fails_ends_nothing(
 ) -> None:
     monkeypatch.setattr(facts, "_QUOTA_LIMIT_S", 0.2)
     program(programs, "quota", script)
-    assert quotas_of(Path("/"), "nfs4", "/") == ()
+    assert quotas_of(Path("/"), "nfs4", ("/",)) == ()
 
 
 def test_without_the_command_nothing_is_known(programs: Path) -> None:
     (programs / "quota").unlink(missing_ok=True)
-    assert quotas_of(Path("/"), "lustre", "/") == ()
+    assert quotas_of(Path("/"), "lustre", ()) == ()
 
 
 @pytest.mark.parametrize(

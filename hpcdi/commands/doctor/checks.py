@@ -164,13 +164,10 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Itera
 
 def check_mpi(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Checks for one MPI library and thread level on all ranks."""
-    (library, level), others = majority([(one.library, one.thread_level) for one in facts])
+    kinds = [f"{short_library(one.library)}, threads {one.thread_level}" for one in facts]
     slowest_s = max(one.start_s for one in facts)
-    usual = f"{short_library(library)}, threads {level}, started in {slowest_s:.1f} s"
-    yield Finding(OK, usual)
-    for other, ranks in others.items():
-        found = f"{' '.join(other)} on {ranks_on(ranks, facts)}"
-        yield Finding(FAIL, found, "load the same MPI module on every host")
+    yield Finding(OK, f"{majority(kinds)[0]}, started in {slowest_s:.1f} s")
+    yield from _differences(facts, "MPI", kinds, "load the same MPI module on every host")
 
 
 def short_library(text: str) -> str:
@@ -188,14 +185,21 @@ def check_software(facts: Sequence[Facts]) -> Iterator[Finding]:
     values["hpcdi's files"] = [one.code for one in facts]
     advice = "use one environment on a shared file system (or one image), and one checkout"
     for name, of_ranks in values.items():
-        common, others = majority(of_ranks)
-        for value, ranks in others.items():
-            text = f"{name}: {value} on {ranks_on(ranks, facts)}, elsewhere {common}"
-            yield Finding(FAIL, text, advice)
+        yield from _differences(facts, name, of_ranks, advice)
     missing = [name for name, version in first.versions.items() if version == "not installed"]
     if missing:
         advice = f"pip install {' '.join(missing)}"
         yield Finding(FAIL, f"{', '.join(missing)}: not installed", advice)
+
+
+def _differences(
+    facts: Sequence[Facts], name: str, values: Sequence[str], advice: str
+) -> Iterator[Finding]:
+    """Yields a failure for each value of ranks that is not the commonest one."""
+    common, others = majority(values)
+    for value, ranks in others.items():
+        text = f"{name}: {value} on {ranks_on(ranks, facts)}, elsewhere {common}"
+        yield Finding(FAIL, text, advice)
 
 
 def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[Finding]:

@@ -87,13 +87,13 @@ def examine(
         say(f"{name!r} {said}. Ending the job")
         end(EXIT_FAILED)
 
-    watch = Watch(say, give_up)
+    watch = Watch(say, give_up, at_least_s=0.0 if is_first else _OTHERS_LIMIT_S)
     probes = Probes(world, own, variables, watch)
     comm = world.comm.Dup()
 
     def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
         """Rank 0 answers all with what it makes of all facts; it alone reports who is missing."""
-        probes.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
+        watch.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
         return gather_and_answer(
             comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
         )
@@ -138,19 +138,12 @@ class Probes:
     ) -> None:
         self._world, self._own, self._variables, self._watch = world, own, variables, watch
 
-    def begin(
-        self, name: str, limit_s: float, waits_for: str = "", *, is_quiet: bool = False
-    ) -> None:
-        """Start a step, which must end within `limit_s` on rank 0; see `Watch.begin`."""
-        limit_s = limit_s if self._world.rank == 0 else _OTHERS_LIMIT_S
-        self._watch.begin(name, limit_s, waits_for, is_quiet=is_quiet)
-
     def run(
         self, name: str, make: Callable[[], Mapping[str, Any]], waits_for: str = "this rank's own "
         "part", limit_s: float = _PROBE_LIMIT_S,
     ) -> None:  # fmt: skip
         """Run a probe; its facts are set, or else its error is."""
-        self.begin(name, limit_s, waits_for)
+        self._watch.begin(name, limit_s, waits_for)
         found, error = checks.attempt(make)
         if error:
             self._own.errors[name] = error
@@ -217,12 +210,17 @@ class Watch:
         end: called with a step's name and what it waits for when its time is over; has to end the
             job, because the rank's own thread hangs.
         notice_s: seconds after which it prints what the step waits for.
+        at_least_s: shorter limits count as this one.
     """
 
     def __init__(
-        self, say: Callable[[str], None], end: Callable[[str, str], None], notice_s: float = 20.0
+        self,
+        say: Callable[[str], None],
+        end: Callable[[str, str], None],
+        notice_s: float = 20.0,
+        at_least_s: float = 0.0,
     ) -> None:
-        self._say, self._end, self._notice_s = say, end, notice_s
+        self._say, self._end, self._notice_s, self._at_least_s = say, end, notice_s, at_least_s
         self._waits_for = ""
         self._closed = threading.Event()
         self._step = "", math.inf, math.inf, 0.0  # name, when to print, when to end it, its begin
@@ -233,8 +231,9 @@ class Watch:
     ) -> None:
         """Start a step, which ends the one before; a quiet one prints nothing before its limit."""
         now = time.monotonic()
+        prints_at, ends_at = now + self._notice_s, now + max(limit_s, self._at_least_s)
         self._waits_for = waits_for
-        self._step = name, math.inf if is_quiet else now + self._notice_s, now + limit_s, now
+        self._step = name, math.inf if is_quiet else prints_at, ends_at, now
 
     def wait_for(self, whom: str) -> None:
         """Set what the step waits for now."""

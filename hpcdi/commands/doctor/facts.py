@@ -266,13 +266,13 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
         scratch.mkdir()
     except OSError as error:
         raise StoreError(path, f"cannot be written: {error.strerror}") from error
-    kind, mount = probe.mount_of(path, Path("/proc/mounts").read_text())
+    kind, mount, device = probe.mount_of(path, Path("/proc/mounts").read_text())
     umask = os.umask(0o077)
     os.umask(umask)
     space = os.statvfs(path)
     return {"folder": Folder(
         str(path), kind, mount, umask, path.stat().st_mode, probe.lock_error(scratch),
-        quotas_of(path, kind, mount), space.f_bavail * space.f_frsize,
+        quotas_of(path, kind, (mount, device)), space.f_bavail * space.f_frsize,
         space.f_blocks * space.f_frsize, space.f_favail, space.f_files,
     )}  # fmt: skip
 
@@ -297,17 +297,17 @@ def sharing(scratch: Path) -> dict[str, float]:
     return {"seen_s": max(probe.await_probe(scratch, n, s) for n, s in enumerate(limits_s))}
 
 
-def quotas_of(path: Path, kind: str, mount: str) -> tuple[Quota, ...]:
+def quotas_of(path: Path, kind: str, names: Sequence[str]) -> tuple[Quota, ...]:
     """Returns the quotas of a folder; empty where there are none, or no command knows them.
 
     Args:
         path: folder that is written to.
         kind: type of its file system.
-        mount: its mount point.
+        names: of it in a table of `quota`: mount point and device.
     """
     if kind != "lustre":
         everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
-        return tuple(_parse_quotas(everywhere, mount))
+        return tuple(_parse_quotas(everywhere, names))
     found: list[Quota] = []
     for flag, number in (("-u", os.getuid()), ("-g", path.stat().st_gid)):
         found += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
@@ -326,8 +326,8 @@ def _output_of(command: Sequence[str]) -> str:
     return done.stdout  # the code is 1 where a quota is exceeded
 
 
-def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
-    """Returns the quotas in a table of `quota` or `lfs quota`; only those of `mount`, if given.
+def _parse_quotas(text: str, names: Sequence[str] = ()) -> list[Quota]:
+    """Returns the quotas in a table of `quota` or `lfs quota`; only those of `names`, if any.
 
     A long name of a file system has a line of its own, and the numbers follow in the next one.
     """
@@ -337,7 +337,7 @@ def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
             whose = "group" if line.split()[3] in ("group", "grp") else "user"
         row = _QUOTA_ROW.match(line) or _QUOTA_ROW.match(f"{name} {line}")
         name = line.strip() if row is None else ""
-        if row is None or (mount and row[1] != mount and not _is_mounted(row[1], mount)):
+        if row is None or (names and row[1] not in names):
             continue
         used_kib, *blocks, _, files, soft, hard, _ = row.groups()[1:]
         for what, used, bounds in (
@@ -348,12 +348,6 @@ def _parse_quotas(text: str, mount: str = "") -> list[Quota]:
             if limit:
                 quotas.append(Quota(whose, what, used, limit))
     return quotas
-
-
-def _is_mounted(device: str, mount: str) -> bool:
-    """Returns whether a device, or a server's export, is mounted there."""
-    mounted = probe.mounts_in(Path("/proc/mounts").read_text())
-    return any((source, point) == (device, mount) for source, point, _ in mounted)
 
 
 def _cgroup_folders(controller: str) -> list[Path]:

@@ -102,8 +102,6 @@ class Recorder:
         episode = int(self._episode[row[-1], env]) * len(self.held) + env
         self.held[env] = 0
         self._release(slice(0, self._rows), env)
-        if self.is_empty:
-            self._clear()
         return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
