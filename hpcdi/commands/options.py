@@ -67,13 +67,13 @@ def add_short_settings(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_run_folder(parser: argparse.ArgumentParser, what: str) -> None:
+def add_run_folder(parser: argparse.ArgumentParser) -> None:
     """Add where the run is kept: a new folder, or that of a run to resume."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--run-dir", metavar="DIR", help="run folder (default: runs/<exp_name>/<time>)"
     )
-    where.add_argument("--resume", metavar="RUN", help=f"resume {what} from its run folder")
+    where.add_argument("--resume", metavar="RUN", help="resume a run from its run folder")
 
 
 def experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     parser = make_parser("serial", HELP)
     add_experiment(parser, is_optional=True)
-    add_run_folder(parser, "a run")
+    add_run_folder(parser)
     given = parser.parse_intermixed_args(arguments)
     config, overrides = experiment_of(given)
     return serial(SerialArguments(config, overrides, given.run_dir, given.resume))

@@ -130,7 +130,7 @@ def _say(title: str, job: BatchJob, cancel: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser("submit", HELP)
     add_experiment(parser, is_optional=True)
-    add_run_folder(parser, "a run")
+    add_run_folder(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--print", "--dry-run", dest="print", action="store_true",

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("train", HELP)
     add_experiment(parser, is_optional=True)
     add_ranks(parser)
-    add_run_folder(parser, "a run")
+    add_run_folder(parser)
     parser.add_argument(
         "--time-limit", metavar="TIME",
         help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "

@@ -175,12 +175,12 @@ class EnvManager(Closing, abc.ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether the environments are not running."""
+        """True if the environments are not running."""
         return not self._is_running
 
     @property
     def done(self) -> bool:
-        """Whether every environment has done its number of episodes."""
+        """True if every environment has done its number of episodes."""
         return not self._episodes.open.any()
 
     @property

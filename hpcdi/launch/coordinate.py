@@ -23,7 +23,7 @@ TERMINAL_VARIABLE = "HPCDI_TERMINAL"
 
 
 def coordinate(context: Any, ends_at: float) -> int:
-    """See a run through; gives the exit code.
+    """See a run through; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
@@ -73,7 +73,7 @@ def coordinate(context: Any, ends_at: float) -> int:
 
 
 def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
-    """What rank 0 asks in each turn of its loop; where there are no turns any more, it is ended."""
+    """Returns what rank 0 calls in each turn of its loop; where turns end, a watchdog ends it."""
     from hpcdi.worker.fault import FAULTS
 
     began = time.monotonic()
@@ -98,7 +98,7 @@ def _ended(outcome: Any, silent: list[int]) -> Any:
 
 def _tell_silent(silent: list[int], waited_s: float) -> None:
     sys.stderr.write(
-        f"hpcdi: ranks {silent} did not end within {waited_s:g} s of being told "
+        f"hpcdi: ranks {silent} did not end within {waited_s:g} s of the order "
         "(system.coordinator.stop_timeout_s); what they had not published is lost. Ending the job\n"
     )
 

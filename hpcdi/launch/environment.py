@@ -42,7 +42,7 @@ class LaunchEnvironment:
 
     @property
     def is_world(self) -> bool:
-        """Whether a launcher started this process as a rank."""
+        """True if a launcher started this process as a rank."""
         return self.launcher != "none"
 
 

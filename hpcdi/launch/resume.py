@@ -37,7 +37,7 @@ class Way(Enum):
 
 
 class Asked(Protocol):
-    """What the command line says of a run's configuration and folder."""
+    """The command line's words about a run's configuration and folder."""
 
     @property
     def config(self) -> str | None:
@@ -145,7 +145,7 @@ def _check_same(layout: RunLayout, compiled: Compiled) -> None:
 
 
 def done_line(path: Path) -> str:
-    """What to say instead of starting a run that is done."""
+    """Returns the line that is printed instead of starting a run that is done."""
     reason = run_folder.read(path).get("reason", "")
     return (
         f"the run in {run_folder.short(path)} is done already ({reason}); nothing is started. To "
@@ -161,7 +161,7 @@ def take(
     *,
     mpi: str,
 ) -> int:
-    """Make a run folder this run's own, whose lock one has; gives how often it was taken up again.
+    """Take a run folder whose lock is held; returns how often the run was resumed.
 
     Where an earlier run came to no snapshot, what it has left is removed but for its logs.
 
@@ -202,7 +202,7 @@ def ranks_of(path: str) -> int | None:
 
 
 def newest_snapshot(layout: RunLayout) -> Checkpoint:
-    """The newest whole snapshot of a run; torn ones are told, and passed over.
+    """Returns the newest whole snapshot of a run; torn ones are logged and passed over.
 
     Raises:
         CheckpointError: there is none.
@@ -242,7 +242,7 @@ def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
 
 
 def has_snapshot(layout: RunLayout) -> bool:
-    """Whether a run can be gone on with."""
+    """True if a run can be gone on with."""
     from hpcdi.store.checkpoints import names
 
     return bool(names(layout.snapshots_dir))

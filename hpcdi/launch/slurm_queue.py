@@ -50,12 +50,12 @@ class QueueJob:
 
     @property
     def is_on(self) -> bool:
-        """Whether its processes may exist."""
+        """True if its processes may exist."""
         return self.state in _IS_ON
 
     @property
     def waits(self) -> bool:
-        """Whether it is pending, or requeued."""
+        """True if it is pending, or requeued."""
         return self.state in _WAITS
 
 

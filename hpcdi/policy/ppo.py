@@ -276,7 +276,7 @@ class PPOPolicy(TorchPolicy):
         return torch.cat([losses, torch.stack((joint.largest, value, norm))]), is_over
 
     def _is_too_far(self, losses: Tensor) -> bool:
-        """Whether the joint minibatch says so; the same on all learners."""
+        """True if the joint minibatch says so; the same on all learners."""
         limit = self._cfg.learn.target_kl
         if limit is None:
             return False

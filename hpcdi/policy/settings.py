@@ -37,7 +37,7 @@ _BUILT_IN = {
     "encoder": ("", "auto", "mlp", "nature_cnn"),
     "head": ("", "q", "dueling_q", "actor_critic"),
 }
-"""What `networks` has in its slots; said here, where no torch is imported."""
+"""Names of the parts that `networks` has in its slots, without importing torch."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class LearnConfig(StepConfig):
 
 @dataclass(frozen=True)
 class OtherConfig:
-    """What belongs to neither learning nor collecting alone."""
+    """Settings that belong to neither learning nor collecting alone."""
 
     eps: EpsConfig = section(EpsConfig, "exploration rate")
     replay_buffer: Any = component(BUFFER_REGISTRY, "advanced", "the replay buffer")

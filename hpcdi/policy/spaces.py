@@ -20,7 +20,7 @@ def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def is_board(spaces: Spaces) -> bool:
-    """Whether observations have three axes and are no picture: the planes of a board, say."""
+    """True if observations have three axes and are no picture: the planes of a board, say."""
     return (
         len(spaces.obs_shape) == 3
         and spaces.obs_dtype != "uint8"

@@ -1,4 +1,4 @@
-"""What algorithms in torch share: modes, state dicts, spaces, seeds, devices, dicts, export.
+"""The base of algorithms in torch: modes, state dicts, spaces, seeds, devices, dicts, export.
 
 An algorithm is one file with one class derived from `TorchPolicy` (`dqn.py`, `ppo.py`; README.md
 shows how to write yours)::
@@ -57,7 +57,7 @@ class TorchPolicy(Policy):
     ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
     """Kinds of action spaces that the algorithm can act in."""
     TAKES_MASKS: ClassVar[bool] = False
-    """Whether `act` and `greedy` heed masks of legal actions."""
+    """True if `act` and `greedy` heed masks of legal actions."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
 

@@ -45,7 +45,7 @@ class BackgroundThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the function is still running."""
+        """True if the function is still running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ from hpcdi.launch.signals import SignalFlag
 
 @dataclass(frozen=True)
 class SerialArguments:
-    """What the command line says."""
+    """Arguments of the command line."""
 
     config: str | None
     overrides: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class SerialArguments:
 
 
 def serial(arguments: SerialArguments) -> int:
-    """Train in this process; gives the exit code.
+    """Train in this process; returns the exit code.
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.

@@ -56,7 +56,7 @@ class Feed:
 
 
 class DataPath(Protocol):
-    """What the loop of a serial run asks for."""
+    """Collects data and returns batches, for the loop of a serial run."""
 
     def collect(self, train_iter: int, settings: Players) -> int:
         """Collect once and keep what came; returns the transitions or samples of one player."""

@@ -38,7 +38,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a serial run is composed of."""
+    """The parts of a serial run."""
 
     collector: Any
     evaluator: Any

@@ -659,7 +659,7 @@ class ReplayManager:
 
     @property
     def is_replay(self) -> bool:
-        """Whether data are learnt from repeatedly: a batch waits for no rank's rollout."""
+        """True if data are learnt from repeatedly: a batch waits for no rank's rollout."""
         return self._kind.is_replay
 
     @property

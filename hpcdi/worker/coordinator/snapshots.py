@@ -87,7 +87,7 @@ class SnapshotClock:
         self._began = now
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for one, and none is being taken."""
+        """True if it is time for one, and none is being taken."""
         return not self._taken and now - self._began >= self._every_s
 
     def take(self, learners: Iterable[int], now: float) -> TakeSnapshot | None:
@@ -150,7 +150,7 @@ class Kept:
 
     @property
     def is_worth_a_line(self) -> bool:
-        """Whether it is whole, and more than the run's beginning."""
+        """True if it is whole, and more than the run's beginning."""
         return not self.error and bool(self.snapshot.files)
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ class SnapshotKeeper(Closing):
 
     @property
     def has_any(self) -> bool:
-        """Whether the run has ever begun a snapshot, also before it was resumed."""
+        """True if the run has ever begun a snapshot, also before it was resumed."""
         return self._number > 0
 
     def new(self) -> tuple[str, str]:
@@ -215,7 +215,7 @@ class SnapshotKeeper(Closing):
         return shards
 
     def has_begun(self, name: str) -> bool:
-        """Whether rank 0's part is taken, and not all others have come yet."""
+        """True if rank 0's part is taken, and not all others have come yet."""
         return name in self._own
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -292,7 +292,7 @@ def _number_of(name: str) -> int:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run is resumed from.
+    """A snapshot as a run is resumed from it.
 
     Attributes:
         name: of the snapshot.

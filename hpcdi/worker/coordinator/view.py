@@ -1,4 +1,4 @@
-"""What people see of a run, and the files that rank 0 tends.
+"""Shows a run to people, and tends the files of rank 0.
 
 `RunRecord` keeps numbers and writes curves and log lines. `RunView` shows the progress line and the
 summary, writes the status file and snapshots, and removes shards. Neither decides anything.
