@@ -28,7 +28,7 @@ from fakes.serial_runs import (
     train,
 )
 from hpcdi.cli import main
-from hpcdi.comm.messages import StopRequest
+from hpcdi.comm.messages import BlockAdmitted, StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch.resume import newest
@@ -38,6 +38,9 @@ from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
+from hpcdi.store.rows import RowStore
+from hpcdi.transport import open_transport
+from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.scheduler import Outcome
 
 pytest.importorskip("pettingzoo")
@@ -273,6 +276,72 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[
     assert after["iterations"][0] >= 8
     assert after["env_steps"] > before["env_steps"]
     assert not same(before["agents"], after["agents"])
+
+
+def items_of(buffer: Any) -> dict[str, Any]:
+    """Columns of all items, priorities and policy versions, the oldest item first."""
+    state = buffer.state_dict()
+    slots = buffer._ring.slots()
+    return {
+        **buffer._ring.store.read_columns(slots),
+        **{name: state["index"][name] for name in ("mass", "made_at")},
+        "ids": np.arange(state["ring"]["ids"]["first"], state["ring"]["ids"]["pushed"]),
+    }
+
+
+def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
+    """The same transitions, ids and priorities, from the shards that a snapshot names."""
+    small = "policy.other.replay_buffer.replay_buffer_size=300"  # the oldest items are gone
+    more = ("policy.priority=true", small, f"{LIMIT}.max_train_iter=12")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more) as run:
+        train(run)
+        before = items_of(run.pipeline.parts.agents[0].buffer)
+        config = run._config
+    assert len(before["ids"]) == 300
+    assert before["ids"][0] > 0
+    resumed = newest(RunLayout(tmp_path))
+    assert resumed is not None
+
+    over_ranks = create_replay(config)
+    over_ranks.load_state_dict(resumed.state["replay"], resumed.published)
+    transport, ring = open_transport(config.system, RunLayout(tmp_path)), None
+    for rank, order in over_ranks.open(1):
+        ring = ring or RowStore(order.ring_rows, views=order.shard.views)
+        ring.write(order.first_row, transport.fetch(order.shard))
+        over_ranks.admit(rank, BlockAdmitted(order.block_id, 0.0))
+    assert ring is not None
+    there = items_of(over_ranks.partitions[1].buffer)
+    there |= ring.gather(there.pop("row").astype(np.int64))
+    assert {name for name in before if not same(before[name], there[name])} == set()
+
+    state = over_ranks.state_dict()
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, restarts=1) as run:
+        run.pipeline.parts.replay.load_state_dict(state, resumed.published)
+        assert same(before, items_of(run.pipeline.parts.agents[0].buffer))
+
+
+def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
+    small = ("system.storage.block_bytes=4096",)
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE) as run:
+        train(run)
+        before = items_of(run.pipeline.parts.agents[0].buffer)
+        steps = run.pipeline.env_steps
+        run.pipeline.parts.data.collect(5, [{"eps": 1.0}])
+        run.pipeline.parts.replay.flush()  # killed before the next snapshot
+        later = run.pipeline.env_steps - steps
+    resumed = newest(RunLayout(tmp_path))
+    assert resumed is not None
+    assert resumed.later == later > 0
+    blocks = resumed.state["replay"]["partitions"]["rank1"]["blocks"]
+    lost = sorted(blocks, key=lambda block: block["first_id"])[1]
+    (tmp_path / lost["path"]).unlink()
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE, restarts=1) as run:
+        resume(run)
+        assert run.pipeline.env_steps == steps + later
+        buffer = run.pipeline.parts.agents[0].buffer
+        assert buffer.count() == len(before["ids"]) + later - (lost["end_id"] - lost["first_id"])
+        drawn = buffer.sample_batch(500, 5).drawn.unique_ids
+        assert not ((drawn >= lost["first_id"]) & (drawn < lost["end_id"])).any()
 
 
 def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
