@@ -79,13 +79,13 @@ def stack_columns(items: Iterable[Mapping[str, Any]]) -> Columns:
 
 def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns a nested dict per row: the inverse of `stack_columns`."""
-    rows = len(next(iter(columns.values()))) if columns else 0
     return [
-        unflatten({name: column[row] for name, column in columns.items()}) for row in range(rows)
+        unflatten({name: column[row] for name, column in columns.items()})
+        for row in range(column_rows(columns))
     ]
 
 
-def column_rows(columns: Columns) -> int:
+def column_rows(columns: Mapping[str, Any]) -> int:
     """Returns the number of rows."""
     return len(next(iter(columns.values()))) if columns else 0
 
