@@ -13,6 +13,8 @@ Every network, whoever makes it, is an `nn.Module` with
     [batch, ...]: what the memory knows before the step; the state that is returned is that after
     it, under the same names, shapes and dtypes. Without a memory it is ``{}`` and passed through.
     `output` is a tensor [batch, ...] or a tuple of tensors; which, the algorithm's file says.
+``acting(observation, state) -> (output, state)``
+    optional: the same for an evaluation, with None for parts that only learning needs.
 
 Where ``policy.model.type`` is ``my_module:make``, ``make(model, **model.kwargs)`` returns the
 network; `model` are the settings, filled with the environment's spaces. Else a head composes it,
@@ -263,12 +265,22 @@ class ActorCritic(nn.Module):
     def forward(self, observation: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
         """Distribution and value; see the module's docstring."""
         observation = observation.float()
-        features, state = self.memory(self.encoder(observation), state)
+        policy, features, state = self._policy(observation, state)
         of_value = features if self.value_encoder is None else self.value_encoder(observation)
-        policy, value = self.policy(features), self.value(of_value).squeeze(1)
-        if self.log_std is None:
-            return (policy, value), state
-        return (policy, self.log_std, value), state
+        return (*policy, self.value(of_value).squeeze(1)), state
+
+    def acting(self, observation: Tensor, state: State) -> tuple[tuple[Tensor | None, ...], State]:
+        """The distribution alone; see the module's docstring."""
+        policy, _, state = self._policy(observation.float(), state)
+        return (*policy, None), state
+
+    def _policy(
+        self, observation: Tensor, state: State
+    ) -> tuple[tuple[Tensor, ...], Tensor, State]:
+        """Parameters of the distribution, the features that they follow from, and the state."""
+        features, state = self.memory(self.encoder(observation), state)
+        policy = self.policy(features)
+        return ((policy,) if self.log_std is None else (policy, self.log_std)), features, state
 
 
 def _action_size(model: ModelConfig) -> int:

@@ -9,6 +9,7 @@ logits and mean are [batch, components], value [batch], log_std [components] or 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -168,12 +169,9 @@ class PPOPolicy(TorchPolicy):
         policy, *others, value = self.infer(observation)
         if not others:
             return {**sample_discrete(policy, self._rng), "value": value}
-        model, drawn = self._cfg.model, sample_normal(policy, others[0], self._rng)
-        shape = (len(value), *as_shape(model.action_shape))
-        action = raw = drawn["raw_action"]
-        if model.action_low:
-            low, high = (np.array(b, np.float32) for b in (model.action_low, model.action_high))
-            action = np.clip(raw, low, high)
+        drawn = sample_normal(policy, others[0], self._rng)
+        raw, shape = drawn["raw_action"], (len(value), *as_shape(self._cfg.model.action_shape))
+        action = raw if self._bounds is None else np.clip(raw, *self._bounds)
         bounded = {"action": action.reshape(shape), "raw_action": raw.reshape(shape)}
         return {**drawn, **bounded, "value": value}
 
@@ -186,11 +184,18 @@ class PPOPolicy(TorchPolicy):
         policy, *_, value = output
         if len(output) == 2:
             return policy.argmax(dim=1), value
-        model = self._cfg.model
-        if model.action_low:
-            low, high = policy.new_tensor(model.action_low), policy.new_tensor(model.action_high)
+        if self._bounds is not None:
+            low, high = (torch.from_numpy(bound).to(policy.device) for bound in self._bounds)
             policy = torch.clamp(policy, low, high)
-        return policy.reshape(-1, *as_shape(model.action_shape)), value
+        return policy.reshape(-1, *as_shape(self._cfg.model.action_shape)), value
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[Array, Array] | None:
+        """Of continuous actions, float32 [components] each; None: there are none."""
+        model = self._cfg.model
+        if not model.action_low:
+            return None
+        return np.array(model.action_low, np.float32), np.array(model.action_high, np.float32)
 
     def train_columns(
         self, transitions: Columns, item_len: Array, last_observation: Array

@@ -35,17 +35,14 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
         gamma: discount of one step.
         n: steps.
     """
-    count = len(reward)
-    ends = np.cumsum(item_len, dtype=np.int64)
-    left = np.repeat(ends, item_len) - np.arange(count)  # transitions left, this one included
+    row = np.arange(len(reward))
+    left = np.repeat(np.cumsum(item_len, dtype=np.int64), item_len) - row  # this one included
     steps = np.minimum(left, n)
-    returns = np.zeros(count, dtype=np.float64)
-    longest = int(steps.max(initial=0))
-    padded = np.concatenate([reward, np.zeros(longest, dtype=reward.dtype)])
-    for k in range(longest):
-        returns += np.where(k < left, gamma**k * padded[k : k + count], 0.0)
-    last = np.arange(count) + steps - 1
-    discount = np.where(terminated[last], 0.0, gamma**steps)
+    returns = reward.astype(np.float64)
+    for k in range(1, int(steps.max(initial=0))):
+        sums = returns[:-k]
+        np.add(sums, gamma**k * reward[k:], out=sums, where=left[:-k] > k)
+    discount = np.where(terminated[row + steps - 1], 0.0, gamma**steps)
     return NStep(returns.astype(np.float32), steps.astype(np.uint16), discount.astype(np.float32))
 
 

@@ -130,7 +130,7 @@ class TorchPolicy(Policy):
         with torch.inference_mode():
             output, _ = self._model(torch.from_numpy(observation).to(self._device), {})
         parts = (output,) if isinstance(output, torch.Tensor) else output
-        return tuple(part.detach().cpu().numpy() for part in parts)
+        return tuple([part.numpy(force=True) for part in parts])
 
     def random(self, stream: int) -> np.random.Generator:
         """Random numbers that follow from the seed and the number of the stream alone."""
@@ -196,10 +196,11 @@ class TorchPolicy(Policy):
 
     def _act_greedily(self, observation: Array, setting: Settings) -> Columns:
         legal = setting.get("action_mask")
+        compute = getattr(self._model, "acting", self._model)
         with torch.inference_mode():
-            output, _ = self._model(torch.from_numpy(observation).to(self._device), {})
+            output, _ = compute(torch.from_numpy(observation).to(self._device), {})
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
-            return {"action": self.greedy(output, mask)[0].cpu().numpy()}
+            return {"action": self.greedy(output, mask)[0].numpy(force=True)}
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
         observation, masks = self._stacked(data)
@@ -218,12 +219,14 @@ class TorchPolicy(Policy):
         ``{"observation": array, "action_mask": [actions]}``: those whose mask is not 0 are legal.
         """
         given = list(data.values())
-        observation = np.stack([np.asarray(_inner(obs)) for obs in given])
-        if not isinstance(given[0], Mapping) or "action_mask" not in given[0]:
+        if not isinstance(given[0], Mapping):
+            return np.array(given), {}
+        observation = np.array([obs["observation"] for obs in given])
+        if "action_mask" not in given[0]:
             return observation, {}
         if not self.TAKES_MASKS:
             raise PolicyError(f"{type(self).__name__} knows no action masks; DQN does")
-        masks = np.stack([np.asarray(obs["action_mask"]) for obs in given])
+        masks = np.array([obs["action_mask"] for obs in given])
         return observation, {"action_mask": masks != 0}
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
@@ -232,28 +235,24 @@ class TorchPolicy(Policy):
         With an n-step return ``reward`` is that, ``next_obs`` and ``done`` are those n steps on,
         and ``value_gamma`` is the discount of the value there.
         """
-        columns = stack_columns(
-            {**{k: v for k, v in t.items() if k != "next_obs"}, "obs": _inner(t["obs"])}
-            for t in transitions
-        )
-        columns["observation"] = columns.pop("obs")
+        columns = stack_columns(transitions, without=("next_obs",))
+        columns["observation"] = columns.pop("obs" if "obs" in columns else "obs/observation")
         columns["terminated"] = columns["done"].astype(bool)
         columns["reward"] = columns["reward"].astype(np.float32, copy=False)
         length = np.array([len(transitions)], dtype=np.int32)
         last = np.asarray(_inner(transitions[-1]["next_obs"]))[None]
         added = dict(self.train_columns(columns, length, last).columns)
         offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
-        named = {_SAMPLE_KEYS.get(name, name): column for name, column in added.items()}
-        samples = [
-            {**transition, **{key: column[row] for key, column in named.items()}}
-            for row, transition in enumerate(transitions)
-        ]
+        samples = [dict(transition) for transition in transitions]
         if offset is not None:
-            discount = (self._cfg.discount_factor**offset).astype(np.float32)
-            for row, sample in enumerate(samples):
-                end = transitions[row + int(offset[row]) - 1]
-                sample |= {"next_obs": end["next_obs"], "done": end["done"]}
-                sample["value_gamma"] = discount[row]
+            added["value_gamma"] = (self._cfg.discount_factor**offset).astype(np.float32)
+            for row, (sample, steps) in enumerate(zip(samples, offset.tolist(), strict=True)):
+                end = transitions[row + steps - 1]
+                sample["next_obs"], sample["done"] = end["next_obs"], end["done"]
+        for name, column in added.items():
+            key = _SAMPLE_KEYS.get(name, name)
+            for sample, value in zip(samples, column, strict=True):
+                sample[key] = value
         return samples
 
     def _state_dict_collect(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -57,35 +57,58 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def stack_columns(items: Iterable[Mapping[str, Any]]) -> Columns:
+def stack_columns(
+    items: Iterable[Mapping[str, Any]], *, prefix: str = "", without: Container[str] = ()
+) -> Columns:
     """Stacks items (nested dicts of scalars or arrays) into columns with one row per item.
 
+    Args:
+        items: all with the same keys.
+        prefix: put before every column's name.
+        without: keys that are left out.
+
     Raises:
-        ValueError: an item differs from the first one in its keys or an array's shape.
+        ValueError: an item differs from the first one in its keys or an array's shape; or a key
+            contains '/'.
     """
-    flat = [flatten(item) for item in items]
-    if not flat:
-        return {}
-    names = list(flat[0])
-    for position, item in enumerate(flat):
-        if item.keys() != flat[0].keys():
-            odd = sorted(item.keys() ^ flat[0].keys())
+    rows = list(items)
+    keys = rows[0].keys() if rows else ()
+    for position, item in enumerate(rows):
+        if item.keys() != keys:
+            odd = sorted(f"{prefix}{key}" for key in item.keys() ^ keys)
             raise ValueError(f"item {position} differs from item 0 in the keys {odd}")
-    try:
-        return {name: np.stack([np.asarray(item[name]) for item in flat]) for name in names}
-    except ValueError as error:
-        raise ValueError(f"items of one list differ in shape: {error}") from error
+    columns: Columns = {}
+    for key in keys:
+        if key in without:
+            continue
+        if "/" in str(key):
+            raise ValueError(f"a key must not contain '/': {key!r}")
+        name, values = f"{prefix}{key}", [item[key] for item in rows]
+        if isinstance(values[0], Mapping):
+            _check_alike(name, values)
+            columns |= stack_columns(values, prefix=f"{name}/")
+            continue
+        try:
+            column = columns[name] = np.array(values)
+        except ValueError as error:
+            raise ValueError(f"items of one list differ in shape: {name!r}: {error}") from error
+        if column.dtype == object:
+            _check_alike(name, values)
+    return columns
+
+
+def _check_alike(name: str, values: list[Any]) -> None:
+    if len({isinstance(value, Mapping) for value in values}) > 1:
+        raise ValueError(f"some items have a mapping in {name!r}, others have none")
 
 
 def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns a nested dict per row: the inverse of `stack_columns`."""
-    return [
-        unflatten({name: column[row] for name, column in columns.items()})
-        for row in range(column_rows(columns))
-    ]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return list(map(unflatten, rows)) if any("/" in name for name in columns) else rows
 
 
-def column_rows(columns: Mapping[str, Any]) -> int:
+def column_rows(columns: Columns) -> int:
     """Returns the number of rows."""
     return len(next(iter(columns.values()))) if columns else 0
 

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -87,6 +88,15 @@ def test_what_is_collected_with_an_action(model: dict[str, Any]) -> None:
     np.testing.assert_allclose(built.infer(OBSERVATION)[-1], values, rtol=1e-5, atol=1e-6)
     assert outputs["log_prob"].dtype == outputs["value"].dtype == np.float32
     assert all(len(column) == 50 for column in outputs.values())
+
+
+@BOTH
+def test_an_evaluation_computes_no_values(model: dict[str, Any]) -> None:
+    built = trained(model)
+    mean = built.greedy(built._model(torch.from_numpy(OBSERVATION), {})[0])[0].detach()
+    with patch.object(built._model.value, "forward", side_effect=AssertionError):
+        action = actor(built, "eval").act(OBSERVATION, {})["action"]
+    np.testing.assert_array_equal(action, mean)
 
 
 def test_discrete_actions_are_drawn_by_their_probabilities() -> None:

@@ -76,7 +76,7 @@ class ISerialEvaluator(Configurable, ABC):
 
     @abstractmethod
     def should_eval(self, train_iter: int) -> bool:
-        """Whether an evaluation is due; the caller is expected to evaluate then.
+        """Returns whether an evaluation is due; the caller is expected to evaluate then.
 
         True at the first call, and once `eval_freq` train iterations have passed since it was true;
         never twice for one iteration.
@@ -139,11 +139,11 @@ class VectorEvalMonitor:
         self._videos = EpisodeVideos(env_num, max_video_bytes)
 
     def is_open(self, env_id: int) -> bool:
-        """Whether the environment's next episode counts."""
+        """Returns whether the environment's next episode counts."""
         return len(self._rewards[env_id]) < self._quota[env_id]
 
     def is_finished(self) -> bool:
-        """Whether every environment has played its quota."""
+        """Returns whether every environment has played its quota."""
         return not any(map(self.is_open, range(len(self._quota))))
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ class Every:
         self._last: int | None = None
 
     def is_due(self, count: int) -> bool:
-        """Whether it is due; if so, the next time counts from here."""
+        """Returns whether it is due; if so, the next time counts from here."""
         last = self._last
         # a count below the last one was reset, perhaps by a checkpoint
         due = last is None or (count != last and not 0 < count - last < self._step)
@@ -353,11 +353,11 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         env.close()
 
     def _is_better(self, result: Any, best: Any) -> bool:
-        """Whether a result is the best so far; `best` is None at first."""
+        """Returns whether a result is the best so far; `best` is None at first."""
         return not math.isnan(result) and (best is None or result > best)
 
     def _is_enough(self, result: Any) -> bool:
-        """Whether a result ends the run."""
+        """Returns whether a result ends the run."""
         return bool(result >= self._cfg.stop_value)
 
     def _conclude(

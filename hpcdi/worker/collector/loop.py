@@ -132,7 +132,7 @@ class Loop:
 
     @property
     def must_cut(self) -> bool:
-        """Whether `cut` is due before the next step."""
+        """True if `cut` is due before the next step."""
         return any(recorder is not None and recorder.is_full for recorder in self.recorders)
 
     def cut(self, policy_version: int) -> Segment | None:

@@ -40,12 +40,12 @@ class Recorder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it must be cut before the next step."""
+        """True if it must be cut before the next step."""
         return self._rows == len(self._live)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to cut."""
+        """True if there is nothing to cut."""
         return not self.held.any()
 
     def record(
@@ -102,8 +102,6 @@ class Recorder:
         episode = int(self._episode[row[-1], env]) * len(self.held) + env
         self.held[env] = 0
         self._release(slice(0, self._rows), env)
-        if self.is_empty:
-            self._clear()
         return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
@@ -238,13 +236,13 @@ class TrajectoryRecorder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it must be cut before the next step: it holds `length` steps of all envs."""
+        """True if it must be cut before the next step: it holds `length` steps of all envs."""
         held = self.open_transitions + sum(trajectory.transitions for trajectory in self._finished)
         return held >= self.length * len(self._open.held)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to cut."""
+        """True if there is nothing to cut."""
         return not self._finished and self._open.is_empty
 
     def record(

@@ -602,7 +602,7 @@ class ReplayManager:
 
         Args:
             env_steps: of the run so far.
-            collecting: ranks that collect.
+            collecting: ranks that collect; of no interest where `is_replay`.
         """
         if not all(part.waits for part in self.partitions.values()):
             return []
@@ -623,6 +623,11 @@ class ReplayManager:
         return freed + self._early.take_freed()
 
     # ------------------------------------------------------------------------------- figures
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether data are learnt from repeatedly: a batch waits for no rank's rollout."""
+        return self._kind.is_replay
 
     @property
     def blocked(self) -> str:

@@ -441,8 +441,8 @@ class Scheduler:
     def _serve(self) -> list[Order]:
         if not self.is_on:
             return []  # learners have their Stop
-        batches = self.replay.serve(self.counters.env_steps, self.workers.collecting)
-        return list(starmap(Order, batches))
+        collecting = () if self.replay.is_replay else self.workers.collecting
+        return list(starmap(Order, self.replay.serve(self.counters.env_steps, collecting)))
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""

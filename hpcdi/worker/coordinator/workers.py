@@ -10,7 +10,9 @@ States of a worker::
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -172,7 +174,7 @@ class Worker:
 
     def silence_s(self, now: float) -> float:
         """Seconds since its last message, or since its task was ordered."""
-        return now - max(self.heard_at, self.started)
+        return now - (self.heard_at if self.heard_at > self.started else self.started)
 
     def may_be_closed(self, now: float, patience_s: float) -> bool:
         """Returns whether nobody need wait for the end of its task: it is open, or overdue."""
@@ -260,11 +262,13 @@ class Workers:
         self.timeouts = timeouts if timeouts is not None else Timeouts()
         self.learn_task: LearnTask | None = None
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
+        self._roles: defaultdict[str, list[Worker]] = defaultdict(list)  # that have reported
         self._turn = 0
 
     def __getitem__(self, rank: int) -> Worker:
         """The record of a rank; a blank one for callers that are no workers, such as rank 0."""
-        return self._workers.get(rank) or Worker(rank)
+        worker = self._workers.get(rank)
+        return Worker(rank) if worker is None else worker
 
     def __iter__(self) -> Iterator[Worker]:
         """All records."""
@@ -275,6 +279,8 @@ class Workers:
     def report(self, rank: int, ready: WorkerReady) -> None:
         """A worker has reported: it is free."""
         worker = self._workers.setdefault(rank, Worker(rank))
+        if not worker.role:
+            bisect.insort(self._roles[ready.role], worker, key=lambda one: one.rank)
         worker.role, worker.host = ready.role, ready.host
         worker.gpus, worker.cpus = ready.gpus, ready.cpus
         self._free(worker)
@@ -305,7 +311,7 @@ class Workers:
 
     def available(self, role: str) -> list[Worker]:
         """Workers of a role that can work."""
-        return [worker for worker in self if worker.role == role and worker.is_available]
+        return [worker for worker in self._roles[role] if worker.is_available]
 
     def lose(self, rank: int) -> Task | None:
         """A worker has died and the run goes on; returns its task."""
@@ -355,7 +361,7 @@ class Workers:
 
     def free(self, role: str) -> list[Worker]:
         """Free workers; first the one that has worked last: its environments are made."""
-        free = [w for w in self if w.state is State.FREE and w.role == role]
+        free = [worker for worker in self._roles[role] if worker.state is State.FREE]
         return sorted(free, key=lambda worker: worker.turn)
 
     def start_collector(self, task: CollectTask, now: float) -> int:
@@ -407,7 +413,12 @@ class Workers:
     @property
     def collecting(self) -> list[int]:
         """Ranks that collect and were not ordered to end."""
-        return [w.rank for w in self if w.is_collecting and w.closing is None]
+        return [
+            worker.rank
+            for worker in self._roles["collector"]
+            if worker.closing is None and isinstance(worker.task, CollectTask)
+            if not worker.task.eval_flag
+        ]
 
     @property
     def policy_versions(self) -> dict[int, int]:
@@ -451,12 +462,12 @@ class Workers:
             waiting: ranks that wait for an answer, and so may be quiet.
         """
         notices: list[tuple[int, Notice]] = []
+        patience_s = self.timeouts.collector_task_s
         for worker in self:
             if worker.task is None:
                 continue
             task_id, closing, silence_s = worker.task.task_id, worker.closing, worker.silence_s(now)
-            is_late = worker.may_be_closed(now, self.timeouts.collector_task_s)
-            if closing is not None and is_late and not worker.notified_late:
+            if closing is not None and not worker.notified_late and now - closing >= patience_s:
                 worker.notified_late = True
                 notices.append((worker.rank, TaskLate(task_id, now - closing)))
             if silence_s >= QUIET_S and worker.rank not in waiting and not worker.notified_quiet:
@@ -477,8 +488,9 @@ class Workers:
             if silence_s > self.timeouts.silence_s:
                 heard = worker.heard if worker.heard_at > worker.started else "nothing"
                 raise WorkerSilentError(worker.rank, silence_s, heard)
+        for worker in self._roles["learner"]:
             waited_s = now - worker.started
-            is_waiting = isinstance(worker.task, LearnTask) and not worker.has_begun
+            is_waiting = worker.task is not None and not worker.has_begun
             if is_waiting and waited_s > self.timeouts.learner_task_s:
                 raise WorkerSilentError(worker.rank, waited_s, "that it was ready")
 
@@ -490,7 +502,7 @@ class Workers:
         demands = [w.demand for w in self.available("learner") if w.demand is not None]
         if len(demands) < self.learners:
             return None
-        for worker in self:
+        for worker in self._roles["learner"]:
             worker.demand = None
         return demands
 
@@ -534,5 +546,5 @@ class Workers:
     def end_learn_task(self) -> None:
         """The group's task is over, whatever its members send afterwards."""
         self.learn_task = None
-        for worker in self:
+        for worker in self._roles["learner"]:
             worker.demand = worker.info = worker.result = None

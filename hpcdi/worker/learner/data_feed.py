@@ -38,6 +38,7 @@ from hpcdi.utils.nested import share_tensors, split_columns
 
 _WAIT_S = 0.02
 _BATCHES_AHEAD = 16  # whose memory is used again
+_NO_FEEDBACK: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0)
 _AHEAD_S = 0.5
 """So much computing may wait ready."""
 
@@ -242,7 +243,7 @@ class DataFeed:
         self._ring: RowStore | None = None
         self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
         self._ahead = _Ahead(prefetch)
-        self._feedback: list[tuple[Array, Array]] = []  # ids and priorities for the next request
+        self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
 
     # ------------------------------------------------------------------ on the communication thread
 
@@ -321,9 +322,8 @@ class DataFeed:
         if not missing:
             return
         self._ahead.under_way += missing
-        feedback, self._feedback = self._feedback, []
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in feedback)])
-        priorities = np.concatenate([np.zeros(0), *(priorities for _, priorities in feedback)])
+        ids, priorities = map(np.concatenate, zip(*self._feedback, strict=True))
+        self._feedback = [_NO_FEEDBACK]
         self._send(DataDemand(self.task_id, missing, self._batch_size, train_iter, ids, priorities))
 
     def _batch(self, columns: Any, unique_ids: Array, weights: Array, env_steps: int) -> Batch:
