@@ -15,7 +15,8 @@ same policy, environments, replay buffer and learner; a debugger can be attached
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
   hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
 
-Settings that are changed with --resume hold for that time.
+It leaves the same run folder as `hpcdi train`, shards and snapshots included: each goes on with a
+run of the other. Settings that are changed with --resume hold for that time.
 """
 
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     parser = make_parser("serial", HELP)
     add_experiment(parser, is_optional=True)
-    add_run_folder(parser, "a serial run")
+    add_run_folder(parser, "a run")
     given = parser.parse_intermixed_args(arguments)
     config, overrides = experiment_of(given)
     return serial(SerialArguments(config, overrides, given.run_dir, given.resume))

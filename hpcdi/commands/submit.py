@@ -200,7 +200,7 @@ def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
         ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks, or the run
             folder cannot be used.
     """
-    source = resume.config_of(given, "coordinator")
+    source = resume.config_of(given)
     compiled, _ = load_experiment(source, given.overrides)
     config = compiled.config
     slurm = resolved(config.slurm, default_world_size(config))

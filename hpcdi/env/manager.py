@@ -79,7 +79,8 @@ class Episodes:
 
     def add(self, reward: Array, ended: Array, live: Array) -> None:
         """Add a step: rewards [envs] or [envs, players]; `live` marks who made one."""
-        self.returns[live] += reward[live]
+        made = live if reward.ndim == 1 else live[:, None]
+        np.add(self.returns, reward, out=self.returns, where=made)
         self._lengths += live
         ended = ended & live
         if ended.any():

@@ -42,17 +42,18 @@ def coordinate(context: Any, ends_at: float) -> int:
     for line in _opening(context):
         say(line)
     try:
-        snapshot = _snapshot_of(layout)
+        resumed = resume.newest(layout, repeats=config.system.deterministic)
         with Coordinator(
             config, context.link, layout, stop_request=_turn(watchdog, settings, requests.take),
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
         ) as coordinator:  # fmt: skip
             limit.snapshot_s = coordinator.snapshot_s
-            if snapshot is not None:
-                say(f"  resumed      {_resume(coordinator, context, snapshot)}")
+            if resumed is not None:
+                coordinator.resume(resumed)
+                say(f"  resumed      {resumed}")
             outcome = _ended(coordinator.run(), coordinator.silent)
             watchdog.close()
-            for line in _closing(outcome, coordinator.summary(), layout):
+            for line in messages.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator, settings)
             if coordinator.silent:
@@ -100,37 +101,6 @@ def _tell_silent(silent: list[int], waited_s: float) -> None:
         f"hpcdi: ranks {silent} did not end within {waited_s:g} s of being told "
         "(system.coordinator.stop_timeout_s); what they had not published is lost. Ending the job\n"
     )
-
-
-def _snapshot_of(layout: Any) -> Any:
-    """The newest snapshot, or None; curves after it are forgotten before anybody writes anew."""
-    from hpcdi.utils.curves import drop_events_after
-
-    if not resume.has_snapshot(layout):
-        return None
-    snapshot = resume.newest_snapshot(layout)
-    drop_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
-    return snapshot
-
-
-def _resume(coordinator: Any, context: Any, snapshot: Any) -> str:
-    """Let rank 0 go on from a snapshot; says which it is."""
-    from hpcdi.utils.metrics import human_count
-    from hpcdi.worker.coordinator.snapshots import resume_from
-
-    repeats = context.config.system.deterministic
-    resumed = resume_from(context.layout, snapshot, repeats=repeats)
-    coordinator.resume(resumed)
-    facts = resumed.facts
-    said = (
-        f"{snapshot.folder.name}: env step {human_count(facts['env_steps'])}, train iteration "
-        f"{human_count(facts['train_iter'])}, {len(resumed.published)} shards"
-    )
-    if resumed.later:
-        said += f"; {human_count(resumed.later)} transitions published after it are taken, too"
-    if resumed.lost:
-        said += f"; {resumed.lost} shards are missing or damaged"
-    return said
 
 
 def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
@@ -182,14 +152,3 @@ def _where(layout: Any) -> list[str]:
     if len({place["host"] for place in placement}) > 1 or any(place["gpu"] for place in placement):
         lines += rows
     return lines
-
-
-def _closing(outcome: Any, summary: list[str], layout: Any) -> list[str]:
-    lines = [messages.verdict(outcome.state, outcome.reason), *summary]
-    lines += [messages.folder_line(layout), messages.tensorboard_line(layout)]
-    if outcome.state != "done" and resume.has_snapshot(layout):
-        lines.append(resume.hint("hpcdi train", layout))
-    if layout.data_dir.exists():
-        inspect = f"hpcdi inspect {run_folder.short(layout.root)}"
-        lines.append(f"  data         {run_folder.short(layout.data_dir)} ({inspect})")
-    return lines + messages.policy_lines(layout)

@@ -122,7 +122,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
 
     try:
         ends_at = end_of(arguments.time_limit, os.environ, time.time())
-        source = resume.config_of(arguments, "coordinator")
+        source = resume.config_of(arguments)
         compiled, _ = load_experiment(source, arguments.overrides)
         config, mapping = compiled.config, compiled.to_mapping()
         _assign(placement, config)
@@ -131,7 +131,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
                 f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
                 "ranks; set the number of ranks there"
             )
-        way = resume.way_of(arguments, compiled, "coordinator", os.environ)
+        way = resume.way_of(arguments, compiled, os.environ)
         path = resume.folder_of(arguments, way, config.exp_name)
         if way is resume.Way.DONE:
             return Agreement({}, "", placement, error=resume.done_line(path))

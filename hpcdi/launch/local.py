@@ -30,7 +30,7 @@ from hpcdi.errors import (
     EXIT_USAGE,
     LaunchError,
 )
-from hpcdi.launch import resume, run_folder, run_lock
+from hpcdi.launch import messages, resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.launch.experiment import load_experiment
@@ -59,14 +59,14 @@ def train(arguments: Namespace) -> int:
         ConfigError: the experiment is wrong.
         LaunchError: it cannot be started.
     """
-    experiment = resume.config_of(arguments, "coordinator")
+    experiment = resume.config_of(arguments)
     compiled, _ = load_experiment(experiment, arguments.overrides)
     ranks = arguments.ranks
     if ranks is None and arguments.resume is not None:
         ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    way = resume.way_of(arguments, compiled, "coordinator", os.environ)
+    way = resume.way_of(arguments, compiled, os.environ)
     path = resume.folder_of(arguments, way, compiled.config.exp_name)
     if way is resume.Way.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
@@ -217,7 +217,7 @@ class Job:
             log = self._path / "log"
             sys.stderr.write(f"hpcdi: {reason}\n  the ranks' logs are in {log}\n")
             if resume.has_snapshot(RunLayout(self._path)):
-                sys.stderr.write(resume.hint("hpcdi train", RunLayout(self._path)) + "\n")
+                sys.stderr.write(messages.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
             layout = RunLayout(self._path)
             end = partial(run_folder.end, layout, state, reason, exit_code, {})

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hpcdi
 from hpcdi.launch.run_folder import short
+from hpcdi.store.checkpoints import names
 from hpcdi.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpcdi.worker.coordinator.scheduler import Outcome
 
 
 def opening(title: str, layout: RunLayout) -> list[str]:
@@ -18,6 +24,31 @@ def verdict(state: str, reason: str) -> str:
     if state == "done" and reason.startswith("stop value"):
         word = "solved"
     return f"\n{word}: {reason}"
+
+
+def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayout) -> list[str]:
+    """Returns the last lines: how the run ended, what it has done, and what to do next.
+
+    Args:
+        command: that goes on with it.
+        outcome: how it ended.
+        summary: what was done.
+        layout: the run folder.
+    """
+    lines = [verdict(outcome.state, outcome.reason), *summary]
+    lines += [folder_line(layout), tensorboard_line(layout)]
+    if outcome.state != "done" and names(layout.snapshots_dir):
+        lines.append(hint(command, layout))
+    if layout.data_dir.exists():
+        lines.append(
+            f"  data         {short(layout.data_dir)} (hpcdi inspect {short(layout.root)})"
+        )
+    return lines + policy_lines(layout)
+
+
+def hint(command: str, layout: RunLayout) -> str:
+    """Returns the line that says how to go on."""
+    return f"  go on with   {command} --resume {short(layout.root)}"
 
 
 def folder_line(layout: RunLayout) -> str:

@@ -22,6 +22,7 @@ from hpcdi.store.layout import RunLayout
 
 if TYPE_CHECKING:
     from hpcdi.store.checkpoints import Checkpoint
+    from hpcdi.worker.coordinator.snapshots import Resumed
 
 _CHECK_EVERY_S = 1.0
 
@@ -55,31 +56,33 @@ class Asked(Protocol):
         """The folder of a run to go on with."""
 
 
-def config_of(asked: Asked, role: str) -> str:
-    """The configuration to begin with: the one that is named, or that of the run folder.
+def config_of(asked: Asked) -> str:
+    """Returns the configuration to begin with: the one that is named, or the run folder's.
 
     Args:
         asked: the command line.
-        role: of the run's rank 0: "coordinator" of one over ranks, "serial" of one in a process.
 
     Raises:
-        LaunchError: none is named, or the run folder holds no such run.
+        LaunchError: none is named, or the folder holds no run.
     """
     if asked.resume is not None:
-        _check_role(Path(asked.resume), role)
+        if not run_folder.read(Path(asked.resume)).get("placement"):
+            raise LaunchError(
+                f"{asked.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
+                "or `hpcdi serial`"
+            )
         return asked.config or str(RunLayout(Path(asked.resume)).config_file)
     if asked.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
     return asked.config
 
 
-def way_of(asked: Asked, compiled: Compiled, role: str, variables: Mapping[str, str]) -> Way:
+def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Way:
     """How a run is to begin.
 
     Args:
         asked: the command line.
         compiled: the experiment.
-        role: see `config_of`.
         variables: of the environment.
 
     Raises:
@@ -99,7 +102,6 @@ def way_of(asked: Asked, compiled: Compiled, role: str, variables: Mapping[str, 
     facts = run_folder.read(layout.root)
     if not facts:  # it was killed while it took the folder
         return Way.RESTART
-    _check_role(layout.root, role)
     _check_same(layout, compiled)
     if facts.get("state") == "done":
         return Way.DONE
@@ -115,21 +117,6 @@ def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
     if way is Way.NEW:
         return run_folder.choose(exp_name, asked.run_dir)
     return Path(asked.resume or asked.run_dir or "").absolute()
-
-
-def _check_role(path: Path, role: str) -> None:
-    placement = run_folder.read(path).get("placement") or [{}]
-    if placement[0].get("role") != role:
-        command, what = _SAID[role]
-        raise LaunchError(
-            f"{path} holds no {what}: --resume takes the run folder of an `{command}`"
-        )
-
-
-_SAID = {
-    "serial": ("hpcdi serial", "serial run"),
-    "coordinator": ("hpcdi train", "run over ranks"),
-}
 
 
 def _check_fits(path: str, given: str, compiled: Compiled, overrides: Sequence[str]) -> None:
@@ -208,9 +195,10 @@ def take(
     return int(restarts["restarts"])
 
 
-def ranks_of(path: str) -> int:
-    """How many ranks a run had."""
-    return len(run_folder.read(Path(path)).get("placement", []))
+def ranks_of(path: str) -> int | None:
+    """Returns how many ranks a run had; None where it had but one process."""
+    ranks = len(run_folder.read(Path(path)).get("placement", []))
+    return ranks if ranks > 1 else None
 
 
 def newest_snapshot(layout: RunLayout) -> Checkpoint:
@@ -230,16 +218,34 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     return snapshot
 
 
+def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
+    """Read the newest snapshot of a run, before anything is written anew; None where there is none.
+
+    Curves after it are forgotten.
+
+    Args:
+        layout: the run folder.
+        repeats: see `resume_from`.
+
+    Raises:
+        StoreError: no snapshot is whole, or it cannot be read.
+    """
+    from hpcdi.utils.curves import drop_events_after
+    from hpcdi.worker.coordinator.snapshots import resume_from
+
+    if not has_snapshot(layout):
+        return None
+    snapshot = newest_snapshot(layout)
+    resumed = resume_from(layout, snapshot, repeats=repeats)
+    drop_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+    return resumed
+
+
 def has_snapshot(layout: RunLayout) -> bool:
     """Whether a run can be gone on with."""
     from hpcdi.store.checkpoints import names
 
     return bool(names(layout.snapshots_dir))
-
-
-def hint(command: str, layout: Any) -> str:
-    """How to go on, for people."""
-    return f"  go on with   {command} --resume {run_folder.short(layout.root)}"
 
 
 def _kept(path: str) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class ColumnarActor(Protocol):
         ...
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
     ) -> TrainColumns:
         """Columns to add to transitions.
 

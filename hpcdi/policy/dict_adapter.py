@@ -20,6 +20,8 @@ import numpy as np
 from hpcdi.errors import EnvError, PolicyError
 from hpcdi.types import Array, Columns, Transition
 
+_ARRAYS = (np.ndarray, np.generic, int)
+
 
 class DictAgent:
     """One policy, or one policy a player of a battle, as an agent of the stepping loop.
@@ -193,7 +195,7 @@ def actions_of(outputs: Mapping[int, Any], envs: Iterable[int]) -> dict[int, Any
 
 def to_arrays(tree: Any) -> Any:
     """Torch tensors of a nested mapping, list or tuple as numpy arrays; other values stay."""
-    if isinstance(tree, np.ndarray | np.generic | int):  # at once: it is asked for every action
+    if isinstance(tree, _ARRAYS):  # at once: it is asked for every action
         return tree
     if hasattr(tree, "detach"):
         return tree.detach().cpu().numpy()

@@ -118,7 +118,7 @@ class DQNPolicy(TorchPolicy):
 
     def train_columns(
         self,
-        transitions: Columns,
+        transitions: Mapping[str, Array],
         item_len: Array,
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:

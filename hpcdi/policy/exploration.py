@@ -98,7 +98,7 @@ class RandomPolicy:
         return {"action": self._draw(len(observation))}
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
     ) -> TrainColumns:
         """Columns that the other mode's actor adds."""
         actor = self._mode.get_attribute("columnar")

@@ -198,7 +198,7 @@ class PPOPolicy(TorchPolicy):
         return np.array(model.action_low, np.float32), np.array(model.action_high, np.float32)
 
     def train_columns(
-        self, transitions: Columns, item_len: Array, last_observation: Array
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
     ) -> TrainColumns:
         """``advantage`` and ``return``, float32."""
         last_value = self.infer(last_observation)[-1]

@@ -36,7 +36,7 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
         n: steps.
     """
     row = np.arange(len(reward))
-    left = np.repeat(np.cumsum(item_len, dtype=np.int64), item_len) - row  # this one included
+    left = item_len.cumsum(dtype=np.int64).repeat(item_len) - row  # this one included
     steps = np.minimum(left, n)
     returns = reward.astype(np.float64)
     for k in range(1, int(steps.max(initial=0))):

@@ -18,7 +18,7 @@ command mode and settings, not its networks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.spaces import fill_spaces
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
-from hpcdi.utils.nested import split_columns, stack_columns
+from hpcdi.utils.nested import flatten, split_columns, stack_columns
 from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TorchPolicy(Policy):
 
     def train_columns(
         self,
-        transitions: Columns,  # noqa: ARG002
+        transitions: Mapping[str, Array],  # noqa: ARG002
         item_len: Array,  # noqa: ARG002
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
@@ -235,13 +235,9 @@ class TorchPolicy(Policy):
         With an n-step return ``reward`` is that, ``next_obs`` and ``done`` are those n steps on,
         and ``value_gamma`` is the discount of the value there.
         """
-        columns = stack_columns(transitions, without=("next_obs",))
-        columns["observation"] = columns.pop("obs" if "obs" in columns else "obs/observation")
-        columns["terminated"] = columns["done"].astype(bool)
-        columns["reward"] = columns["reward"].astype(np.float32, copy=False)
         length = np.array([len(transitions)], dtype=np.int32)
         last = np.asarray(_inner(transitions[-1]["next_obs"]))[None]
-        added = dict(self.train_columns(columns, length, last).columns)
+        added = dict(self.train_columns(_LazyColumns(transitions), length, last).columns)
         offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
         samples = [dict(transition) for transition in transitions]
         if offset is not None:
@@ -307,6 +303,30 @@ def _with_actor(policy: TorchPolicy, actor: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- samples as lists of dicts
+
+
+class _LazyColumns(Mapping[str, Array]):
+    """Columns of transitions, each stacked when it is asked for: algorithms read few of them."""
+
+    def __init__(self, transitions: Sequence[Transition]) -> None:
+        self._transitions = transitions
+
+    def __getitem__(self, name: str) -> Array:
+        rows = self._transitions
+        if name == "observation":
+            return np.array([_inner(row["obs"]) for row in rows])
+        if name == "terminated":
+            return np.array([row["done"] for row in rows], dtype=bool)
+        column = np.array([(row if name in row else flatten(row))[name] for row in rows])
+        return column.astype(np.float32, copy=False) if name == "reward" else column
+
+    def __iter__(self) -> Iterator[str]:
+        first = {k: v for k, v in self._transitions[0].items() if k not in ("obs", "next_obs")}
+        return iter(["observation", "terminated", *flatten(first)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
 
 _SAMPLE_KEYS = {"n_step_return": "reward", "advantage": "adv"}
 """Columns whose key in a sample is another one."""

@@ -12,7 +12,7 @@
         run.lock                    while it runs: host, Slurm job and process that it runs in
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
-        policies/best.json                   what that is worth (of a serial run)
+        policies/best.json                   its mean return (of a serial run)
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
         checkpoints1/                        of the second player's learner (serial battles)
         snapshots/snapshot_000007/           of the whole run: what it goes on from
@@ -102,9 +102,9 @@ class RunLayout:
         """Checkpoints of the learner."""
         return self.checkpoints_of(0)
 
-    def checkpoints_of(self, student: int) -> Path:
+    def checkpoints_of(self, agent: int) -> Path:
         """Checkpoints of one of several learners that learn apart, as in a serial battle."""
-        return self.root / f"checkpoints{student or ''}"
+        return self.root / f"checkpoints{agent or ''}"
 
     @property
     def results(self) -> list[Path]:

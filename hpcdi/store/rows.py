@@ -317,7 +317,7 @@ class RowStore:
             BufferContractError: the block has other columns, dtypes or row shapes than the first
                 one, or does not fit there.
         """
-        if self._fields:
+        if self._fields and not self._are_alike(columns):
             like = {n: np.empty((0, *f.shape), f.dtype) for n, f in self._fields.items()}
             objection = column_objection(columns, like)
             if objection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -57,15 +57,12 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def stack_columns(
-    items: Iterable[Mapping[str, Any]], *, prefix: str = "", without: Container[str] = ()
-) -> Columns:
+def stack_columns(items: Iterable[Mapping[str, Any]], prefix: str = "") -> Columns:
     """Stacks items (nested dicts of scalars or arrays) into columns with one row per item.
 
     Args:
         items: all with the same keys.
         prefix: put before every column's name.
-        without: keys that are left out.
 
     Raises:
         ValueError: an item differs from the first one in its keys or an array's shape; or a key
@@ -79,14 +76,12 @@ def stack_columns(
             raise ValueError(f"item {position} differs from item 0 in the keys {odd}")
     columns: Columns = {}
     for key in keys:
-        if key in without:
-            continue
         if "/" in str(key):
             raise ValueError(f"a key must not contain '/': {key!r}")
         name, values = f"{prefix}{key}", [item[key] for item in rows]
         if isinstance(values[0], Mapping):
             _check_alike(name, values)
-            columns |= stack_columns(values, prefix=f"{name}/")
+            columns |= stack_columns(values, f"{name}/")
             continue
         try:
             column = columns[name] = np.array(values)

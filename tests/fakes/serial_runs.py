@@ -11,6 +11,7 @@ import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.resume import newest
 from hpcdi.launch.serial.run import SerialRun
 from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
@@ -47,10 +48,18 @@ def serial_run(root: Path, name: str, *overrides: str, restarts: int = 0) -> Ite
 
 
 def train(run: SerialRun) -> str:
-    """To the end; gives the reason."""
-    state, reason, exit_code = run.train(lambda: None)
-    assert (state, exit_code) == ("done", 0)
-    return reason
+    """Train to the end; returns the reason."""
+    outcome = run.train()
+    assert (outcome.state, outcome.exit_code) == ("done", 0)
+    return outcome.reason
+
+
+def resume(run: SerialRun) -> str:
+    """Go on from the newest snapshot; returns what is said of it."""
+    resumed = newest(run._layout)
+    assert resumed is not None
+    run.resume(resumed)
+    return str(resumed)
 
 
 RUNS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,12 @@ PPO = CONFIGS / "cartpole_ppo.yaml"
 HPCDI = [sys.executable, "-m", "hpcdi"]
 PYTHONPATH = {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
 """What jobs import: this checkout, and ``fakes``."""
+
+_CLOSED_FIRST = re.compile(
+    r"^\[\S+:\d+\] pmix_ptl_base: send_msg: write failed: .*\n", re.MULTILINE
+)
+"""A line of Open MPI's PMIx, at the end of a job in order: mpirun notifies a rank that has already
+closed its connection. Seen once in 150 jobs, with a load of 8."""
 
 LIMIT_S = 120.0
 """A job, or anything that one waits for, takes some seconds; this one hangs."""
@@ -212,4 +219,5 @@ def shard_counts(run_dir: Path) -> dict[str, int]:
 
 def _text(path: Path) -> str:
     # mpirun's own messages carry NUL bytes
-    return path.read_bytes().replace(b"\0", b"").decode(errors="replace")
+    text = path.read_bytes().replace(b"\0", b"").decode(errors="replace")
+    return _CLOSED_FIRST.sub("", text)

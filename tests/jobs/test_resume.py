@@ -129,7 +129,7 @@ def check_refusals(run_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[s
                 "policy.model.encoder_hidden_size_list: [128, 128] in the run, [64] now",
             ],
         ),
-        (["train", "--resume", str(tmp_path / "nowhere")], ["holds no run over ranks"]),
+        (["train", "--resume", str(tmp_path / "nowhere")], ["holds no run: --resume takes"]),
     ):
         assert main(arguments) == 2
         err = capfd.readouterr().err

@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
         verb="serial",
     )  # fmt: skip
     folder = job.run_dir / "snapshots"
-    job.until(lambda: min(names(folder), default="") > "iteration_000000050")
+    job.until(lambda: max(names(folder), default="") > "snapshot_000003")
     os.kill(job.process.pid, signal.SIGKILL)
     assert job.wait().code == -signal.SIGKILL
     assert json.loads((job.run_dir / "run.json").read_text())["state"] == "running"
@@ -122,7 +122,22 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     goal = checkpoint.facts["train_iter"] + 1
     ended = resume(job.run_dir, max_train_iter(goal), verb="serial").wait()
     ended.check(0, "done")
-    assert goal <= ended.run["figures"]["train_iter"] <= goal + 8  # updates come by twos or so
+    figures = ended.run["figures"]
+    assert goal <= figures["train_iter"] <= goal + 8  # updates come by twos or so
     assert ended.run["restarts"] == 2
     commander = load(job.run_dir / "config.yaml").config.policy.other.commander
     assert commander.max_train_iter == goal, "the next restart has it, too"
+    assert not inspect(job.run_dir).errors
+
+    held = json.loads((job.run_dir / "status.json").read_text())["buffer"]["held"]
+    for verb in ("train", "serial"):  # each reads the other's snapshot, buffer and all
+        goal = figures["train_iter"] + 20
+        ended = resume(job.run_dir, max_train_iter(goal), verb=verb).wait()
+        ended.check(0, "done")
+        assert "  resumed      snapshot_" in ended.out
+        before, figures = figures, ended.run["figures"]
+        assert figures["train_iter"] >= goal
+        assert figures["env_steps"] >= before["env_steps"]
+        now = json.loads((job.run_dir / "status.json").read_text())["buffer"]["held"]
+        assert now >= held, "nothing that the other had is lost"
+        held = now

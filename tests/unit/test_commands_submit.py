@@ -181,7 +181,7 @@ def test_a_run_is_gone_on_with(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["submit", "--resume", "nowhere", "--print"]) == 2
-    assert "nowhere holds no run over ranks" in capsys.readouterr().err
+    assert "nowhere holds no run: --resume takes" in capsys.readouterr().err
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text('{"state": "stopped", "placement": [{"role": "coordinator"}]}')

@@ -288,7 +288,7 @@ def refresh(line: StatusLine, run: Shown, now: float) -> None:
 def test_the_first_line() -> None:
     run = Shown()
     text = progress_line().text(status_of(run.scheduler, run.record), 1000.0)
-    assert text == "[00:00] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0"
+    assert text == "[00:00] env 0 (0/s) | train 0 (0/s) | buffer 0/100"
 
 
 def test_a_line_of_a_busy_run() -> None:
@@ -324,9 +324,7 @@ def test_a_line_with_data_an_evaluation_and_the_end() -> None:
     run.evaluated(100.0, 150.0)
     run.hear(0, StopRequest("SIGINT", 130))
     text = progress_line().text(status_of(run.scheduler, run.record), 1000.0 + 3 * 3600 + 62)
-    assert text == (
-        "[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | staleness 0 | eval 125.0 | ending"
-    )
+    assert text == ("[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | eval 125.0 | ending")
 
 
 def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,7 +335,7 @@ def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
     refresh(line, run, 1010.0)
     told = capsys.readouterr().out
-    assert told == "[00:10] env 0 (0/s) | train 0 (0/s) | buffer 0/100 | staleness 0\n"
+    assert told == "[00:10] env 0 (0/s) | train 0 (0/s) | buffer 0/100\n"
     run.evaluated(9.0, 11.0, version=123)
     run.evaluated(500.0)
     for now in (1011.0, 1011.1):
@@ -374,7 +372,6 @@ def test_the_summary_of_nothing() -> None:
     run = Shown()
     assert summary(run.scheduler, run.record, 0.4, report("coordinator", 0.0)) == [
         "  0 env steps and 0 train iterations in 0s; 0 episodes; 0.00 samples drawn per transition",
-        "  data: 0 shards, 0 B",
         "  nothing was learnt: the run ended before the first train iteration",
         "  rank 0    coordinator cpu   0%  ",
     ]

@@ -17,7 +17,7 @@ from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_r
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
 from hpcdi.launch.serial.data_path import ColumnPath, SamplePath
-from hpcdi.launch.serial.pipeline import Parts, SerialPipeline, Student
+from hpcdi.launch.serial.pipeline import Agent, Parts, SerialPipeline
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.worker import BaseSerialCommander
 
@@ -40,17 +40,17 @@ def foreign() -> str:
 class World:
     """Every part of a run, with one diary."""
 
-    def __init__(self, students: int = 1, *, per_collect: int = 10, batches: int = 2) -> None:
+    def __init__(self, agents: int = 1, *, per_collect: int = 10, batches: int = 2) -> None:
         self.diary: list[Any] = []
         self.envstep = self.train_iter = 0
         self.per_collect = per_collect
         self.batch_count: int | None = batches
         self.evaluated_at: list[int] = []
         self.mean, self.is_enough, self.stop_value = 5.0, False, 50.0
-        made = tuple(self._student(number) for number in range(students))
-        self.parts = Parts(self, self, made, self)  # type: ignore[arg-type]
+        made = tuple(self._agent(number) for number in range(agents))
+        self.parts = Parts(self, self, made, self, None)  # type: ignore[arg-type]
 
-    def _student(self, number: int) -> Student:
+    def _agent(self, number: int) -> Agent:
         iterations = SimpleNamespace(train_iter=0)
 
         def learn(batch: Any, envstep: int) -> None:
@@ -59,7 +59,7 @@ class World:
 
         iterations.train = learn
         commander = SimpleNamespace(step=lambda: {"of": number})
-        return Student(None, iterations, None, commander)  # type: ignore[arg-type]
+        return Agent(None, iterations, None, commander)  # type: ignore[arg-type]
 
     # The data path.
 
@@ -71,7 +71,7 @@ class World:
     def batches(self, updates: int) -> list[Iterator[Any]]:
         self.diary.append(("batches", updates))
         count = updates if self.batch_count is None else self.batch_count
-        return [iter([f"batch {k}" for k in range(count)]) for _ in self.parts.students]
+        return [iter([f"batch {k}" for k in range(count)]) for _ in self.parts.agents]
 
     # The evaluator.
 
@@ -118,8 +118,8 @@ def test_the_order_of_things() -> None:
     ]  # fmt: skip
 
 
-def test_students_learn_from_their_own_batches_as_they_act_by_their_own_settings() -> None:
-    world = World(students=2)
+def test_agents_learn_from_their_own_batches_as_they_act_by_their_own_settings() -> None:
+    world = World(agents=2)
     world.pipeline(**limits(max_train_iter=1)).run(never)
     assert world.diary[2] == ("collect", 0, [{"of": 0}, {"of": 1}])
     learnt = [entry[1:3] for entry in world.diary if entry[0] == "train"]
@@ -194,7 +194,7 @@ def test_it_begins_at_random() -> None:
 
 def test_a_run_that_goes_on_does_not_begin_anew() -> None:
     world = World()
-    world.parts.students[0].learner.train_iter = 5  # type: ignore[misc]
+    world.parts.agents[0].learner.train_iter = 5  # type: ignore[misc]
     world.pipeline(random_collect_size=25, **limits(max_train_iter=6)).run(never)
     assert all(entry[2] is not None for entry in world.diary if entry[0] == "collect")
 
@@ -219,7 +219,7 @@ def test_columns_that_are_collected_at_random(tmp_path: Path) -> None:
     ) as run:
         assert isinstance(run.pipeline.parts.data, ColumnPath)
         assert train(run) == f"max_env_step reached: {run.pipeline.env_steps} of 400"
-        buffer = run.pipeline.parts.students[0].buffer
+        buffer = run.pipeline.parts.agents[0].buffer
         assert buffer.count() == run.pipeline.env_steps >= 400
         actions = buffer.sample_batch(400, 0).columns["action"]
         assert 0.4 < actions.mean() < 0.6
@@ -244,9 +244,9 @@ def test_samples_that_are_collected_at_random(tmp_path: Path, foreign: str) -> N
 
         parts.collector._policy = parts.collector._policy._replace(forward=never_asked)
         train(run)
-        items = parts.students[0].buffer.sample(400, 0)
+        items = parts.agents[0].buffer.sample(400, 0)
         assert 0.4 < np.mean([int(item["action"]) for item in items]) < 0.6
-        assert parts.students[0].buffer.count() >= 400
+        assert parts.agents[0].buffer.count() >= 400
 
 
 def test_battles_that_are_collected_at_random(tmp_path: Path) -> None:
@@ -340,27 +340,27 @@ def test_a_commander_without_a_policy_gives_no_settings() -> None:
 
 def test_a_foreign_policy_learns_from_dicts(tmp_path: Path, foreign: str) -> None:
     with serial_run(tmp_path, foreign, f"{LIMIT}.max_train_iter=30") as run:
-        (student,) = run.pipeline.parts.students
+        (agent,) = run.pipeline.parts.agents
         updates: list[Any] = []
-        update = student.buffer.update
-        student.buffer.update = lambda info: (updates.append(copy.copy(info)), update(info))
-        before = copy.deepcopy(student.policy.state_dict())
+        update = agent.buffer.update
+        agent.buffer.update = lambda info: (updates.append(copy.copy(info)), update(info))
+        before = copy.deepcopy(agent.policy.state_dict())
         train(run)
-        assert student.learner.train_iter == 30
+        assert agent.learner.train_iter == 30
         assert len(updates) == 30, "new priorities, after each batch"
         assert all(len(info["replay_unique_id"]) == 16 for info in updates)
         assert updates[0]["replay_unique_id"] != updates[1]["replay_unique_id"]
-        after = student.policy.state_dict()
+        after = agent.policy.state_dict()
         assert not torch.equal(before["model"]["weight"], after["model"]["weight"])
 
 
 def test_priorities_come_back(tmp_path: Path) -> None:
     on = ("policy.priority=true", "policy.priority_IS_weight=true")
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *on, f"{LIMIT}.max_train_iter=20") as run:
-        (student,) = run.pipeline.parts.students
+        (agent,) = run.pipeline.parts.agents
         drawn: list[Any] = []
         told: list[Any] = []
-        sample, update = student.buffer.sample_batch, student.buffer.update_priorities
+        sample, update = agent.buffer.sample_batch, agent.buffer.update_priorities
 
         def sample_batch(*args: Any, **kwargs: Any) -> Any:
             made = sample(*args, **kwargs)
@@ -371,29 +371,29 @@ def test_priorities_come_back(tmp_path: Path) -> None:
             told.append(ids.tolist())
             return int(update(ids, priorities))
 
-        student.buffer.sample_batch, student.buffer.update_priorities = (
+        agent.buffer.sample_batch, agent.buffer.update_priorities = (
             sample_batch, update_priorities
         )  # fmt: skip
         train(run)
         assert told == drawn
         assert len(told) == 20
-        masses = student.buffer.state_dict()["index"]["mass"]
+        masses = agent.buffer.state_dict()["index"]["mass"]
         assert len(np.unique(masses[masses > 0])) > 100
-        weights = student.buffer.sample_batch(64, 20).drawn.weights
+        weights = agent.buffer.sample_batch(64, 20).drawn.weights
         assert 0 < weights.min() < weights.max() <= 1
 
 
 def test_data_that_are_used_once_never_go_to_the_buffer(tmp_path: Path) -> None:
     with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=6") as run:
-        (student,) = run.pipeline.parts.students
+        (agent,) = run.pipeline.parts.agents
         batches: list[Any] = []
-        learn = student.learner.train
-        student.learner.train = lambda batch, envstep: (
+        learn = agent.learner.train
+        agent.learner.train = lambda batch, envstep: (
             batches.append(batch),
             learn(batch, envstep),
         )
         train(run)
-        assert student.buffer.count() == 0
+        assert agent.buffer.count() == 0
         assert run.pipeline.train_iter == 6
         rows = [len(batch["observation"]) for batch in batches]
         assert sum(rows) == run.pipeline.env_steps, "every transition once"
@@ -407,35 +407,33 @@ def test_ppo_transition_by_transition(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     with serial_run(tmp_path, "cartpole_ppo", *PPO, f"{LIMIT}.max_train_iter=3") as run:
         assert isinstance(run.pipeline.parts.data, SamplePath)
-        (student,) = run.pipeline.parts.students
+        (agent,) = run.pipeline.parts.agents
         batches: list[Any] = []
-        learn = student.learner.train
-        student.learner.train = lambda batch, envstep: (
+        learn = agent.learner.train
+        agent.learner.train = lambda batch, envstep: (
             batches.append(batch),
             learn(batch, envstep),
         )
         train(run)
-    assert student.buffer.count() == 0
+    assert agent.buffer.count() == 0
     assert [{item["collect_iter"] for item in batch} for batch in batches] == [{0}, {1}, {2}]
 
 
-def test_two_students_of_a_battle(tmp_path: Path) -> None:
+def test_two_agents_of_a_battle(tmp_path: Path) -> None:
     name, small = BATTLE
     with serial_run(tmp_path, name, *small, f"{LIMIT}.max_train_iter=10") as run:
-        before = [
-            copy.deepcopy(s.policy.state_dict()["model"]) for s in run.pipeline.parts.students
-        ]
+        before = [copy.deepcopy(s.policy.state_dict()["model"]) for s in run.pipeline.parts.agents]
         reason = train(run)
-        students = run.pipeline.parts.students
+        agents = run.pipeline.parts.agents
         assert reason.startswith("max_train_iter reached: 10")
-        assert [student.learner.train_iter for student in students] == [10, 10]
-        assert all(student.buffer.count() >= 32 for student in students)
-        after = [student.policy.state_dict()["model"] for student in students]
+        assert [agent.learner.train_iter for agent in agents] == [10, 10]
+        assert all(agent.buffer.count() >= 32 for agent in agents)
+        after = [agent.policy.state_dict()["model"] for agent in agents]
         for old, new in zip(before, after, strict=True):
             assert not all(torch.equal(old[key], new[key]) for key in old)
         assert not all(torch.equal(after[0][key], after[1][key]) for key in after[0])
         own = [{item["obs"]["observation"].tobytes() for item in s.buffer.sample(200, 10)}
                if isinstance(s.buffer.sample(1, 10)[0]["obs"], dict) else set()
-               for s in students]  # fmt: skip
+               for s in agents]  # fmt: skip
         assert own[0] != own[1] or not own[0], "each sees the board from its own side"
         assert len(run.pipeline.evaluations) >= 1

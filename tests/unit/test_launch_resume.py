@@ -32,10 +32,10 @@ class Line:
     resume: str | None = None
 
     def compiled(self) -> Compiled:
-        return load(config_of(self, "coordinator"), self.overrides)
+        return load(config_of(self), self.overrides)
 
     def way(self, variables: Mapping[str, str] | None = None) -> Way:
-        return way_of(self, self.compiled(), "coordinator", variables or {})
+        return way_of(self, self.compiled(), variables or {})
 
 
 def take(line: Line, way: Way) -> int:
@@ -103,8 +103,6 @@ def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
         line.way(SLURM)
     assert "\n  - seed: 0 in the run, 1 now" in str(caught.value)
     assert "\n  - policy.nstep: 5 in the run, 2 now" in str(caught.value)
-    with pytest.raises(LaunchError, match="holds no serial run"):
-        way_of(line, line.compiled(), "serial", SLURM)
 
 
 def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_pat
     assert Line(str(other), ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
     assert Line(str(other), ("policy.nstep=5",), resume=str(run)).way() is Way.GO_ON
     assert Line(None, ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
-    assert config_of(Line(None, resume=str(run)), "coordinator") == str(run / "config.yaml")
+    assert config_of(Line(None, resume=str(run))) == str(run / "config.yaml")
 
 
 def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:

@@ -16,17 +16,29 @@ import numpy as np
 import pytest
 import torch
 
-from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
+from fakes.serial_runs import (
+    BATTLE,
+    DQN,
+    LIMIT,
+    PPO,
+    ROOT,
+    config_of,
+    resume,
+    serial_run,
+    train,
+)
 from hpcdi.cli import main
 from hpcdi.comm.messages import StopRequest
 from hpcdi.config.load import load
-from hpcdi.errors import CheckpointError, ConfigError, LaunchError
+from hpcdi.errors import ConfigError, LaunchError
+from hpcdi.launch.resume import newest
 from hpcdi.launch.serial.command import SerialArguments, serial
 from hpcdi.launch.serial.run import SerialRun
-from hpcdi.store.checkpoints import names, newest_checkpoint
+from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
+from hpcdi.worker.coordinator.scheduler import Outcome
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -55,6 +67,12 @@ def go(tmp_path: Path) -> Callable[..., tuple[int, Path]]:
     return start
 
 
+def iterations(run_dir: Path) -> list[int]:
+    """Train iterations of all snapshots, oldest first; the first is of the run's beginning."""
+    folder = run_dir / "snapshots"
+    return [open_checkpoint(folder / name).facts["train_iter"] for name in names(folder)]
+
+
 def facts_of(run_dir: Path) -> dict[str, Any]:
     return dict(json.loads((run_dir / "run.json").read_text()))
 
@@ -76,11 +94,11 @@ def state_of(run: SerialRun) -> dict[str, Any]:
     """All that a run has come to."""
     pipeline = run.pipeline
     return {
-        "students": [student.policy.state_dict() for student in pipeline.parts.students],
-        "iterations": [student.learner.train_iter for student in pipeline.parts.students],
+        "agents": [agent.policy.state_dict() for agent in pipeline.parts.agents],
+        "iterations": [agent.learner.train_iter for agent in pipeline.parts.agents],
         "buffers": [
-            {} if pipeline.is_on_policy else student.buffer.state_dict()
-            for student in pipeline.parts.students
+            {} if run._config.policy.on_policy else agent.buffer.state_dict()
+            for agent in pipeline.parts.agents
         ],
         "env_steps": pipeline.env_steps,
         "best": pipeline.parts.evaluator.best,
@@ -108,14 +126,15 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     assert facts["figures"]["train_iter"] == 5
     assert [place["role"] for place in facts["placement"]] == ["serial"]
     assert read_policy(run_dir / "policies" / "latest.safetensors").version == 5
-    assert [name[:19] for name in names(run_dir / "snapshots")] == ["iteration_000000005"]
+    assert iterations(run_dir) == [0, 5]
     assert names(run_dir / "checkpoints") == ["ckpt_best", "ckpt_final"]
     report = inspect(run_dir)
     assert not report.errors, report.errors
     told = "\n".join(report.lines)
-    for said in ("ckpt_final: checkpoint at train iteration", "snapshot at train iteration"):
+    for said in ("ckpt_final: checkpoint at train iteration", "snapshot at train iteration 5"):
         assert told.count(said) == 1
-    assert not (run_dir / "data").exists()
+    assert "samples drawn per transition" in out
+    assert [path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")] == ["rank00000"]
 
 
 def test_a_policy_that_is_good_enough_solves_it(
@@ -141,7 +160,7 @@ def test_checkpoints_of_learners_stand_apart_from_snapshots(tmp_path: Path) -> N
     last = [f"iteration_{number:09d}" for number in (count - 2, count)]
     assert names(tmp_path / "checkpoints") == ["ckpt_best", "ckpt_final", *last]
     assert names(tmp_path / "checkpoints1") == ["ckpt_final", *last]
-    assert len(names(tmp_path / "snapshots")) == 1
+    assert iterations(tmp_path) == [0, count]
     finals = [
         read_policy(tmp_path / folder / "ckpt_final" / "policy.safetensors")
         for folder in ("checkpoints", "checkpoints1")
@@ -167,7 +186,7 @@ def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path)
     assert evaluations[0].policy_version == 5, "it is the loaded policy that is evaluated first"
     more = f"{LIMIT}.max_train_iter=8"
     with serial_run(second, name, *overrides, load, "seed=9", more, restarts=1) as run:
-        run.resume()
+        resume(run)
         assert same(before, state_of(run))
         train(run)
         assert run.pipeline.train_iter == 8
@@ -212,7 +231,7 @@ def test_the_same_seed_is_the_same_run(
             train(run)
             states.append({**state_of(run), "evaluations": run.figures()["evaluations"]})
     assert same(states[0], states[1])
-    assert not same(states[0]["students"], states[2]["students"])
+    assert not same(states[0]["agents"], states[2]["agents"])
     paths = [tmp_path / str(number) / "policies" / "latest.safetensors" for number in range(3)]
     first, again, other = (read_policy(path).state_dict() for path in paths)
     assert same(first, again)
@@ -228,7 +247,7 @@ def test_the_same_seed_is_the_same_run_of_a_foreign_policy(
         torch.rand(number)
         with serial_run(tmp_path / str(number), foreign, FIVE, f"seed={seed}") as run:
             train(run)
-            states.append(state_of(run)["students"])
+            states.append(state_of(run)["agents"])
     assert same(states[0], states[1])
     assert not same(states[0], states[2])
 
@@ -246,14 +265,14 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[
     more = f"{LIMIT}.max_train_iter=8"
     with serial_run(tmp_path, name, *overrides, more, restarts=1) as run:
         assert not same(before, state_of(run))
-        said = run.resume()
+        said = resume(run)
         assert same(before, state_of(run))
-        assert said.startswith(f"iteration_{before['iterations'][0]:09d}_step_")
+        assert said.startswith("snapshot_000002: env step ")
         assert train(run).startswith("max_train_iter reached: ")
         after = state_of(run)
     assert after["iterations"][0] >= 8
     assert after["env_steps"] > before["env_steps"]
-    assert not same(before["students"], after["students"])
+    assert not same(before["agents"], after["agents"])
 
 
 def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
@@ -263,7 +282,7 @@ def test_a_restart_meets_other_random_numbers(tmp_path: Path) -> None:
         name, overrides = RUNS["dqn"]
         with serial_run(tmp_path / str(len(seen)), name, *overrides, restarts=restarts) as run:
             run.pipeline.parts.data.collect(0, [{"eps": 1.0}])
-            buffer = run.pipeline.parts.students[0].buffer
+            buffer = run.pipeline.parts.agents[0].buffer
             seen.append(buffer.state_dict()["columns"] if "columns" in buffer.state_dict()
                         else buffer.state_dict())  # fmt: skip
     assert same(seen[1], seen[2])
@@ -275,14 +294,13 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
     with serial_run(tmp_path, name, *overrides, FIVE) as run:
         train(run)
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=1) as run:
-        run.resume()
+        resume(run)
         train(run)
-    kept = names(tmp_path / "snapshots")
-    assert [name[:19] for name in kept] == ["iteration_000000005", "iteration_000000009"]
-    torn = tmp_path / "snapshots" / kept[1] / "learner0.pt"
+    assert iterations(tmp_path) == [5, 9]
+    torn = tmp_path / "snapshots" / "snapshot_000003" / "learner.pt"
     torn.write_bytes(torn.read_bytes()[:-5])
     with serial_run(tmp_path, name, *overrides, f"{LIMIT}.max_train_iter=9", restarts=2) as run:
-        assert run.resume().startswith("iteration_000000005_step_")
+        assert resume(run).startswith("snapshot_000002: ")
         assert run.pipeline.train_iter == 5
         train(run)
     checkpoint, errors = newest_checkpoint(tmp_path / "snapshots")
@@ -292,10 +310,8 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
-    with serial_run(tmp_path, name, *overrides, restarts=1) as run:
-        assert not run.has_snapshot
-        with pytest.raises(CheckpointError, match="there is no whole snapshot to go on from"):
-            run.resume()
+    with serial_run(tmp_path, name, *overrides, restarts=1):
+        assert newest(RunLayout(tmp_path)) is None
 
 
 def test_checkpoints_come_by_time(tmp_path: Path) -> None:
@@ -303,13 +319,14 @@ def test_checkpoints_come_by_time(tmp_path: Path) -> None:
     keep = ("system.snapshot_s=1e-9", "system.keep_snapshots=3")
     with serial_run(tmp_path, name, *overrides, FIVE, *keep) as run:
         train(run)
-    found = [name[:19] for name in names(tmp_path / "snapshots")]
-    assert found == [f"iteration_{n:09d}" for n in (3, 4, 5)]
+    found = iterations(tmp_path)
+    assert len(found) == len(set(found)) == 3
+    assert (found[-1], found) == (5, sorted(found))
 
 
 def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
     _, run_dir = go("cartpole_dqn", *DQN, FIVE)
-    left = run_dir / "snapshots" / ".iteration_000000006.tmp-elsewhere-1"
+    left = run_dir / "snapshots" / ".snapshot_000006.tmp-elsewhere-1"
     left.mkdir()
     before = facts_of(run_dir)
     config = load(run_dir / "config.yaml").to_mapping()
@@ -317,7 +334,7 @@ def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixtur
     assert main(["serial", "--resume", str(run_dir), f"{LIMIT}.max_train_iter=8"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
-    for said in (", restart 1", "resumed      iteration_000000005_step_", "8 train iter"):
+    for said in (", restart 1", "resumed      snapshot_000002: env step", "8 train iter"):
         assert said in out, said
     after = facts_of(run_dir)
     assert (after["state"], after["restarts"]) == ("done", 1)
@@ -327,10 +344,7 @@ def test_the_command_goes_on(go: Callable[..., Any], capfd: pytest.CaptureFixtur
     assert not left.exists()
     config["policy"]["other"]["commander"]["max_train_iter"] = 8
     assert load(run_dir / "config.yaml").to_mapping() == config
-    assert [name[:19] for name in names(run_dir / "snapshots")] == [
-        "iteration_000000005",
-        "iteration_000000008",
-    ]
+    assert iterations(run_dir) == [5, 8]
 
 
 def test_overrides_stand_before_or_after_resume(go: Callable[..., Any]) -> None:
@@ -362,16 +376,14 @@ def write_facts(run_dir: Path, **facts: Any) -> None:
     (run_dir / "run.json").write_text(json.dumps({**known, **facts}))
 
 
-@pytest.mark.parametrize("held", ["nothing", "no folder", "train", "text"])
-def test_a_folder_that_is_no_serial_run(tmp_path: Path, held: str) -> None:
+@pytest.mark.parametrize("held", ["nothing", "no folder", "text"])
+def test_a_folder_that_is_no_run(tmp_path: Path, held: str) -> None:
     path = tmp_path / "run"
     if held != "no folder":
         path.mkdir()
-    if held == "train":
-        write_facts(path, state="done", placement=[{"rank": 0, "role": "coordinator"}])
     if held == "text":
         (path / "run.json").write_text("text")
-    with pytest.raises(LaunchError, match="holds no serial run: --resume takes the run folder"):
+    with pytest.raises(LaunchError, match="holds no run: --resume takes the run folder"):
         serial(SerialArguments(None, (), None, str(path)))
     assert not (path / "log").exists()
 
@@ -418,7 +430,7 @@ def test_the_best_policy_stays_the_best_after_a_kill(tmp_path: Path) -> None:
         run.pipeline.parts.evaluator.best = 321.0
         run._keep_best("ckpt_best.pth.tar")
     with serial_run(tmp_path, "cartpole_dqn", *DQN, FIVE, restarts=1) as run:
-        run.resume()
+        resume(run)
         assert run.pipeline.parts.evaluator.best == 321.0
         assert run.pipeline.evaluated_at == 5
 
@@ -460,8 +472,8 @@ def test_a_checkpoint_of_another_network_is_refused(
     other = "policy.model.encoder_hidden_size_list=[9]"
     assert main(["serial", "--resume", str(run_dir), other]) == 1
     err = capfd.readouterr().err
-    assert "iteration_000000005_step_" in err
-    assert "does not fit the present configuration" in err
+    assert "snapshots/snapshot_000002" in err
+    assert "does not fit the present one" in err
     assert "Traceback" not in err
     assert facts_of(run_dir) == before
     more = f"{LIMIT}.max_train_iter=6"
@@ -486,16 +498,16 @@ def test_a_stop_leaves_a_checkpoint(tmp_path: Path, random: int) -> None:
     """Also while it begins at random; the word comes once."""
     config, spaces = config_of("cartpole_dqn", *DQN, f"policy.random_collect_size={random}")
     words: list[StopRequest | None] = [None, None, StopRequest("received SIGINT", 130)]
-    with SerialRun(config, spaces, RunLayout(tmp_path), 0) as run:
-        ended = run.train(lambda: words.pop(0) if words else None)
-        assert ended == ("stopped", "received SIGINT", 130)
-        assert run.has_snapshot
+    with SerialRun(
+        config, spaces, RunLayout(tmp_path), 0, lambda: words.pop(0) if words else None
+    ) as run:
+        assert run.train() == Outcome("stopped", "received SIGINT", 130)
         assert run.pipeline.train_iter == (0 if random else 2)
         env_steps = run.pipeline.env_steps
     with SerialRun(config, spaces, RunLayout(tmp_path), 1) as run:
-        run.resume()
+        resume(run)
         assert run.pipeline.env_steps == env_steps
-        assert run.pipeline.parts.students[0].buffer.count() == env_steps
+        assert run.pipeline.parts.agents[0].buffer.count() == env_steps
 
 
 class BrokenEnv(gymnasium.Env[Any, Any]):
@@ -557,14 +569,14 @@ def test_a_bug_ends_the_run_with_its_traceback_once(
 def test_a_full_disk_is_told_and_does_not_end_the_run(
     go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def save_data(self: Any, path: Path) -> None:
+    def save_state(*_args: Any, **_kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hpcdi.worker.AdvancedReplayBuffer.save_data", save_data)
+    monkeypatch.setattr("hpcdi.worker.coordinator.snapshots.save_state", save_state)
     code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.snapshot_s=1e-9")
     _, err = capfd.readouterr()
     assert code == 0
-    assert err.count("warning: no snapshot could be written: ") == 5 + 1  # each turn, and at last
+    assert err.count("snapshot_000001 could not be written: ") == 1
     assert "No space left on device" in err
     assert facts_of(run_dir)["state"] == "done"
     assert list((run_dir / "snapshots").iterdir()) == []

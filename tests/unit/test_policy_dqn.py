@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.types import RowView
 
@@ -384,3 +386,25 @@ def test_values_of_one_state_that_leads_to_itself(double: bool, loss: str) -> No
         info = q.update(batch)
     np.testing.assert_allclose(q._model.table.detach().squeeze(0), [2.0, 0.5], atol=0.01)
     assert info["priority"].max() < 0.02
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_columns_that_an_algorithm_may_ask_for_where_transitions_are_dicts(is_masked: bool) -> None:
+    built, seen = policy("collect"), {}
+
+    def train_columns(transitions: Any, *_: Any) -> TrainColumns:
+        seen.update(transitions)
+        assert len(transitions) == len(seen)
+        assert "value" not in transitions
+        return TrainColumns({})
+
+    row = np.arange(4, dtype=np.float32)
+    obs = {"observation": row, "action_mask": [1, 0]} if is_masked else row
+    given = {"obs": obs, "next_obs": obs, "action": 1, "aux": {"x": 2}, "reward": 3, "done": 0}
+    with patch.object(built, "train_columns", train_columns):
+        samples = built.collect_mode.get_train_sample([given, given])
+    assert samples == [given, given]
+    assert {name: (column.shape, column.dtype.kind) for name, column in seen.items()} == {
+        "observation": ((2, 4), "f"), "terminated": ((2,), "b"), "reward": ((2,), "f"),
+        "action": ((2,), "i"), "aux/x": ((2,), "i"), "done": ((2,), "i"),
+    }  # fmt: skip

@@ -95,11 +95,6 @@ def test_items_of_which_some_are_nested_are_refused(others: list[Any]) -> None:
         stack_columns([{"a": {"x": other}} for other in others])
 
 
-def test_keys_that_are_left_out() -> None:
-    items = [{"a": {"x": 1}, "b": size} for size in (np.zeros(2), np.zeros(3))]
-    assert stack_columns(items, without=("b",))["a/x"].tolist() == [1, 1]
-
-
 def test_the_order_of_keys_does_not_matter() -> None:
     columns = stack_columns([{"a": 1, "b": 2}, {"b": 4, "a": 3}])
     assert {name: column.tolist() for name, column in columns.items()} == {"a": [1, 3], "b": [2, 4]}

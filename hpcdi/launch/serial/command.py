@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, HpcdiError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, StoreError
 from hpcdi.launch import messages, resume, run_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
@@ -38,13 +38,13 @@ def serial(arguments: SerialArguments) -> int:
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
 
-    source = resume.config_of(arguments, "serial")
+    source = resume.config_of(arguments)
     compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
     if not chosen_by_user:
         set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    way = resume.way_of(arguments, compiled, "serial", os.environ)
+    way = resume.way_of(arguments, compiled, os.environ)
     layout = RunLayout(resume.folder_of(arguments, way, compiled.config.exp_name))
     if way is resume.Way.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
@@ -64,46 +64,62 @@ def _run(config: Any, spaces: Any, layout: Any, flag: SignalFlag, restarts: int)
     from hpcdi.launch.serial.run import SerialRun
     from hpcdi.store.disk_full import or_warn
     from hpcdi.utils.log import LOGGER, say
+    from hpcdi.worker.coordinator.scheduler import Outcome
     from hpcdi.worker.fault import FAULTS
 
-    for line in _opening(config, layout, restarts):
+    again = f", restart {restarts}" if restarts else ""
+    title = f"one process with {config.env.collector_env_num} environments{again}"
+    for line in messages.opening(f"{config.exp_name}, {title}", layout):
         say(line)
     run: SerialRun | None = None
     has_begun = False
-    state, reason, exit_code = "failed", "", EXIT_FAILED
     try:
         FAULTS.arm(config.fault, 0, "serial", restarts)
-        run = SerialRun(config, spaces, layout, restarts)
+        resumed = _newest(layout, config)
+        run = SerialRun(config, spaces, layout, restarts, flag.take)
         with run:
-            if resume.has_snapshot(layout):
-                say(f"  resumed      {_resume(run, layout)}")
+            if resumed is not None:
+                _resume(run, resumed, layout)
             has_begun = True
-            state, reason, exit_code = run.train(flag.take)
+            outcome = run.train()
     except BaseException as error:
-        if isinstance(error, CheckpointError) and not has_begun:  # the run is what it was
+        if isinstance(error, StoreError) and not has_begun:  # the run is what it was
             raise
         reason = f"{type(error).__name__}: {error}"
         LOGGER.info("the run failed", exc_info=True)
         if not isinstance(error, HpcdiError):
             traceback.print_exc()
-        exit_code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+        code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+        outcome = Outcome("failed", reason, code)
     figures = run.figures() if run is not None else {}
-    or_warn("end of the run", partial(run_folder.end, layout, state, reason, exit_code, figures))
-    stream = sys.stdout if exit_code == EXIT_DONE else sys.stderr
-    for line in _closing(state, reason, layout, run):
+    end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code, figures)
+    or_warn("end of the run", end)
+    stream = sys.stdout if outcome.exit_code == EXIT_DONE else sys.stderr
+    summary = run.summary() if run is not None else []
+    for line in messages.closing("hpcdi serial", outcome, summary, layout):
         stream.write(line + "\n")
     stream.flush()
-    return exit_code
+    return outcome.exit_code
 
 
-def _resume(run: Any, layout: Any) -> str:
-    """Go on from a snapshot; where that cannot be, the run folder says what it said before."""
+def _resume(run: Any, resumed: Any, layout: Any) -> None:
+    """Go on from a snapshot; where that cannot be, ``run.json`` is what it was before."""
+    from hpcdi.utils.log import say
+
     try:
-        said: str = run.resume()
+        run.resume(resumed)
     except BaseException:
         run_folder.leave(layout)
         raise
-    return said
+    say(f"  resumed      {resumed}")
+
+
+def _newest(layout: Any, config: Any) -> Any:
+    try:
+        return resume.newest(layout, repeats=config.system.deterministic)
+    except BaseException:
+        run_folder.leave(layout)
+        raise
 
 
 def set_threads(spaces: Any) -> None:
@@ -114,22 +130,3 @@ def set_threads(spaces: Any) -> None:
 
     is_image = len(network_shape(spaces)) == 3
     torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
-
-
-def _opening(config: Any, layout: Any, restarts: int) -> list[str]:
-    again = f", restart {restarts}" if restarts else ""
-    envs = config.env.collector_env_num
-    return messages.opening(
-        f"{config.exp_name}, one process with {envs} environments{again}", layout
-    )
-
-
-def _closing(state: str, reason: str, layout: Any, run: Any) -> list[str]:
-    summary = [] if run is None else run.summary()
-    lines = [
-        messages.verdict(state, reason), *summary,
-        messages.folder_line(layout), *messages.policy_lines(layout),
-    ]  # fmt: skip
-    if state != "done" and run is not None and run.has_snapshot:
-        lines.append(resume.hint("hpcdi serial", layout))
-    return lines

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from hpcdi.launch.serial.replay import LocalReplay
+from hpcdi.store.builder import Segment
 from hpcdi.types import Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, share_tensors
 
@@ -15,28 +18,52 @@ Players = Sequence[Settings] | None
 
 @dataclass(frozen=True)
 class Feed:
-    """Where one student's data go, and come from.
+    """Where one agent's data go, and come from.
 
     Attributes:
         buffer: a replay buffer; None where data are used once, as they come.
         batch_size: items of one draw.
         learner: has ``train_iter`` and ``priority_info``.
+        replay: counts the items.
     """
 
     buffer: Any
     batch_size: int
     learner: Any
+    replay: LocalReplay
+
+    def pushed(self, count: int) -> int:
+        """Count new items; returns how many."""
+        self.replay.items_admitted += count
+        return count
+
+    def batches(self, count: int, draw: Callable[[int, int], Any], size: int = 0) -> Iterator[Any]:
+        """Yield batches, until there is too little to draw from.
+
+        Args:
+            count: of batches.
+            draw: draws items, given how many and the train iteration; None: too few are there.
+            size: items that `draw` returns, if it is not the batch size.
+        """
+        for _ in range(count):
+            batch = draw(self.batch_size, self.learner.train_iter)
+            if batch is None:
+                return
+            self.replay.drawn += size or self.batch_size
+            yield batch
+            if self.buffer is not None and self.learner.priority_info:
+                self.buffer.update(self.learner.priority_info)
 
 
 class DataPath(Protocol):
     """What the loop of a serial run asks for."""
 
     def collect(self, train_iter: int, settings: Players) -> int:
-        """Collect once and keep what came; gives the transitions or samples of one player."""
+        """Collect once and keep what came; returns the transitions or samples of one player."""
         ...
 
     def batches(self, updates: int) -> list[Iterator[Any]]:
-        """Batches for each student; none where there is too little to draw from."""
+        """Returns batches for each agent; none where there is too little to draw from."""
         ...
 
 
@@ -46,39 +73,41 @@ class ColumnPath:
     Args:
         collector: has `collect_columns`.
         size: transitions of one collecting.
-        feed: of the student.
+        feed: of the agent.
         random: acts at random, as a `ColumnarActor`; None: never.
+        keep: takes each segment of rows that was collected.
     """
 
-    def __init__(self, collector: Any, size: int, feed: Feed, random: Any = None) -> None:
-        self._collector, self._size, self._feed, self._random = collector, size, feed, random
+    def __init__(
+        self,
+        collector: Any,
+        size: int,
+        feed: Feed,
+        random: Any = None,
+        keep: Callable[[Segment], None] | None = None,
+    ) -> None:
+        self._collector, self._size, self._feed = collector, size, feed
+        self._random, self._keep = random, keep
         self._fresh: Columns = {}
 
     def collect(self, train_iter: int, settings: Players) -> int:
         """See `DataPath.collect`."""
         act = self._random.act if settings is None else None
         setting = settings[0] if settings is not None else {}
-        self._fresh = self._collector.collect_columns(self._size, train_iter, setting, act=act)
+        self._fresh = self._collector.collect_columns(
+            self._size, train_iter, setting, act=act, keep=self._keep
+        )
         if self._feed.buffer is not None:
             self._feed.buffer.push_columns(self._fresh, made_at=train_iter)
-        return column_rows(self._fresh)
+        return self._feed.pushed(column_rows(self._fresh))
 
     def batches(self, updates: int) -> list[Iterator[Any]]:
         """See `DataPath.batches`."""
-        return [self._batches(updates)]
-
-    def _batches(self, updates: int) -> Iterator[Any]:
-        buffer, learner = self._feed.buffer, self._feed.learner
-        for _ in range(updates):
-            if buffer is None:
-                yield share_tensors(self._fresh)
-                continue
-            sample = buffer.sample_batch(self._feed.batch_size, learner.train_iter, tensors=True)
-            if sample is None:
-                return
-            yield sample
-            if learner.priority_info:
-                buffer.update(learner.priority_info)
+        feed = self._feed
+        if feed.buffer is None:
+            fresh, rows = share_tensors(self._fresh), column_rows(self._fresh)
+            return [feed.batches(updates, partial(_all_of, fresh), rows)]
+        return [feed.batches(updates, partial(feed.buffer.sample_batch, tensors=True))]
 
 
 class SamplePath:
@@ -87,8 +116,9 @@ class SamplePath:
     Args:
         collector: has `collect`.
         size: samples of one collecting, of each player.
-        feeds: of each student.
-        random: of a battle, whose collector gives a list for each player: acts at random for each.
+        feeds: of each agent.
+        random: of a battle, whose collector returns a list for each player: acts at random for
+            each.
     """
 
     def __init__(
@@ -118,6 +148,7 @@ class SamplePath:
                 )
             ]
         for feed, samples in zip(self._feeds, self._fresh, strict=True):
+            feed.pushed(len(samples))
             if feed.buffer is not None:
                 feed.buffer.push(samples, self._collector.envstep)
         return max(map(len, self._fresh))
@@ -125,18 +156,13 @@ class SamplePath:
     def batches(self, updates: int) -> list[Iterator[Any]]:
         """See `DataPath.batches`."""
         return [
-            self._batches(feed, fresh, updates)
+            feed.batches(updates, feed.buffer.sample)
+            if feed.buffer is not None
+            else feed.batches(updates, partial(_all_of, fresh), len(fresh))
             for feed, fresh in zip(self._feeds, self._fresh, strict=True)
         ]
 
-    def _batches(self, feed: Feed, fresh: list[Transition], updates: int) -> Iterator[Any]:
-        for _ in range(updates):
-            if feed.buffer is None:
-                yield fresh
-                continue
-            items = feed.buffer.sample(feed.batch_size, feed.learner.train_iter)
-            if items is None:
-                return
-            yield items
-            if feed.learner.priority_info:
-                feed.buffer.update(feed.learner.priority_info)
+
+def _all_of(fresh: Any, _size: int, _train_iter: int) -> Any:
+    """On-policy, each batch is all that was collected."""
+    return fresh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.launch.serial.data_path import ColumnPath, DataPath, Feed, SamplePath
-from hpcdi.launch.serial.pipeline import Parts, Student
+from hpcdi.launch.serial.pipeline import Agent, Parts
+from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.store.layout import RunLayout
@@ -42,14 +44,14 @@ class PartsMaker:
         spaces: of its environment.
         curves: takes all curves.
         layout: the run folder, for videos.
-        restarts: how often the run has been taken up again: random numbers are others each time.
+        restarts: how often the run was resumed: random numbers are others each time.
     """
 
     def __init__(
         self,
         config: ExperimentConfig,
         spaces: Spaces,
-        curves: TensorBoardWriter,
+        curves: TensorBoardWriter | None,
         layout: RunLayout,
         restarts: int,
     ) -> None:
@@ -58,8 +60,12 @@ class PartsMaker:
         self._players = battle_players(config.env)
         self._seed = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
 
-    def make(self) -> Parts:
-        """All parts, joined."""
+    def make(self, make_replay: Callable[..., LocalReplay]) -> Parts:
+        """Returns all parts, joined.
+
+        Args:
+            make_replay: makes the run's `LocalReplay` of the agents' buffers.
+        """
         import torch
 
         torch.manual_seed(
@@ -73,11 +79,15 @@ class PartsMaker:
         ]
         collector = self._collector([policy.collect_mode for policy in policies])
         evaluator = self._evaluator(policies[0])
-        students = tuple(
-            self._student(policy, collector, evaluator, number)
+        agents = tuple(
+            self._agent(policy, collector, evaluator, number)
             for number, policy in enumerate(policies)
         )
-        return Parts(collector, evaluator, students, self._data_path(collector, students))
+        buffers = [] if self._config.policy.on_policy else [agent.buffer for agent in agents]
+        is_columnar = len(agents) == 1 and columnar_actor(collector.policy) is not None
+        replay = make_replay(buffers, columnar=is_columnar)
+        data = self._data_path(collector, agents, replay)
+        return Parts(collector, evaluator, agents, data, replay)
 
     def _collector(self, modes: list[Any]) -> Any:
         cfg = self._config.policy.collect.serial_collector
@@ -102,7 +112,7 @@ class PartsMaker:
             tb_logger=self._curves, exp_name=str(self._layout.root),
         )  # fmt: skip
 
-    def _student(self, policy: Any, collector: Any, evaluator: Any, number: int) -> Student:
+    def _agent(self, policy: Any, collector: Any, evaluator: Any, number: int) -> Agent:
         cfg, suffix = self._config.policy, str(number) if number else ""
         learner = create_learner(
             cfg.learn.learner, policy=policy.learn_mode, tb_logger=self._curves,
@@ -116,17 +126,19 @@ class PartsMaker:
         commander = BaseSerialCommander(
             None, learner, collector, evaluator, buffer, policy.command_mode
         )
-        return Student(policy.learn_mode, learner, buffer, commander)
+        return Agent(policy.learn_mode, learner, buffer, commander)
 
-    def _data_path(self, collector: Any, students: tuple[Student, ...]) -> DataPath:
+    def _data_path(
+        self, collector: Any, agents: tuple[Agent, ...], replay: LocalReplay
+    ) -> DataPath:
         config = self._config
         size = config.policy.collect.n_sample * config.env.collector_env_num
         feeds = [
             Feed(
-                None if config.policy.on_policy else student.buffer,
-                config.policy.learn.batch_size, student.learner,
+                None if config.policy.on_policy else agent.buffer,
+                config.policy.learn.batch_size, agent.learner, replay,
             )
-            for student in students
+            for agent in agents
         ]  # fmt: skip
         if len(feeds) > 1:
             modes = [self._random(mode) for mode in collector.policy]
@@ -135,7 +147,7 @@ class PartsMaker:
             return SamplePath(collector, size, feeds)
         wanted = config.policy.random_collect_size
         random = self._random(collector.policy) if wanted else None
-        return ColumnPath(collector, size, feeds[0], random)
+        return ColumnPath(collector, size, feeds[0], random, replay.publish)
 
     def _random(self, mode: Any) -> RandomPolicy:
         return RandomPolicy(self._spaces, mode, self._next_seed())
@@ -162,23 +174,3 @@ def _for_players(cfg: Any, players: int) -> Any:
     names = {field.name for field in dataclasses.fields(kind)} - {"type"}
     given = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.name in names}
     return kind(**given)
-
-
-def student_state(student: Student) -> dict[str, Any]:
-    """What a student needs to go on learning: its policy's state and torch's random numbers."""
-    import torch
-
-    return {
-        "policy": student.policy.state_dict(),
-        "train_iter": student.learner.train_iter,
-        "random": torch.get_rng_state(),
-    }
-
-
-def load_student_state(student: Student, state: dict[str, Any]) -> None:
-    """Take what `student_state` gave."""
-    import torch
-
-    student.policy.load_state_dict(state["policy"])
-    student.learner.last_iter.update(state["train_iter"])
-    torch.set_rng_state(state["random"])

@@ -1,7 +1,7 @@
 """The loop of a serial run: evaluate, collect, learn, in one process.
 
 It is made of the parts of a parallel run: the same policy, environments, replay buffer and learner.
-In a battle each player is a student of its own; otherwise there is one.
+In a battle each player is an agent of its own; otherwise there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch.serial.data_path import DataPath
+from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
@@ -19,14 +20,14 @@ from hpcdi.worker.learner.base_learner import BaseLearner
 
 
 @dataclass(frozen=True)
-class Student:
+class Agent:
     """A policy that learns, and what it learns from.
 
     Attributes:
         policy: its learn mode.
         learner: updates it.
         buffer: its replay buffer; empty where it learns on-policy.
-        commander: says how it is to act while data are collected.
+        commander: returns how it is to act while data are collected.
     """
 
     policy: Any
@@ -41,8 +42,9 @@ class Parts:
 
     collector: Any
     evaluator: Any
-    students: tuple[Student, ...]
+    agents: tuple[Agent, ...]
     data: DataPath
+    replay: LocalReplay
 
 
 class SerialPipeline:
@@ -52,38 +54,43 @@ class SerialPipeline:
         config: the experiment.
         parts: what it is composed of.
         keep_best: called by the evaluator with a name, for the best policy so far.
+        evaluations: where results go.
+        mark: called after each kind of work with its name, to measure their shares of the time.
     """
 
     def __init__(
-        self, config: ExperimentConfig, parts: Parts, keep_best: Callable[[str], None]
+        self,
+        config: ExperimentConfig,
+        parts: Parts,
+        keep_best: Callable[[str], None],
+        evaluations: list[Evaluation] | None = None,
+        mark: Callable[[str], None] = lambda _work: None,
     ) -> None:
         self.parts = parts
-        self.evaluations: list[Evaluation] = []
+        self.evaluations = evaluations if evaluations is not None else []
         self.evaluated_at = -1
         """Train iteration of the last evaluation."""
-        self._config, self._keep_best = config, keep_best
+        self._config, self._keep_best, self._mark = config, keep_best, mark
 
     def run(self, stop: Callable[[], str | None]) -> str:
-        """Train; gives the reason why it ended.
+        """Train; returns the reason why it ended.
 
         Args:
             stop: asked between two turns of the loop; a reason ends the run.
         """
-        collector, students, data = self.parts.collector, self.parts.students, self.parts.data
+        collector, agents, data = self.parts.collector, self.parts.agents, self.parts.data
         reason = self._warm_up(stop)
         while (reason := reason or self._evaluate() or self._limit() or stop()) is None:
-            settings = [student.commander.step() for student in students]
+            self._mark("show")
+            settings = [agent.commander.step() for agent in agents]
             count = data.collect(self.train_iter, settings)
+            self._mark("collect")
             updates = self._config.policy.updates_after(count)
-            for student, batches in zip(students, data.batches(updates), strict=True):
+            for agent, batches in zip(agents, data.batches(updates), strict=True):
                 for batch in batches:
-                    student.learner.train(batch, collector.envstep)
+                    agent.learner.train(batch, collector.envstep)
+            self._mark("train")
         return reason
-
-    @property
-    def is_on_policy(self) -> bool:
-        """Whether data are used once, by the policy that made them."""
-        return bool(self._config.policy.on_policy)
 
     @property
     def env_steps(self) -> int:
@@ -92,11 +99,11 @@ class SerialPipeline:
 
     @property
     def train_iter(self) -> int:
-        """Train iterations so far, of the first student."""
-        return self.parts.students[0].learner.train_iter
+        """Train iterations so far, of the first agent."""
+        return self.parts.agents[0].learner.train_iter
 
     def _warm_up(self, stop: Callable[[], str | None]) -> str | None:
-        """Fill the buffer at random; the reason to end, if somebody says stop meanwhile."""
+        """Fill the buffer at random; returns the reason to end, if there is one meanwhile."""
         wanted, reason = self._config.policy.random_collect_size, None
         while self.train_iter == 0 and self.env_steps < wanted and reason is None:
             self.parts.data.collect(0, None)
@@ -104,17 +111,18 @@ class SerialPipeline:
         return reason
 
     def _evaluate(self) -> str | None:
-        """Evaluate if it is time; the reason to end, if the policy is good enough."""
+        """Evaluate if it is time; returns the reason to end, if the policy is good enough."""
         evaluator = self.parts.evaluator
         if not evaluator.should_eval(self.train_iter):
             return None
         return self._conclude()
 
     def _conclude(self) -> str | None:
-        """Evaluate; the reason to end, if the policy is good enough."""
+        """Evaluate; returns the reason to end, if the policy is good enough."""
         evaluator = self.parts.evaluator
         self.evaluated_at = self.train_iter
         is_enough, _ = evaluator.eval(self._keep_best, self.train_iter, self.env_steps)
+        self._mark("evaluate")
         scalars = evaluator.scalars
         evaluation = Evaluation(
             scalars["reward_mean"], scalars["reward_std"], scalars["reward_min"],

@@ -1,191 +1,255 @@
-"""One serial run: its parts, its snapshots, what it shows."""
+"""One serial run: its parts, what is seen of it, its snapshots.
+
+Both are a run's over ranks: the same view shows it, a snapshot has the same files and names the
+shards that hold the buffer's items.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcdi.comm.messages import StopRequest
+from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, CheckpointError
-from hpcdi.launch.resume import NewSettings, has_snapshot, newest_snapshot
-from hpcdi.launch.serial.parts import PartsMaker, load_student_state, student_state
-from hpcdi.launch.serial.pipeline import SerialPipeline, Student
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED
+from hpcdi.launch.resume import NewSettings
+from hpcdi.launch.serial.parts import PartsMaker
+from hpcdi.launch.serial.pipeline import SerialPipeline
+from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.store.atomic import write_json
-from hpcdi.store.checkpoints import (
-    load_tensors,
-    save_checkpoint,
-    save_tensors,
-)
-from hpcdi.store.disk_full import or_warn
+from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import PolicyImage, pack, publish_policy
-from hpcdi.store.status import StatusFile
+from hpcdi.store.policies import pack, publish_policy
 from hpcdi.types import Spaces
-from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.metrics import Rate, human_count, human_time
-from hpcdi.utils.progress import Status, StatusLine
+from hpcdi.worker.coordinator.scheduler import Outcome, Phase, RunState
+from hpcdi.worker.coordinator.snapshots import Resumed
+from hpcdi.worker.coordinator.view import RunView
+from hpcdi.worker.coordinator.workers import Workers
 from hpcdi.worker.fault import FAULTS
+from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 
-_BUFFER, _LEARNER, _POLICY = "buffer{}.h5", "learner{}.pt", "policy{}.safetensors"
+_LAST_TRIES_S = 2.0
+"""While the run ends, data for which the disk has no room for so long are lost."""
 
 
 class SerialRun(Closing):
     """A run in this process, from its parts to its last snapshot.
 
-    A snapshot is of the whole run, which goes on from it; checkpoints are a learner's own.
-
     Args:
         config: the experiment.
         spaces: of its environment.
         layout: the run folder.
-        restarts: how often the run has been taken up again: random numbers are others each time.
+        restarts: how often the run was resumed: random numbers are others each time.
+        take_stop: returns, once, the message that a signal asked for.
     """
 
     def __init__(
-        self, config: ExperimentConfig, spaces: Spaces, layout: RunLayout, restarts: int
+        self,
+        config: ExperimentConfig,
+        spaces: Spaces,
+        layout: RunLayout,
+        restarts: int,
+        take_stop: Callable[[], StopRequest | None] = lambda: None,
     ) -> None:
-        self._config, self._layout = config, layout
-        self._curves = TensorBoardWriter(layout.tensorboard_dir)
-        parts = PartsMaker(config, spaces, self._curves, layout, restarts).make()
-        self.pipeline = SerialPipeline(config, parts, self._keep_best)
-        self._watch = _Watch(config, self.pipeline, layout)
-        self._snapshot_due = time.monotonic() + config.system.snapshot_s
+        self._config, self._layout, self._take_stop = config, layout, take_stop
         self._settings = NewSettings(layout, config)
+        self._stopped: StopRequest | None = None
+        self._patience = DiskPatience(
+            config.system.storage.disk_patience_s, self._give_up, self._ask_for_stop
+        )
+        self.view = RunView(
+            config, layout, is_terminal=os.isatty(1), role="serial",
+            returns=lambda: self.pipeline.parts.collector.recent_returns,
+        )  # fmt: skip
 
-    def train(self, take_stop: Callable[[], StopRequest | None]) -> tuple[str, str, int]:
-        """Train to the end; gives state, reason and exit code.
+        def make_replay(buffers: list[Any], *, columnar: bool) -> LocalReplay:
+            return LocalReplay(
+                config, layout, buffers,
+                columnar=columnar, restarts=restarts, patience=self._patience,
+            )  # fmt: skip
 
-        Args:
-            take_stop: gives, once, what a signal asked for.
-        """
-        stopped: list[StopRequest] = []
+        parts = PartsMaker(config, spaces, self.view.writer, layout, restarts).make(make_replay)
+        self.state = RunState(
+            parts.replay, self.view.snapshot_clock(config.system.snapshot_s), Workers(())
+        )
+        self.pipeline = SerialPipeline(
+            config, parts, self._keep_best, self.view.evaluations, self.view.meter.mark
+        )
+        self._parts: deque[tuple[int, SnapshotPart]] = deque()  # written by now
+        self._writers = [
+            SnapshotPartWriter(layout, partial(self._announce, agent))
+            for agent in range(len(parts.agents))
+        ]
 
-        def stop() -> str | None:
-            now = time.monotonic()
-            self._watch.look(now)
-            FAULTS.reach(self.pipeline.env_steps)
-            if now >= self._snapshot_due:
-                or_warn("snapshot", self.save)
-                self._snapshot_due = time.monotonic() + self._config.system.snapshot_s
-            request = take_stop()
-            if request is not None:
-                stopped.append(request)
-            return request.reason if request is not None else None
-
-        for student in self.pipeline.parts.students:
-            student.learner.call_hook("before_run")
-        reason = self.pipeline.run(stop)
-        if not stopped:
+    def train(self) -> Outcome:
+        """Train to the end; returns how it ended."""
+        agents, view = self.pipeline.parts.agents, self.view
+        view.keep_beginning(self._state_dict, self.state)
+        self.state.snapshots.start(time.monotonic())
+        for agent in agents:
+            agent.learner.call_hook("before_run")
+        reason = self.pipeline.run(self._turn)
+        if self._stopped is None:
             self.pipeline.evaluate_at_end()
-        self._watch.look(time.monotonic(), at_once=True)
-        for student in self.pipeline.parts.students:
-            student.learner.call_hook("after_run")
+        for agent in agents:
+            agent.learner.call_hook("after_run")
+        self._patience.hurry(_LAST_TRIES_S)
+        self.state.phase = Phase.STOPPING
         or_warn("snapshot", self.save)
-        if stopped:
-            return "stopped", reason, stopped[0].exit_code
-        return "done", reason, EXIT_DONE
+        for writer in self._writers:
+            writer.close()
+        self.state.phase = Phase.FINISHED
+        self._look()
+        view.finish_snapshots(self.state)
+        self._settings.look(time.monotonic(), at_once=True)
+        if self._stopped is None:
+            return Outcome("done", reason, EXIT_DONE)
+        code = self._stopped.exit_code
+        return Outcome("failed" if code == EXIT_FAILED else "stopped", reason, code)
 
     def save(self) -> None:
-        """Write a snapshot: policy, optimizer, counters, random numbers, replay buffer."""
-        pipeline, parts = self.pipeline, self.pipeline.parts
-        publish_policy(self._layout.latest_policy, _image(parts.students[0]))
-        writers: dict[str, Callable[[Path], None]] = {}
-        for number, student in enumerate(parts.students):
-            writers[_POLICY.format(number)] = partial(_write_policy, student)
-            writers[_LEARNER.format(number)] = partial(_write_state, student)
-            if not pipeline.is_on_policy:
-                writers[_BUFFER.format(number)] = student.buffer.save_data
-        facts = {
-            "train_iter": pipeline.train_iter,
-            "env_steps": pipeline.env_steps,
-            "totals": parts.collector.totals,
-            "evaluated_at": pipeline.evaluated_at,
-            "best": parts.evaluator.best,
-            "saved_at": time.time(),
-        }
-        # data that are collected before the first iteration are worth a snapshot, too
-        name = f"iteration_{pipeline.train_iter:09d}_step_{pipeline.env_steps:012d}"
-        save_checkpoint(
-            self._layout.snapshots_dir, name, writers, facts,
-            keep=self._config.system.keep_snapshots,
-        )  # fmt: skip
-        self._settings.look(time.monotonic(), at_once=True)
-
-    def resume(self) -> str:
-        """Go on from the newest whole snapshot; says which it is.
+        """Begin a snapshot, unless one is being taken; the files are written meanwhile.
 
         Raises:
-            CheckpointError: there is none, or the configuration has changed too much.
+            StoreError: collected data cannot be written.
         """
-        snapshot = newest_snapshot(self._layout)
-        parts, facts = self.pipeline.parts, snapshot.facts
-        for number, student in enumerate(parts.students):
-            state = load_tensors(snapshot.file(_LEARNER.format(number)))
-            try:
-                load_student_state(student, state)
-            except (RuntimeError, KeyError, ValueError) as error:
-                raise CheckpointError(
-                    snapshot.folder, f"does not fit the present configuration: {error}"
-                ) from error
-            held = snapshot.file(_BUFFER.format(number))
-            if held.exists():
-                student.buffer.load_data(held)
-        parts.collector.totals = facts["totals"]
-        if facts["evaluated_at"] >= 0:  # the next evaluation is counted from there
-            parts.evaluator.should_eval(facts["evaluated_at"])
-            self.pipeline.evaluated_at = facts["evaluated_at"]
-        parts.evaluator.best = self._best_of(facts["best"])
-        drop_events_after(self._layout.tensorboard_dir, facts["saved_at"])
-        return (
-            f"{snapshot.folder.name}: env step {human_count(facts['env_steps'])}, "
-            f"buffer {human_count(parts.students[0].buffer.count())}"
-        )
+        learner = self.pipeline.parts.agents[0].learner
+        image = pack(learner.policy.state_dict()["model"], learner.train_iter)
+        publish_policy(self._layout.latest_policy, image)
+        self.pipeline.parts.replay.flush()
+        self._look()
+        agents = range(len(self._writers))
+        order = self.state.snapshots.take(agents, time.monotonic())
+        if order is None:
+            return
+        self.view.begin_snapshot(order, self._state_dict, self.state)
+        for agent in agents:
+            self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
 
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether the run can be gone on with."""
-        return has_snapshot(self._layout)
+    def resume(self, resumed: Resumed) -> None:
+        """Go on from a snapshot, of a serial run or of one over ranks.
+
+        Raises:
+            StoreError: it cannot be read, or does not fit the present configuration.
+        """
+        parts, state = self.pipeline.parts, resumed.state
+        if resumed.folder:
+            for number, agent in enumerate(parts.agents):
+                load_learner(agent.learner, self._layout.inside(resumed.folder), agent=number)
+        parts.replay.load_state_dict(state["replay"], resumed.published)
+        counters = {**state["counters"], "train_iter": int(resumed.facts["train_iter"])}
+        self.state.counters = dataclasses.replace(self.state.counters, **counters)
+        steps = self.state.counters.env_steps = self.state.counters.env_steps + resumed.later
+        own = state.get("serial", {"evaluated_at": counters["train_iter"] or -1, "samples": steps})
+        parts.collector.totals = {
+            "envstep": steps, "train_sample": own["samples"], "episode": counters["episodes"],
+        }  # fmt: skip
+        if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
+            parts.evaluator.should_eval(own["evaluated_at"])
+            self.pipeline.evaluated_at = own["evaluated_at"]
+        # the file of the best policy may be newer than the snapshot
+        known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
+        parts.evaluator.best = max((best for best in known if best is not None), default=None)
+        self.view.adopt(resumed.published)
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
-        return self._watch.summary()
+        return self.view.summary(self.state)
 
     def figures(self) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        return self._watch.figures()
+        self._count()
+        return self.view.figures(self.state)
 
     def close(self) -> None:
-        """Close environments and curves; again: nothing."""
+        """Close environments, buffers and curves. Idempotent."""
         parts = self.pipeline.parts
-        for student in parts.students:
-            student.learner.close()
-            student.buffer.close()  # it has a last word for the curves, which the others close
+        for writer in self._writers:
+            writer.close()
+        for agent in parts.agents:
+            agent.learner.close()
+        parts.replay.close()
         parts.collector.close()
         parts.evaluator.close()
-        self._curves.close()
+        self.view.close()
+
+    def _turn(self) -> str | None:
+        """Do what is due between two turns of the loop; returns a reason to end the run."""
+        self._look()
+        now = time.monotonic()
+        self._settings.look(now)
+        FAULTS.reach(self.pipeline.env_steps)
+        if self.state.snapshots.is_due(now):
+            or_warn("snapshot", self.save)
+        self._ask_for_stop()
+        return self._stopped.reason if self._stopped is not None else None
+
+    def _look(self) -> None:
+        """Show the run, and take what threads have written."""
+        self._count()
+        for ready in self.pipeline.parts.replay.take_published():
+            self.view.observe(0, ready)
+        while self._parts:
+            self.state.snapshots.part(*self._parts.popleft())
+        self.view.look(self.state)
+
+    def _count(self) -> None:
+        counters, totals = self.state.counters, self.pipeline.parts.collector.totals
+        counters.env_steps, counters.episodes = totals["envstep"], totals["episode"]
+        counters.train_iter = self.pipeline.train_iter
+
+    def _ask_for_stop(self) -> None:
+        """Keep a signal's request; also called while the disk is full."""
+        request = self._take_stop()
+        if request is not None and self._stopped is None:
+            self._stopped = request
+            self._patience.hurry(_LAST_TRIES_S)
+
+    def _give_up(self, reason: str) -> None:
+        if self._stopped is None:
+            self._stopped = StopRequest(reason, EXIT_FAILED)
+        self._patience.hurry(_LAST_TRIES_S)
+
+    def _announce(self, agent: int, part: SnapshotPart) -> None:
+        self._parts.append((agent, part))
+
+    def _state_dict(self) -> dict[str, Any]:
+        """Rank 0's part of a snapshot, see `Coordinator.state_dict`; ``serial`` is read here."""
+        parts, counters = self.pipeline.parts, self.state.counters
+        return {
+            "commander": {
+                "env_steps": counters.env_steps,
+                "train_iter": counters.train_iter,
+                "best_evaluation": parts.evaluator.best,
+            },
+            "counters": dataclasses.asdict(counters),
+            "tasks": {},
+            "replay": parts.replay.state_dict(),
+            "serial": {
+                "evaluated_at": self.pipeline.evaluated_at,
+                "samples": parts.collector.totals["train_sample"],
+            },
+        }
 
     def _keep_best(self, name: str) -> None:
-        """Keep the policy that is judged, which is the first student's."""
-        student = self.pipeline.parts.students[0]
-        student.learner.save_checkpoint(name)
+        """Keep the policy that is judged, which is the first agent's."""
+        learner = self.pipeline.parts.agents[0].learner
+        learner.save_checkpoint(name)
 
         def publish() -> None:
-            publish_policy(self._layout.best_policy, _image(student))
+            image = pack(learner.policy.state_dict()["model"], learner.train_iter)
+            publish_policy(self._layout.best_policy, image)
             write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
 
         or_warn("file of the best policy", publish)
-
-    def _best_of(self, best: float | None) -> float | None:
-        """The best result: of a checkpoint, or of the best policy, which may be a newer one."""
-        known = [value for value in (best, _read_best(self._best_file)) if value is not None]
-        return max(known, default=None)
 
     @property
     def _best_file(self) -> Path:
@@ -193,87 +257,9 @@ class SerialRun(Closing):
 
 
 def _read_best(path: Path) -> float | None:
-    """What the best policy's evaluation gave; None where that is not known."""
+    """The mean return of the best policy; None where it is not known."""
     try:
-        return float(json.loads(path.read_text())["reward_mean"])
+        known: Mapping[str, Any] = json.loads(path.read_text())
+        return float(known["reward_mean"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _image(student: Student) -> PolicyImage:
-    return pack(student.policy.state_dict()["model"], student.learner.train_iter)
-
-
-def _write_policy(student: Student, path: Path) -> None:
-    publish_policy(path, _image(student))
-
-
-def _write_state(student: Student, path: Path) -> None:
-    save_tensors(path, student_state(student))
-
-
-class _Watch:
-    """What is shown of a run, and counted for its end."""
-
-    def __init__(
-        self, config: ExperimentConfig, pipeline: SerialPipeline, layout: RunLayout
-    ) -> None:
-        self._pipeline = pipeline
-        self._started = time.monotonic()
-        self._rates = (Rate(), Rate())
-        commander = config.policy.other.commander
-        limits = (commander.max_env_step, commander.max_train_iter)
-        self._line = StatusLine(
-            is_terminal=os.isatty(1),
-            interval_s=config.system.coordinator.progress_interval,
-            limits=limits,
-            started=self._started,
-        )
-        self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
-
-    def look(self, now: float, *, at_once: bool = False) -> None:
-        pipeline = self._pipeline
-        self._rates[0].add(now, pipeline.env_steps)
-        self._rates[1].add(now, pipeline.train_iter)
-        self._line.refresh(self._status, pipeline.evaluations, now)
-        self._file.refresh(self._status, pipeline.evaluations, now, at_once=at_once)
-
-    def summary(self) -> list[str]:
-        pipeline, elapsed_s = self._pipeline, time.monotonic() - self._started
-        lines = [
-            f"  {human_count(pipeline.env_steps)} env steps and "
-            f"{human_count(pipeline.train_iter)} train iterations; {human_time(elapsed_s)}"
-        ]
-        if pipeline.train_iter == 0:
-            lines.append("  nothing was learnt: the run ended before the first train iteration")
-        if pipeline.evaluations:
-            best = max(pipeline.evaluations, key=lambda evaluation: evaluation.mean)
-            lines.append(f"  best evaluation: {best}")
-        return lines
-
-    def figures(self) -> dict[str, Any]:
-        pipeline = self._pipeline
-        return {
-            "env_steps": pipeline.env_steps,
-            "train_iter": pipeline.train_iter,
-            "elapsed_s": time.monotonic() - self._started,
-            "ended_at": time.time(),
-            "evaluations": [vars(evaluation) for evaluation in pipeline.evaluations],
-        }
-
-    def _status(self) -> Status:
-        pipeline, buffer = self._pipeline, self._pipeline.parts.students[0].buffer
-        evaluations = pipeline.evaluations
-        before, blocked, facts = list[str](), "", dict[str, Any](phase="running")
-        if not pipeline.is_on_policy:
-            held, size, blocked = buffer.count(), buffer.replay_buffer_size, buffer.blocked
-            facts["buffer"] = {"held": held, "capacity": size, "blocked": blocked}
-            before.append(f"buffer {human_count(held)}/{human_count(size)}")
-        return Status(
-            (pipeline.env_steps, self._rates[0].per_second()),
-            (pipeline.train_iter, self._rates[1].per_second()),
-            pipeline.parts.collector.recent_returns,
-            evaluations[-1].mean if evaluations else None,
-            (before, [blocked] if blocked else []),
-            facts,
-        )

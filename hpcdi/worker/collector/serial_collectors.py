@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ class SampleSerialCollector(SerialCollector):
         policy_kwargs: Settings | None = None,
         *,
         act: Act | None = None,
+        keep: Callable[[Segment], None] | None = None,
     ) -> Columns:
         """Collect transitions as columns, name -> [transitions, ...]: the fast path.
 
@@ -108,6 +109,7 @@ class SampleSerialCollector(SerialCollector):
             train_iter: train iterations of the policy, for reports.
             policy_kwargs: for the policy's ``act``.
             act: acts instead of the policy, e.g. at random.
+            keep: called with the rows that hold the same transitions, as a shard would.
 
         Raises:
             PolicyError: the policy wants dicts.
@@ -129,7 +131,10 @@ class SampleSerialCollector(SerialCollector):
         for count in call.steps():
             recorded += count
             if made + recorded >= target or loop.must_cut:
-                parts.append(_columns_of(loop.cut(train_iter)))
+                segment = loop.cut(train_iter)
+                if segment is not None and keep is not None:
+                    keep(segment)
+                parts.append(_columns_of(segment))
                 recorded = 0
                 made += column_rows(parts[-1])  # without those of failed environments
             if made >= target:

@@ -29,7 +29,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -59,13 +59,21 @@ def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) 
     return int(partition_size * slack) + 2 * full_block
 
 
+def make_placer(partition_size: int, block_bytes: int, first: BlockReady) -> RowPlacer:
+    """Make the placer of a partition's ring, which takes its size from the first block."""
+    full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
+    rows_per_item = first.shard.rows / max(transition_count(first), 1)
+    return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
+
+
 def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
     """Ring row and policy version of each transition of a block, both int64 [transitions]."""
     versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
     return first_row + transition_rows(ready.items), versions
 
 
-def _transitions(ready: BlockReady) -> int:
+def transition_count(ready: BlockReady) -> int:
+    """Transitions of a block."""
     return int(ready.items["item_len"].sum())
 
 
@@ -146,13 +154,22 @@ class Backlog:
 
 
 @dataclass
-class _Held:
+class HeldBlock:
     """A block that has rows: where, and the unique ids of its items once they are in the index."""
 
     ready: BlockReady
     first_row: int
     first_id: int = -1
     end_id: int = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """As a partition's state holds it."""
+        shard = self.ready.shard
+        return {
+            "block_id": self.ready.block_id, "path": shard.path, "rows": shard.rows,
+            "crc32": shard.crc32, "first_row": self.first_row, "first_id": self.first_id,
+            "end_id": self.end_id,
+        }  # fmt: skip
 
 
 class Partition:
@@ -173,7 +190,7 @@ class Partition:
         self.newest_version: dict[int, int] = {}  # on-policy: of each rank's undrawn rollouts
         self._block_bytes = block_bytes
         self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, HeldBlock] = {}
         self._waiting: DataDemand | None = None
         self._freed: list[str] = []
 
@@ -196,10 +213,7 @@ class Partition:
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
         if self._placer is None:
-            size = self.buffer.replay_buffer_size
-            full_block = block_rows(self._block_bytes, ready.shard.row_bytes(), size)
-            rows_per_item = ready.shard.rows / max(_transitions(ready), 1)
-            self._placer = RowPlacer(ring_rows(size, full_block, rows_per_item))
+            self._placer = make_placer(self.buffer.replay_buffer_size, self._block_bytes, ready)
         if ready.block_id in self._held:
             raise BufferContractError(f"block {ready.block_id} was announced twice")
         placement = self._placer.place(ready.block_id, ready.shard.rows)
@@ -208,10 +222,10 @@ class Partition:
             if old is not None:  # it may be missing since a restart
                 self.buffer.evict(old.end_id)
                 self._freed.append(old.ready.shard.path)
-        self._held[ready.block_id] = held = _Held(ready, placement.first_row)
+        self._held[ready.block_id] = held = HeldBlock(ready, placement.first_row)
         return self._order(held)
 
-    def _order(self, held: _Held) -> AdmitBlock:
+    def _order(self, held: HeldBlock) -> AdmitBlock:
         capacity = self._placer.capacity if self._placer is not None else 0
         ready = held.ready
         return AdmitBlock(ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at)
@@ -334,18 +348,7 @@ class Partition:
 
     def state_dict(self) -> dict[str, Any]:
         """The index, and the shard of each of its blocks; an `end_id` of -1 marks an unread one."""
-        held: list[dict[str, Any]] = [
-            {
-                "block_id": block_id,
-                "path": block.ready.shard.path,
-                "rows": block.ready.shard.rows,
-                "crc32": block.ready.shard.crc32,
-                "first_row": block.first_row,
-                "first_id": block.first_id,
-                "end_id": block.end_id,
-            }
-            for block_id, block in self._held.items()
-        ]
+        held = [block.state_dict() for block in self._held.values()]
         ring = {} if self._placer is None else self._placer.state_dict()
         backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
         return {
@@ -376,7 +379,7 @@ class Partition:
             if ready is None or ready.shard.crc32 != block["crc32"]:
                 self.buffer.evict(block["end_id"], block["first_id"])
                 continue
-            self._held[block["block_id"]] = _Held(
+            self._held[block["block_id"]] = HeldBlock(
                 ready, block["first_row"], block["first_id"], block["end_id"]
             )
         self.backlog.rereading.update(self._held)
@@ -480,6 +483,36 @@ def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int) -> Any:
     )  # fmt: skip
 
 
+class ReplayFigures(Protocol):
+    """Figures of a replay buffer, of a run over ranks or in one process; see `ReplayManager`."""
+
+    items_admitted: int
+    blocks_lost: int
+
+    @property
+    def blocked(self) -> str:
+        """Why learning, or collecting, has to wait; empty where neither has to."""
+
+    @property
+    def blocks_skipped(self) -> int:
+        """Blocks that nobody read."""
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+
+    def capacity(self) -> int:
+        """Items that it can hold; 0: there is none."""
+
+    def samples_drawn(self) -> int:
+        """Items that were ever drawn."""
+
+    def learners(self) -> list[int]:
+        """Ranks that learn."""
+
+    def take_freed(self) -> list[str]:
+        """Paths of shards that are not needed any more, since the last call."""
+
+
 class ReplayManager:
     """The partitions of all learners: blocks go to them in turn, batches to all at once.
 
@@ -572,7 +605,7 @@ class ReplayManager:
         free_items = self.capacity() - self.count()
         taken: list[BlockReady] = []
         for ready in reversed(part.release_blocks()):
-            free_items -= _transitions(ready)
+            free_items -= transition_count(ready)
             if free_items >= 0:
                 taken.append(ready)
             else:
@@ -647,6 +680,10 @@ class ReplayManager:
     def capacity(self) -> int:
         """Items that all partitions can hold."""
         return sum(part.buffer.replay_buffer_size for part in self.partitions.values())
+
+    def learners(self) -> list[int]:
+        """Ranks of the learners that have a partition."""
+        return sorted(self.partitions)
 
     def samples_drawn(self) -> int:
         """Items that were ever drawn."""

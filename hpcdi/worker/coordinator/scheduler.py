@@ -38,7 +38,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError
 from hpcdi.worker.coordinator.commanders import BaseCommander
-from hpcdi.worker.coordinator.replay import ReplayManager
+from hpcdi.worker.coordinator.replay import ReplayFigures, ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.workers import (
     ComesBack,
@@ -92,7 +92,54 @@ class Counters:
     evaluated_at: int = 0
 
 
-class Scheduler:
+class RunState:
+    """A run as it stands: over ranks, or of one process, which has no workers.
+
+    Args:
+        replay: the replay buffer.
+        snapshots: of the run.
+        workers: the other ranks.
+
+    Attributes:
+        counters: totals of the run.
+        phase: of the run.
+        outcome: how the run ended; None: it has not.
+        collectors_wanted: collectors that should work; None: all.
+    """
+
+    def __init__(self, replay: ReplayFigures, snapshots: SnapshotClock, workers: Workers) -> None:
+        self.counters = Counters()
+        self.replay = replay
+        self.snapshots = snapshots
+        self.workers = workers
+        self.outcome: Outcome | None = None
+        self.collectors_wanted: int | None = None
+        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
+
+    @property
+    def is_on(self) -> bool:
+        """True if the run goes on: tasks are given out."""
+        return self.phase in (Phase.STARTING, Phase.RUNNING)
+
+    @property
+    def finished(self) -> bool:
+        """True if everybody has gone, or has had long enough to go."""
+        return self.phase is Phase.FINISHED
+
+    @property
+    def collectors(self) -> dict[str, int | None]:
+        """How many collectors may work at a time, how many can work, and how many are wanted."""
+        available = len(self.workers.available("collector"))
+        space = self._collector_space()
+        working = available if space is None else min(space, available)
+        return {"working": working, "there": available, "wanted": self.collectors_wanted}
+
+    def _collector_space(self) -> int | None:
+        """Collectors that may work at a time; None: all."""
+        return None
+
+
+class Scheduler(RunState):
     """Decides what each rank does.
 
     Args:
@@ -101,13 +148,9 @@ class Scheduler:
         snapshots: of the run.
         workers: ranks that must report before the run can go on.
         observe: called with each message before it is handled, and with each notice.
-
-    Attributes:
-        counters: totals of the run.
-        phase: of the run.
-        outcome: how the run ended; None: it has not.
-        collectors_wanted: collectors that should work; None: all.
     """
+
+    replay: ReplayManager
 
     patience_s = 0.05
     """How long the loop may wait for messages before it calls `tick`."""
@@ -120,14 +163,9 @@ class Scheduler:
         workers: Workers,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
-        self.counters = Counters()
+        super().__init__(replay, snapshots, workers)
         self.commander = commander
-        self.replay = replay
-        self.snapshots = snapshots
-        self.workers = workers
-        self.outcome: Outcome | None = None
         self.collectors_wanted = commander.collector_task_space
-        self.phase = Phase.STARTING if workers.silent else Phase.RUNNING
         self._observe = observe
         self._deadline = float("inf")
 
@@ -213,16 +251,6 @@ class Scheduler:
         return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
 
     # ---------------------------------------------------------------------------- start and end
-
-    @property
-    def is_on(self) -> bool:
-        """True if tasks are given out."""
-        return self.phase in (Phase.STARTING, Phase.RUNNING)
-
-    @property
-    def finished(self) -> bool:
-        """True if everybody has gone, or has had long enough to go."""
-        return self.phase is Phase.FINISHED
 
     def _on_worker_ready(self, message: WorkerReady, rank: int, now: float) -> list[Order]:
         self.workers.report(rank, message)
@@ -383,13 +411,8 @@ class Scheduler:
 
     # -------------------------------------------------------------------- how many collectors work
 
-    @property
-    def collectors(self) -> dict[str, int | None]:
-        """How many collectors may work at a time, how many can work, and how many are wanted."""
-        available = len(self.workers.available("collector"))
-        space = self.commander.collector_task_space
-        working = available if space is None else min(space, available)
-        return {"working": working, "there": available, "wanted": self.collectors_wanted}
+    def _collector_space(self) -> int | None:
+        return self.commander.collector_task_space
 
     def want_collectors(self, count: int) -> None:
         """Let so many collectors work from now on, as far as there are; at least those needed."""

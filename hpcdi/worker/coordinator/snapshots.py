@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
-from hpcdi.errors import ShardError, SnapshotError, StoreError
+from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.block import survey_block
 from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, write_files
@@ -295,6 +295,7 @@ class Resumed:
     """What a run is resumed from.
 
     Attributes:
+        name: of the snapshot.
         folder: of the learners' parts, relative to the run folder; empty: there are none.
         facts: of the manifest.
         state: of the coordinator.
@@ -303,12 +304,24 @@ class Resumed:
         lost: shards that the snapshot names and that are missing or damaged.
     """
 
+    name: str
     folder: str
     facts: Mapping[str, Any]
     state: Mapping[str, Any]
     published: dict[str, BlockReady] = field(default_factory=dict)
     later: int = 0
     lost: int = 0
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.name}: env step {human_count(self.facts['env_steps'])}, train iteration "
+            f"{human_count(self.facts['train_iter'])}, {len(self.published)} shards"
+        )
+        if self.later:
+            said += f"; {human_count(self.later)} transitions published after it are taken, too"
+        if self.lost:
+            said += f"; {self.lost} shards are missing or damaged"
+        return said
 
 
 def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
@@ -323,8 +336,15 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         repeats: the run will repeat what it did after the snapshot: such shards are removed.
 
     Raises:
-        SnapshotError: rank 0's part is of another version.
+        SnapshotError: rank 0's part is of another version. CheckpointError: it has none.
     """
+    if not snapshot.file(STATE_FILE).exists():
+        raise CheckpointError(
+            snapshot.folder,
+            "was written by `hpcdi serial` of an older hpcdi, in a format that is not read any "
+            "more. Begin a new run with its policy: policy.learn.learner.hook."
+            "load_ckpt_before_run=<run folder>/policies/latest.safetensors",
+        )
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
     known, newest = set(shards_of(state)), state["replay"]["newest"]
     numbers = layout.shard_numbers()
@@ -352,7 +372,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     steps = sum(int(r.items["item_len"].sum()) for path, r in fresh.items() if path in later)
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
-    return Resumed(folder, snapshot.facts, state, fresh, steps, lost)
+    return Resumed(snapshot.folder.name, folder, snapshot.facts, state, fresh, steps, lost)
 
 
 def _announcement(layout: RunLayout, path: str) -> BlockReady:

@@ -48,9 +48,15 @@ from hpcdi.utils.metrics import (
 )
 from hpcdi.utils.progress import Evaluation, Status, StatusLine
 from hpcdi.utils.timer import RoleMeter
-from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.scheduler import RunState
 from hpcdi.worker.coordinator.snapshots import Kept, Snapshot, SnapshotClock, SnapshotKeeper
-from hpcdi.worker.coordinator.workers import ComesBack, DiesAlone, Notice, RankQuiet, TaskLate
+from hpcdi.worker.coordinator.workers import (
+    ComesBack,
+    DiesAlone,
+    Notice,
+    RankQuiet,
+    TaskLate,
+)
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
@@ -89,14 +95,18 @@ class RunRecord:
 
     Args:
         writer: takes the curves; None: nobody does.
+        returns: returns those of the last episodes, where a collector of this process counts them
+            and writes their curves.
     """
 
-    def __init__(self, writer: ScalarWriter | None) -> None:
+    def __init__(
+        self, writer: ScalarWriter | None, returns: Callable[[], list[float]] | None = None
+    ) -> None:
         self.evaluations: list[Evaluation] = []
         self.traffic = Traffic()
         self.shares: dict[int, dict[str, float]] = {}
         self._episodes: deque[tuple[float, int]] = deque(maxlen=_EPISODE_WINDOW)
-        self._writer = writer
+        self._writer, self._returns = writer, returns
         self._steps = (0, 0)  # environment steps and train iterations, as of the last look
         self._written = float("-inf")
         self._learnt: LearnInfo | None = None  # curves have a point a second, however fast it goes
@@ -104,6 +114,8 @@ class RunRecord:
     @property
     def returns(self) -> list[float]:
         """Returns of the last hundred episodes that were collected."""
+        if self._returns is not None:
+            return self._returns()
         return [float(episode_return) for episode_return, _ in self._episodes]
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
@@ -142,13 +154,13 @@ class RunRecord:
             case _:
                 self._log_life(rank, message)
 
-    def look(self, scheduler: Scheduler, now: float) -> None:
+    def look(self, run: RunState, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
-        counters = scheduler.counters
+        counters = run.counters
         self._steps = (counters.env_steps, counters.train_iter)
         if counters.train_iter and self.traffic.learning_since is None:
             self.traffic.learning_since = (time.time(), counters.env_steps)
-        if now - self._written < _SCALARS_EVERY_S and not scheduler.finished:
+        if now - self._written < _SCALARS_EVERY_S and not run.finished:
             return
         self._written = now
         self.write_learner()
@@ -156,7 +168,7 @@ class RunRecord:
         self.traffic.train_iters.add(now, counters.train_iter)
         if counters.env_steps == 0:
             return
-        for name, value in self._scalars(scheduler).items():
+        for name, value in self._scalars(run).items():
             self.add_scalar(name, value, counters.env_steps)
         if self._episodes:
             returns = np.asarray(self.returns)
@@ -189,22 +201,22 @@ class RunRecord:
         for name, value in kept.figures.items():
             self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
-    def staleness(self, scheduler: Scheduler) -> int:
+    def staleness(self, run: RunState) -> int:
         """Train iterations by which the oldest acting policy is behind the learner."""
-        acting = scheduler.workers.policy_versions.values()
-        return max(0, scheduler.counters.train_iter - min(acting)) if acting else 0
+        acting = run.workers.policy_versions.values()
+        return max(0, run.counters.train_iter - min(acting)) if acting else 0
 
-    def _scalars(self, scheduler: Scheduler) -> dict[str, float]:
-        replay = scheduler.replay
+    def _scalars(self, run: RunState) -> dict[str, float]:
+        replay = run.replay
         scalars = {
             "perf/env_steps_per_s": self.traffic.env_steps.per_second(),
             "perf/train_iters_per_s": self.traffic.train_iters.per_second(),
             "perf/sample_insert_ratio": replay.samples_drawn() / max(replay.items_admitted, 1),
-            "perf/policy_lag": self.staleness(scheduler),
+            "perf/policy_lag": self.staleness(run),
             "perf/buffer_items": replay.count(),
             "health/blocks_lost": replay.blocks_lost,
             "health/blocks_skipped": replay.blocks_skipped,
-            "health/priorities_stale": scheduler.counters.priorities_stale,
+            "health/priorities_stale": run.counters.priorities_stale,
         }
         for rank, shares in self.shares.items():
             if "wait" in shares:
@@ -269,15 +281,23 @@ class RunView:
         config: the experiment.
         layout: the run folder; None: keep numbers, write and show nothing.
         is_terminal: whether a person watches the progress line.
+        role: of this rank, in the summary.
+        returns: see `RunRecord`.
     """
 
     def __init__(
-        self, config: ExperimentConfig, layout: RunLayout | None, *, is_terminal: bool
+        self,
+        config: ExperimentConfig,
+        layout: RunLayout | None,
+        *,
+        is_terminal: bool,
+        role: str = "coordinator",
+        returns: Callable[[], list[float]] | None = None,
     ) -> None:
-        self.meter = RoleMeter("coordinator")
+        self.meter = RoleMeter(role)
         self._started = time.monotonic()
         self._writer = TensorBoardWriter(layout.tensorboard_dir) if layout is not None else None
-        self._record = RunRecord(self._writer)
+        self._record = RunRecord(self._writer, returns)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
         self._retention: Retention | None = None
@@ -299,6 +319,16 @@ class RunView:
         self._file = StatusFile(layout.status_file, limits, config.env.stop_value)
 
     @property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations so far; a run in this process adds its own."""
+        return self._record.evaluations
+
+    @property
+    def writer(self) -> TensorBoardWriter | None:
+        """Writes the event file, until the view is closed."""
+        return self._writer
+
+    @property
     def curves(self) -> ScalarWriter:
         """Takes the curves of others, until the view is closed."""
         return self._record
@@ -309,32 +339,30 @@ class RunView:
             self._retention.need(message.shard.path)
         self._record.observe(rank, message)
 
-    def look(
-        self, scheduler: Scheduler, needed: Iterable[str] = (), freed: Iterable[str] = ()
-    ) -> None:
+    def look(self, run: RunState, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
         """Write and show what is due.
 
         Args:
-            scheduler: of the run.
+            run: as it is now.
             needed: files that item buffers need since the last call.
             freed: files that item buffers do not need any more.
         """
         now = time.monotonic()
-        self._record.look(scheduler, now)
+        self._record.look(run, now)
         if self._line is not None and self._file is not None:
-            evaluations, finished = self._record.evaluations, scheduler.finished
+            evaluations, finished = self._record.evaluations, run.finished
 
             def status() -> Status:
-                return status_of(scheduler, self._record)
+                return status_of(run, self._record)
 
             self._line.refresh(status, evaluations, now)
             self._file.refresh(status, evaluations, now, at_once=finished)
         if self._retention is not None:
             for path in needed:
                 self._retention.need(path)
-            self._retention.release([*scheduler.replay.take_freed(), *freed])
-        self._tend_snapshots(scheduler)
-        self._show_failure(scheduler)
+            self._retention.release([*run.replay.take_freed(), *freed])
+        self._tend_snapshots(run)
+        self._show_failure(run)
 
     @property
     def snapshot_s(self) -> float:
@@ -346,21 +374,21 @@ class RunView:
         return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)
 
     def begin_snapshot(
-        self, order: TakeSnapshot, state: Callable[[], dict[str, Any]], scheduler: Scheduler
+        self, order: TakeSnapshot, state: Callable[[], dict[str, Any]], run: RunState
     ) -> None:
         """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         facts = {
-            "env_steps": scheduler.counters.env_steps,
-            "learners": sorted(scheduler.replay.partitions),
+            "env_steps": run.counters.env_steps,
+            "learners": run.replay.learners(),
             "saved_at": time.time(),
         }
         for path in self._keeper.begin(order, state(), facts):
             if self._retention is not None:
                 self._retention.need(path)
 
-    def keep_beginning(self, state: Callable[[], dict[str, Any]], scheduler: Scheduler) -> None:
+    def keep_beginning(self, state: Callable[[], dict[str, Any]], run: RunState) -> None:
         """Take a snapshot of a new run before it begins, in which no learner has a part.
 
         So whatever it publishes can be resumed from, whenever it dies.
@@ -368,15 +396,15 @@ class RunView:
         if self._keeper is None or self._keeper.has_any:
             return
         name, folder = self._keeper.new()
-        self.begin_snapshot(TakeSnapshot(name, folder), state, scheduler)
+        self.begin_snapshot(TakeSnapshot(name, folder), state, run)
         self._keeper.commit(Snapshot(name, folder, set()))
 
-    def finish_snapshots(self, scheduler: Scheduler) -> None:
+    def finish_snapshots(self, run: RunState) -> None:
         """Wait until all snapshots are whole that can be; the loop has ended."""
-        self._tend_snapshots(scheduler)
+        self._tend_snapshots(run)
         if self._keeper is not None:
             self._keeper.close()
-        self._tend_snapshots(scheduler)
+        self._tend_snapshots(run)
 
     def adopt(self, published: Iterable[str]) -> None:
         """Keep the shards of a resumed run, and those that its snapshots need."""
@@ -385,27 +413,25 @@ class RunView:
         for path in [*published, *self._keeper.adopt_all()]:
             self._retention.need(path)
 
-    def _tend_snapshots(self, scheduler: Scheduler) -> None:
+    def _tend_snapshots(self, run: RunState) -> None:
         if self._keeper is None:
             return
-        for snapshot in scheduler.snapshots.take_complete():
+        for snapshot in run.snapshots.take_complete():
             self._keeper.commit(snapshot)
         for kept in self._keeper.take_ended():
-            self._record.snapshot(kept, scheduler.counters.env_steps)
+            self._record.snapshot(kept, run.counters.env_steps)
             if self._line is not None and kept.is_worth_a_line:
                 self._line.say(str(kept))
             if self._retention is not None:
                 self._retention.release(kept.released)
 
-    def summary(self, scheduler: Scheduler) -> list[str]:
+    def summary(self, run: RunState) -> list[str]:
         """Closing lines for people."""
-        return summary(
-            scheduler, self._record, time.monotonic() - self._started, self.meter.report()
-        )
+        return summary(run, self._record, time.monotonic() - self._started, self.meter.report())
 
-    def figures(self, scheduler: Scheduler) -> dict[str, Any]:
+    def figures(self, run: RunState) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        counters, replay, traffic = scheduler.counters, scheduler.replay, self._record.traffic
+        counters, replay, traffic = run.counters, run.replay, self._record.traffic
         return {
             "env_steps": counters.env_steps,
             "train_iter": counters.train_iter,
@@ -424,7 +450,7 @@ class RunView:
             "evaluations": [vars(evaluation) for evaluation in self._record.evaluations],
             "ranks": {
                 "0": self.meter.report(),
-                **{str(r): v for r, v in scheduler.workers.reports.items()},
+                **{str(r): v for r, v in run.workers.reports.items()},
             },
         }
 
@@ -437,8 +463,8 @@ class RunView:
             self._writer.close()
             self._writer = None
 
-    def _show_failure(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.outcome
+    def _show_failure(self, run: RunState) -> None:
+        outcome = run.outcome
         if outcome is not None and outcome.failure is not None and not self._is_failure_shown:
             self._is_failure_shown = True
             rank, failure = outcome.failure
@@ -447,15 +473,16 @@ class RunView:
             sys.stderr.flush()
 
 
-def status_of(scheduler: Scheduler, record: RunRecord) -> Status:
+def status_of(run: RunState, record: RunRecord) -> Status:
     """How a run stands, for the progress line and the status file."""
-    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
-    before = [
-        f"buffer {human_count(replay.count())}/{human_count(replay.capacity())}",
-        f"staleness {record.staleness(scheduler)}",
-    ]
-    after = [] if scheduler.is_on else ["ending"]
-    if scheduler.is_on and (blocked := replay.blocked):
+    counters, replay, traffic = run.counters, run.replay, record.traffic
+    capacity, before = replay.capacity(), list[str]()
+    if capacity:
+        before.append(f"buffer {human_count(replay.count())}/{human_count(capacity)}")
+    if run.workers.policy_versions:
+        before.append(f"staleness {record.staleness(run)}")
+    after = [] if run.is_on else ["ending"]
+    if run.is_on and (blocked := replay.blocked):
         after.append(blocked)
     return Status(
         (counters.env_steps, traffic.env_steps.per_second()),
@@ -463,29 +490,29 @@ def status_of(scheduler: Scheduler, record: RunRecord) -> Status:
         record.returns,
         record.evaluations[-1].mean if record.evaluations else None,
         (before, after),
-        _facts(scheduler, record),
+        _facts(run, record),
     )
 
 
-def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
+def _facts(run: RunState, record: RunRecord) -> dict[str, Any]:
     """Further entries of the status file."""
-    replay, outcome = scheduler.replay, scheduler.outcome
+    replay, outcome = run.replay, run.outcome
     facts: dict[str, Any] = {
-        "phase": scheduler.phase.value,
-        "episodes": scheduler.counters.episodes,
+        "phase": run.phase.value,
+        "episodes": run.counters.episodes,
         "buffer": {
             "held": replay.count(),
             "capacity": replay.capacity(),
             "blocked": replay.blocked,
         },
-        "staleness": record.staleness(scheduler),
+        "staleness": record.staleness(run),
         "idle": {
             rank: shares.get("wait", 0.0)
             for rank, shares in record.shares.items()
-            if rank not in scheduler.workers.lost
+            if rank not in run.workers.lost
         },
-        "lost": dict(scheduler.workers.lost),
-        "collectors": scheduler.collectors,
+        "lost": dict(run.workers.lost),
+        "collectors": run.collectors,
     }
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
@@ -494,10 +521,10 @@ def _facts(scheduler: Scheduler, record: RunRecord) -> dict[str, Any]:
 
 
 def summary(
-    scheduler: Scheduler, record: RunRecord, elapsed_s: float, own_report: dict[str, Any]
+    run: RunState, record: RunRecord, elapsed_s: float, own_report: dict[str, Any]
 ) -> list[str]:
     """Closing lines: what was done, how fast, and who waited."""
-    counters, replay, traffic = scheduler.counters, scheduler.replay, record.traffic
+    counters, replay, traffic = run.counters, run.replay, record.traffic
     learnable = (
         f"; from a full block to learnable p50 {1e3 * traffic.latency.percentile(50):.0f} ms"
         if traffic.latency
@@ -507,9 +534,11 @@ def summary(
         f"  {human_count(counters.env_steps)} env steps and {human_count(counters.train_iter)} "
         f"train iterations in {human_time(elapsed_s)}; {counters.episodes} episodes; "
         f"{replay.samples_drawn() / max(replay.items_admitted, 1):.2f} samples drawn per "
-        "transition",
-        f"  data: {_count(traffic.blocks, 'shard')}, {human_bytes(traffic.data_bytes)}{learnable}",
+        "transition"
     ]
+    if traffic.blocks:
+        size = human_bytes(traffic.data_bytes)
+        lines.append(f"  data: {_count(traffic.blocks, 'shard')}, {size}{learnable}")
     if counters.train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
     if record.evaluations:
@@ -525,8 +554,8 @@ def summary(
             f"  {_count(replay.blocks_skipped, 'block')} skipped: they came faster than the "
             "learner reads them"
         )
-    lines += _health(scheduler.workers.reports.values())
-    for rank, report in {0: own_report, **scheduler.workers.reports}.items():
+    lines += _health(run.workers.reports.values())
+    for rank, report in {0: own_report, **run.workers.reports}.items():
         lines.append(f"  rank {rank:<4} {_activity(report)}")
     return lines
 

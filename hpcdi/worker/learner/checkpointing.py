@@ -99,10 +99,14 @@ def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
         return None
 
 
-def learner_files(learner: BaseLearner) -> dict[str, Callable[[Path], None]]:
+def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[Path], None]]:
     """Copies a learner's state; returns file name -> writer, which may be called later.
 
     The first of a group returns all of it, the others their random state.
+
+    Args:
+        learner: with its policy.
+        agent: number among those that learn apart, as in a battle.
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
@@ -116,8 +120,8 @@ def learner_files(learner: BaseLearner) -> dict[str, Callable[[Path], None]]:
         "random": _random_state(),
     }
     return {
-        _POLICY: partial(publish_policy, image=image),
-        _LEARNER: partial(save_tensors, tree=rest),
+        _of_agent(agent, _POLICY): partial(publish_policy, image=image),
+        _of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
     }
 
 
@@ -135,12 +139,15 @@ def path_problem(path: Path) -> str:
     return ""
 
 
-def load_learner(learner: BaseLearner, path: Path, *, load_last_iter: bool | None = None) -> None:
+def load_learner(
+    learner: BaseLearner, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+) -> None:
     """Loads a checkpoint or a policy.
 
     Args:
         learner: with its policy.
         path: a checkpoint's folder, or a policy's file, which holds weights alone.
+        agent: see `learner_files`.
         load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
             iteration 0; None: all that the path holds, of a policy's file the weights alone.
 
@@ -152,8 +159,10 @@ def load_learner(learner: BaseLearner, path: Path, *, load_last_iter: bool | Non
         raise CheckpointError(path, problem)
     if path.is_dir():
         checkpoint = open_checkpoint(path)
-        image = read_policy(checkpoint.file(_POLICY))
-        rest = _rest(checkpoint, learner.rank) if load_last_iter is not False else {}
+        image = read_policy(checkpoint.file(_of_agent(agent, _POLICY)))
+        rest = {}
+        if load_last_iter is not False:
+            rest = _rest(checkpoint, learner.rank, _of_agent(agent, _LEARNER))
         of_type = checkpoint.facts.get("policy_type", "?")
     else:
         image, of_type = read_policy(path), "?"
@@ -185,10 +194,10 @@ class SnapshotPartWriter(Closing):
         self._layout, self._announce = layout, announce
         self._jobs = JobThread("snapshot-part")
 
-    def keep(self, learner: BaseLearner, order: TakeSnapshot) -> None:
-        """Copies the learner's present state; the files are written later."""
+    def keep(self, learner: BaseLearner, order: TakeSnapshot, agent: int = 0) -> None:
+        """Copies the learner's present state; the files are written later; see `learner_files`."""
         began = time.perf_counter()
-        files = learner_files(learner)
+        files = learner_files(learner, agent)
         stall_s = time.perf_counter() - began
         self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 
@@ -228,11 +237,15 @@ def take_shared_state(learner: BaseLearner, state: Mapping[str, Any]) -> None:
     learner.collector_envstep = state["collector_envstep"]
 
 
-def _rest(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+def _of_agent(agent: int, file: str) -> str:
+    return f"agent{agent}_{file}" if agent else file
+
+
+def _rest(checkpoint: Checkpoint, rank: int, file: str) -> dict[str, Any]:
     """Returns what a checkpoint holds beside the weights, for a learner of a group."""
-    if not checkpoint.file(_LEARNER).exists():  # the best policy of a run over ranks
+    if not checkpoint.file(file).exists():  # the best policy of a run over ranks
         return {}
-    rest: dict[str, Any] = load_tensors(checkpoint.file(_LEARNER))
+    rest: dict[str, Any] = load_tensors(checkpoint.file(file))
     if (
         rank > 0
     ):  # random numbers must differ: its own if it was in the group, else those of its start

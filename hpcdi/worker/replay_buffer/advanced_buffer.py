@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -230,6 +230,11 @@ class AdvancedReplayBuffer(RingBuffer):
         return self._index.alive
 
     @property
+    def first_id(self) -> int:
+        """Unique id of the oldest item that is here; of the next one where there is none."""
+        return self._ring.first
+
+    @property
     def max_staleness(self) -> float:
         """Train iterations after which an item goes."""
         return float(self._cfg.max_staleness)
@@ -244,14 +249,52 @@ class AdvancedReplayBuffer(RingBuffer):
     def beta(self, value: float) -> None:
         self._beta_start, self._draws = value, 0
 
-    def _state(self, shared: bool = False) -> dict[str, Any]:
-        return super()._state(shared) | {
+    def state_with(self, columns: Mapping[str, Array]) -> dict[str, Any]:
+        """A `state_dict` that holds other columns [m, ...] of the items, the oldest item first.
+
+        A run's snapshot holds where the items lie in shards; see `load_state_with`.
+        """
+        with self._lock:
+            ring = Ring(self._ring.capacity, self._ring.first)
+            if len(self._ring):
+                ring.extend_columns(columns)
+            ring.origin = self._ring.origin
+            return {**self._about_items(), "ring": ring.state_dict()}
+
+    def load_state_with(
+        self, state: Mapping[str, Any], pieces: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Become the buffer of a `state_with`, with the items' own columns, the oldest first.
+
+        Args:
+            state: as `state_with` returned it.
+            pieces: columns [m, ...] of consecutive items; together of all of them.
+
+        Raises:
+            BufferContractError: it was of another capacity, or has more or fewer items; then the
+                buffer stays as it is.
+        """
+        with self._lock:
+            self._check_capacity(state)
+            ids = state["ring"]["ids"]
+            ring = self._new_ring(int(ids["first"]))
+            for columns in pieces:
+                ring.extend_columns(columns)
+            if (ring.first, ring.pushed) != (ids["first"], ids["pushed"]):
+                raise BufferContractError(
+                    f"columns of {len(ring)} items were given for {ids['pushed'] - ids['first']}"
+                )
+            ring.origin = int(ids["origin"])
+            self._become(ring, state)
+
+    def _about_items(self) -> dict[str, Any]:
+        return super()._about_items() | {
             "index": self._index.state_dict(),
             "beta": {"start": self._beta_start, "draws": self._draws},
         }
 
-    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
-        super()._restore(state, shared)
+    def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
+        super()._become(ring, state)
         self._index.load_state_dict(state["index"])
         self._beta_start, self._draws = float(state["beta"]["start"]), int(state["beta"]["draws"])
 

@@ -305,21 +305,31 @@ class RingBuffer(IBuffer, Closing):
 
     def _state(self, shared: bool = False) -> dict[str, Any]:
         """See `state_dict`; if `shared`, some of its arrays are the buffer's own memory."""
+        return {**self._about_items(), "ring": self._ring.state_dict(shared)}
+
+    def _about_items(self) -> dict[str, Any]:
+        """The state without the items themselves."""
         return {
             "capacity": self.replay_buffer_size,
-            "ring": self._ring.state_dict(shared),
             "rng": {"state": self._rng.bit_generator.state},
         }
 
     def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
         """See `load_state_dict`; if `shared`, arrays become the buffer's, or fill its memory."""
+        self._check_capacity(state)
+        ring = self._new_ring(0, int(state["ring"]["capacity"]))
+        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
+        self._become(ring, state)
+
+    def _check_capacity(self, state: Mapping[str, Any]) -> None:
         held, size = state["capacity"], self.replay_buffer_size
         if held != size:
             raise BufferContractError(
                 f"the saved buffer holds {held} items, this one {size} (replay_buffer_size)"
             )
-        ring = self._new_ring(0, int(state["ring"]["capacity"]))
-        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
+
+    def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
+        """Hold the items of `ring`, and be otherwise as `state` says."""
         self._ring.forget(self._ring.pushed)
         self._begin(ring)
         self._rng.bit_generator.state = state["rng"]["state"]
