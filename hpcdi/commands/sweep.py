@@ -46,7 +46,7 @@ from hpcdi.launch.slurm_queue import QueueJob
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.backoff import wait_s
-from hpcdi.utils.metrics import human_count, human_return, human_time
+from hpcdi.utils.metrics import human_count, human_return, human_time, ranges
 
 HELP = """\
 Run one experiment with several settings, each combination as a run of its own:
@@ -226,14 +226,7 @@ def resources_of(sweep: Sweep) -> SlurmConfig:
 
 def array_of(indices: Sequence[int], parallel: int) -> str:
     """Returns indices as ``sbatch --array`` takes them: ``0-3,7%2``."""
-    parts: list[list[int]] = []
-    for index in sorted(indices):
-        if parts and index == parts[-1][-1] + 1:
-            parts[-1].append(index)
-        else:
-            parts.append([index])
-    ranges = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts]
-    return ",".join(ranges) + (f"%{parallel}" if parallel else "")
+    return ",".join(ranges(indices)) + (f"%{parallel}" if parallel else "")
 
 
 def check(sweep: Sweep, slurm: SlurmConfig) -> None:

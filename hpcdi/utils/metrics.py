@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,17 @@ def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
         "episode_count": values.size,
         "evaluate_time": duration_s,
     }
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """Formats integers as ascending ranges: 0, 1, 2, 7 -> ``["0-2", "7"]``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
 def human_return(value: float, scale: float | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from hpcdi.utils.metrics import (
     human_bytes,
     human_count,
     human_time,
+    ranges,
     split_charts,
 )
 
@@ -232,3 +234,17 @@ def test_sizes_for_people(value: float, text: str) -> None:
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
     assert human_time(seconds) == text
+
+
+@QUICK
+@given(st.sets(st.integers(0, 60), max_size=30))
+def test_ranges_name_every_number_once_and_are_apart(numbers: set[int]) -> None:
+    spans = [tuple(map(int, text.split("-"))) for text in ranges(numbers)]
+    named = [number for span in spans for number in range(span[0], span[-1] + 1)]
+    assert named == sorted(numbers)
+    assert all(later[0] > span[-1] + 1 for span, later in itertools.pairwise(spans))
+
+
+def test_ranges() -> None:
+    assert ranges([7, 2, 1, 0]) == ["0-2", "7"]
+    assert ranges([]) == []

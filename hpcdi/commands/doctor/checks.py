@@ -22,7 +22,7 @@ from hpcdi.errors import HpcdiError
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
 from hpcdi.launch.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.metrics import human_bytes, human_count
+from hpcdi.utils.metrics import human_bytes, human_count, ranges
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -602,15 +602,8 @@ def ranks_text(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
         ranks: which.
         hosts: host of every rank of the world; none: they are not named.
     """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans[:8])
-    if len(spans) > 8:
-        text += ", ..."
+    spans = ranges(ranks)
+    text = ", ".join(spans[:8]) + ", ..." * (len(spans) > 8)
     where = f" ({hosts_text([hosts[rank] for rank in sorted(ranks)])})" if hosts else ""
     return f"rank{'s' * (len(ranks) > 1)} {text}{where}"
 
