@@ -273,6 +273,9 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, name: str, overrides: tuple[
         assert said.startswith("snapshot_000002: env step ")
         assert train(run).startswith("max_train_iter reached: ")
         after = state_of(run)
+    shown = json.loads((tmp_path / "status.json").read_text())
+    assert shown["phase"] == "finished"
+    assert ("buffer" in shown) is (name != "cartpole_ppo")
     assert after["iterations"][0] >= 8
     assert after["env_steps"] > before["env_steps"]
     assert not same(before["agents"], after["agents"])

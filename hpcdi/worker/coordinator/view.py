@@ -500,11 +500,6 @@ def _facts(run: RunState, record: RunRecord) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "phase": run.phase.value,
         "episodes": run.counters.episodes,
-        "buffer": {
-            "held": replay.count(),
-            "capacity": replay.capacity(),
-            "blocked": replay.blocked,
-        },
         "staleness": record.staleness(run),
         "idle": {
             rank: shares.get("wait", 0.0)
@@ -514,6 +509,8 @@ def _facts(run: RunState, record: RunRecord) -> dict[str, Any]:
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
     }
+    if capacity := replay.capacity():
+        facts["buffer"] = {"held": replay.count(), "capacity": capacity, "blocked": replay.blocked}
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
         facts["error"] = {"rank": rank, **vars(failure)}
