@@ -640,6 +640,25 @@ def test_a_bug_ends_the_run_with_its_traceback_once(
     assert "planted in the policy" in log
 
 
+def test_a_run_that_fails_before_its_first_snapshot_goes_on_with_what_it_has_collected(
+    go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(self: Any, *_args: Any) -> Any:
+        raise RuntimeError("planted in the policy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hpcdi.policy.dqn.DQNPolicy.update", update)
+        code, run_dir = go("cartpole_dqn", *DQN, FIVE)
+    steps = facts_of(run_dir)["figures"]["env_steps"]
+    assert code == 1
+    assert steps >= 32
+    assert main(["serial", "--resume", str(run_dir)]) == 0
+    said = f"snapshot_000001: env step 0, train iteration 0, 1 shards; {steps} transitions"
+    assert said in capfd.readouterr().out
+    figures = facts_of(run_dir)["figures"]
+    assert (figures["train_iter"], figures["env_steps"] > steps) == (5, True)
+
+
 def test_a_full_disk_is_told_and_does_not_end_the_run(
     go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

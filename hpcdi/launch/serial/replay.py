@@ -147,10 +147,6 @@ class LocalReplay(Closing):
         """Items that were ever drawn."""
         return self.drawn
 
-    def learners(self) -> list[int]:
-        """This process learns."""
-        return [0]
-
     # ----------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class SerialRun(Closing):
         order = self.state.snapshots.take(agents, time.monotonic())
         if order is None:
             return
-        self.view.begin_snapshot(order, self._state_dict, self.state)
+        self.view.begin_snapshot(order, self._state_dict, self.state, agents)
         for agent in agents:
             self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
 

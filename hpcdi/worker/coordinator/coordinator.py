@@ -366,7 +366,10 @@ class Coordinator(Closing, Configurable):
         while self._orders:
             order = self._orders.popleft()
             if isinstance(order.message, TakeSnapshot):
-                self._view.begin_snapshot(order.message, self.state_dict, self._scheduler)
+                scheduler = self._scheduler
+                self._view.begin_snapshot(
+                    order.message, self.state_dict, scheduler, scheduler.replay.partitions
+                )
             self._link.send(order.rank, order.message)
 
     def _flush(self) -> None:

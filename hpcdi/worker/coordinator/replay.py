@@ -506,9 +506,6 @@ class ReplayFigures(Protocol):
     def samples_drawn(self) -> int:
         """Items that were ever drawn."""
 
-    def learners(self) -> list[int]:
-        """Ranks that learn."""
-
     def take_freed(self) -> list[str]:
         """Paths of shards that are not needed any more, since the last call."""
 
@@ -680,10 +677,6 @@ class ReplayManager:
     def capacity(self) -> int:
         """Items that all partitions can hold."""
         return sum(part.buffer.replay_buffer_size for part in self.partitions.values())
-
-    def learners(self) -> list[int]:
-        """Ranks of the learners that have a partition."""
-        return sorted(self.partitions)
 
     def samples_drawn(self) -> int:
         """Items that were ever drawn."""

@@ -374,14 +374,25 @@ class RunView:
         return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)
 
     def begin_snapshot(
-        self, order: TakeSnapshot, state: Callable[[], dict[str, Any]], run: RunState
+        self,
+        order: TakeSnapshot,
+        state: Callable[[], dict[str, Any]],
+        run: RunState,
+        learners: Iterable[int] = (),
     ) -> None:
-        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
+        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own.
+
+        Args:
+            order: for the learners.
+            state: returns rank 0's state.
+            run: as it is now.
+            learners: that have a part in it.
+        """
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
         facts = {
             "env_steps": run.counters.env_steps,
-            "learners": run.replay.learners(),
+            "learners": sorted(learners),
             "saved_at": time.time(),
         }
         for path in self._keeper.begin(order, state(), facts):
