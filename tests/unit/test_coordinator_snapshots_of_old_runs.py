@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fakes.replay import admitted, block, demand
 from hpcdi.config.load import compile_config
+from hpcdi.errors import CheckpointError
+from hpcdi.launch.resume import newest
+from hpcdi.store.checkpoints import save_checkpoint
+from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
 
 DRAWN = [[0, 2], [1, 4]]
@@ -112,3 +118,14 @@ def test_it_is_resumed() -> None:
         ((_, batches),) = replay.serve(9, [])
     assert batches.rows.tolist() == DRAWN
     assert np.allclose(batches.weights, WEIGHTS, atol=1e-6)
+
+
+def test_a_snapshot_of_an_old_serial_run_is_refused_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """It had a format of its own, without a part of rank 0."""
+    layout = RunLayout(tmp_path)
+    facts = {"train_iter": 5, "env_steps": 80, "saved_at": 0.0}
+    name = "iteration_000000005_step_000000000080"
+    writers = {"learner0.pt": lambda path: path.write_bytes(b"")}
+    save_checkpoint(layout.snapshots_dir, name, writers, facts, keep=None)
+    with pytest.raises(CheckpointError, match=r"of an older hpcdi.*load_ckpt_before_run="):
+        newest(layout)
