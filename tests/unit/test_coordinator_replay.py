@@ -24,6 +24,7 @@ from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.errors import BufferContractError
 from hpcdi.store.snapshots import load_state, save_state
 from hpcdi.worker.coordinator.replay import MAX_UNREAD, item_rows, ring_rows
+from hpcdi.worker.coordinator.snapshots import shards_of
 
 # ------------------------------------------------------------------------------------------- rows
 
@@ -335,6 +336,21 @@ def test_the_manager_counts_what_is_lost_and_drawn() -> None:
     replay.partitions[1].demand(demand(2, 3))
     serve(replay.partitions[1])
     assert (replay.items_admitted, replay.blocks_lost, replay.samples_drawn()) == (10, 1, 6)
+
+
+def test_a_snapshot_names_the_shards_that_wait_for_a_slow_learner_or_for_a_first_one() -> None:
+    """Else nobody would read them after a restart: their numbers are not above the newest one."""
+    replay = make_replay()
+    for k in range(2):
+        replay.assign(block(k, [5]))
+    early = {"data/0.h5", "data/1.h5"}
+    assert set(shards_of({"replay": replay.state_dict()})) == early
+    replay.open(1)
+    for k in range(2, MAX_UNREAD + 3):
+        replay.assign(block(k, [5]))
+    assert replay.partitions[1].backlog.paths == [f"data/{MAX_UNREAD + k}.h5" for k in range(3)]
+    named = shards_of({"replay": replay.state_dict()})
+    assert sorted(named) == [f"data/{k}.h5" for k in range(MAX_UNREAD + 3)]
 
 
 def test_state_can_be_stored_and_taken_back(tmp_path: Path) -> None:
