@@ -295,7 +295,8 @@ def items_of(buffer: Any) -> dict[str, Any]:
 def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
     """The same transitions, ids and priorities, from the shards that a snapshot names."""
     small = "policy.other.replay_buffer.replay_buffer_size=300"  # the oldest items are gone
-    more = ("policy.priority=true", small, f"{LIMIT}.max_train_iter=12")
+    blocks = "system.storage.block_bytes=4096"
+    more = ("policy.priority=true", small, blocks, f"{LIMIT}.max_train_iter=12")
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *more) as run:
         train(run)
         before = items_of(run.pipeline.parts.agents[0].buffer)
@@ -321,6 +322,15 @@ def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, restarts=1) as run:
         run.pipeline.parts.replay.load_state_dict(state, resumed.published)
         assert same(before, items_of(run.pipeline.parts.agents[0].buffer))
+
+    slow = create_replay(config)  # its learner has read the first shard alone
+    orders = slow.open(1)
+    for ready in resumed.published.values():
+        orders += slow.assign(ready)
+    slow.admit(1, BlockAdmitted(orders[0][1].block_id, 0.0))
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more, restarts=1) as run:
+        run.pipeline.parts.replay.load_state_dict(slow.state_dict(), resumed.published)
+        assert run.pipeline.parts.replay.count() == 300, "unread shards are as good as new"
 
 
 def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:

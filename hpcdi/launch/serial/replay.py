@@ -163,6 +163,8 @@ class LocalReplay(Closing):
     def _partition(self) -> dict[str, Any]:
         """The buffer as a learner's partition: its blocks lie one after the other in a ring."""
         buffer, blocks = self._buffers[0], list(self._blocks)
+        if self._end_id < buffer.push_count:  # the disk had no room for the last ones
+            buffer.evict(buffer.push_count, self._end_id)
         placer, rows = None, np.full(buffer.push_count - buffer.first_id, -1, np.int32)
         if blocks:
             size, block_bytes = self.capacity(), self._config.system.storage.block_bytes
@@ -228,11 +230,12 @@ class LocalReplay(Closing):
         def pieces() -> Iterator[Columns]:
             columns: Columns | None = None
             for saved in sorted(part["blocks"], key=lambda block: int(block["first_id"])):
-                ready = fresh.pop(saved["path"], None)
-                if ready is None or ready.shard.crc32 != saved["crc32"]:
-                    continue
                 begin, end = int(saved["first_id"]), int(saved["end_id"])
-                found = self._columns(ready) if end > first_id else None
+                if end < 0 or saved["path"] not in fresh:  # unread, so as good as new; or gone
+                    continue
+                ready = fresh.pop(saved["path"])
+                is_needed = ready.shard.crc32 == saved["crc32"] and end > first_id
+                found = self._columns(ready, is_needed=is_needed)
                 if found is None:
                     continue
                 columns = {
@@ -248,7 +251,8 @@ class LocalReplay(Closing):
         try:
             self._buffers[0].load_state_with(part["buffer"], pieces())
         except BufferContractError as error:
-            LOGGER.warning("the buffer begins empty: none of its shards is left (%s)", error)
+            LOGGER.warning("the buffer begins empty: its shards do not hold its items (%s)", error)
+            self._freed += [block.ready.shard.path for block in self._blocks]
             self._blocks.clear()
             self._end_id = self._buffers[0].push_count
             return
@@ -256,13 +260,15 @@ class LocalReplay(Closing):
         for ids_gone in gone:
             self._buffers[0].evict(ids_gone.stop, ids_gone.start)
 
-    def _columns(self, ready: BlockReady) -> Columns | None:
-        """The transitions of a block; None where it cannot be read."""
+    def _columns(self, ready: BlockReady, *, is_needed: bool = True) -> Columns | None:
+        """The transitions of a block; frees it where it is not needed or cannot be read."""
         try:
-            rows = self._fetch(ready.shard)
+            rows = self._fetch(ready.shard) if is_needed else {}
         except StoreError as error:
             LOGGER.warning("%s; it is left out", error)
             self.blocks_lost += 1
+            rows = {}
+        if not rows:
             self._freed.append(ready.shard.path)
             return None
         return transitions(Block(rows, ready.items, {}, ready.shard.views, ready.tail_rows))

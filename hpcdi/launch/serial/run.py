@@ -116,7 +116,7 @@ class SerialRun(Closing):
         return Outcome("failed" if code == EXIT_FAILED else "stopped", reason, code)
 
     def save(self) -> None:
-        """Begin a snapshot, unless one is being taken; the files are written meanwhile.
+        """Begin a snapshot; threads write its files while the run goes on.
 
         Raises:
             StoreError: collected data cannot be written.
