@@ -101,8 +101,11 @@ job() {
 if [ "$(job)" = "RUNNING 1" ] && scontrol requeue "$SLURM_JOB_ID"; then
     sleep 60  # until Slurm ends this script
 elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resumes the run
-    HPCDI_RUN=$RUN sbatch --dependency="afterany:$SLURM_JOB_ID" \\
-        ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} "$0" "$@"
+    next=$(HPCDI_RUN=$RUN sbatch --parsable --dependency="afterany:$SLURM_JOB_ID" \\
+        ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} "$0" "$@")
+    next=${next%%;*}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+    echo "hpcdi: job $next will resume it: this one may not be requeued"
+    echo "{\\"job\\": {\\"SLURM_JOB_ID\\": \\"$next\\"}}" > "$RUN/next_job.json"
 fi
 exit 85
 """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from hpcdi.commands.options import at_least, make_parser
-from hpcdi.commands.status import RunStatus, find, status_of
+from hpcdi.commands.run_state import RunStatus, find, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch.placement import learner_count

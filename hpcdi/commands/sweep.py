@@ -35,14 +35,13 @@ from typing import Any
 
 from hpcdi.commands.batch_script import BatchJob, script_text
 from hpcdi.commands.options import at_least, make_parser, print_lines
-from hpcdi.commands.status import GOES_WELL, RunStatus, job_of, status_of
+from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
 from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
 from hpcdi.launch import run_folder, slurm_queue
 from hpcdi.launch.run_folder import short
-from hpcdi.launch.slurm_queue import QueueJob
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.backoff import wait_s
@@ -647,10 +646,11 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     for element in sweep.elements:
         run_dir = sweep.run_dir(element.index)
         has_begun = bool(run_folder.read(run_dir))
-        status = status_of(run_dir, jobs.get) if has_begun else None
-        found.append(status)
-        state = _state_of(status, element.job, jobs.get(element.job))
-        elements.append(replace(element, state=state))
+        is_known = has_begun or element.job in jobs
+        status = status_of(run_dir, jobs.get, element.job) if is_known else None
+        found.append(status if has_begun else None)
+        silent = "pending" if element.job else WAITING
+        elements.append(replace(element, state=status.state if status is not None else silent))
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep:
         changed.save()
@@ -660,17 +660,3 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
 def to_start(sweep: Sweep) -> list[int]:
     """Returns the runs that are neither done nor pending nor running."""
     return [element.index for element in sweep.elements if element.state not in GOES_WELL]
-
-
-def _state_of(status: RunStatus | None, job_id: str, job: QueueJob | None) -> str:
-    """Returns the state of a run, which may have been submitted again since it ended."""
-    if status is None:
-        if job is None:
-            return "pending" if job_id else WAITING
-        return "pending" if job.waits else "starting" if job.is_on else "dead"
-    is_known = job_of(status.facts, status.progress) == job_id
-    if job is None or not status.is_over or status.state == "done":
-        return status.state
-    if job.waits:
-        return "pending"
-    return "starting" if job.is_on and not is_known else status.state

@@ -13,7 +13,7 @@ from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import Compiled, load
 from hpcdi.config.resume_compat import BINDING, SAME, differences, is_below, named
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import CheckpointError, LaunchError
+from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import run_folder
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import names as checkpoint_names
@@ -184,7 +184,12 @@ def take(
         facts = newest_snapshot(layout).facts
         reached = {name: int(facts[name]) for name in reached}
     limit = mapping["system"]["max_restarts_without_progress"]
-    restarts = run_folder.count_restart(layout, reached, limit)
+    try:
+        restarts = run_folder.count_restart(layout, reached, limit)
+    except NoProgressError as error:
+        figures = run_folder.read(layout.root).get("figures", {})
+        run_folder.end(layout, "failed", str(error), error.exit_code, figures)
+        raise
     if way is Way.GO_ON:
         run_folder.reopen(layout, restarts, placement)
     else:

@@ -19,11 +19,15 @@ from hpcdi.config.load import dump
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.launch import run_lock
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
-from hpcdi.store.atomic import read_json, write_json, write_text
+from hpcdi.store.atomic import read_json, write_bytes, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
+_RESERVED_BYTES = 1 << 16
+_SLURM_VARIABLES = (
+    "SLURM_JOB", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT",
+)  # fmt: skip
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
 
@@ -118,7 +122,7 @@ def claim(
         "python": platform.python_version(),
         "versions": {**versions(), "mpi": mpi},
         "git_commit": git_commit(Path(hpcdi.__file__).parent.parent),
-        "slurm": {k: v for k, v in os.environ.items() if k.startswith("SLURM_JOB")},
+        "slurm": _slurm(),
         "placement": placement,
         **(past or {}),
     }
@@ -129,6 +133,7 @@ def claim(
         except FileExistsError:
             raise LaunchError(f"the run folder {path} has just been taken by another run") from None
         keep_config(layout, config)
+        _reserve(layout)
         write_json(layout.run_file, facts)
     if path.parent.parent.name == "runs":
         _point_latest(path)
@@ -139,6 +144,7 @@ def end(
     layout: RunLayout, state: str, reason: str, exit_code: int, figures: Mapping[str, Any]
 ) -> None:
     """Write into ``run.json`` how the run ended: the mark that scripts look for."""
+    layout.reserve_file.unlink(missing_ok=True)
     known = json.loads(layout.run_file.read_text())
     known.pop("before", None)
     ended = {
@@ -149,6 +155,11 @@ def end(
         "figures": figures,
     }
     write_json(layout.run_file, {**known, **ended})
+
+
+def _reserve(layout: RunLayout) -> None:
+    """Set space aside that `end` gives back, so that a full disk does not hide how a run ended."""
+    write_bytes(layout.reserve_file, os.urandom(_RESERVED_BYTES))  # what no disk can compress
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -201,12 +212,14 @@ def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[
         "pid": os.getpid(),
         "host": platform.node(),
         "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
+        "slurm": _slurm(),
         "placement": placement,
         **restarts,
     }
     past = {*taken, "reason", "exit_code", "ended", "figures"}
     before = {name: facts[name] for name in past if name in facts}
     kept = {name: value for name, value in facts.items() if name not in before}
+    _reserve(layout)
     write_json(layout.run_file, {**kept, **taken, "before": before})
 
 
@@ -222,6 +235,11 @@ def leave(layout: RunLayout) -> None:
     for name in _RESTARTS:  # of the first time, there are none before
         facts.pop(name, None)
     write_json(layout.run_file, {**facts, **before})
+
+
+def _slurm() -> dict[str, str]:
+    """Returns the variables of the Slurm job that this process belongs to."""
+    return {k: v for k, v in os.environ.items() if k.startswith(_SLURM_VARIABLES)}
 
 
 def now_text() -> str:

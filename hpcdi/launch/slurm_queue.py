@@ -21,6 +21,7 @@ _IS_ON = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"
 _WAITS = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING"}
 )
+_IN_ORDER = frozenset({"COMPLETED", "CANCELLED"})
 _JOB_ID = re.compile(r"\d+(?:_\d+)?")
 
 
@@ -37,6 +38,7 @@ class QueueJob:
         restarts: number of requeues.
         output: its output file.
         folder: in which it was submitted.
+        has_script: False of an interactive job, such as one of `salloc`.
     """
 
     job_id: str
@@ -47,6 +49,7 @@ class QueueJob:
     restarts: int = 0
     output: str = ""
     folder: str = ""
+    has_script: bool = True
 
     @property
     def is_on(self) -> bool:
@@ -57,6 +60,11 @@ class QueueJob:
     def waits(self) -> bool:
         """True if it is pending, or requeued."""
         return self.state in _WAITS
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it is known to have ended, other than in order or by `scancel`."""
+        return not (self.is_on or self.waits) and self.state not in {*_IN_ORDER, GONE}
 
 
 def is_job_id(text: str) -> bool:
@@ -97,16 +105,18 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
     numbers = sorted({job_id.partition("_")[0] for job_id in wanted})
     answers, listed = _run(
         "squeue", "--noheader", "--array", "--states=all", "--jobs", ",".join(numbers),
-        "--format", "%F_%K|%T|%r|%N",
+        "--Format", "ArrayJobID:|,ArrayTaskID:|,State:|,Reason:255|,NodeList:255|,RestartCnt:|",
     )  # fmt: skip
     if not answers and "Invalid job id" not in listed:
         return {}
     found = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
     for line in listed.splitlines() if answers else ():
-        name, state, reason, nodes = [*line.split("|"), "", "", ""][:4]
-        job_id = name.removesuffix("_N/A")
+        array, index, state, reason, nodes, restarts = map(str.strip, line.split("|")[:6])
+        job_id = f"{array}_{index}".removesuffix("_N/A")
         if job_id in found:
-            found[job_id] = QueueJob(job_id, state, _known(reason), nodes)
+            found[job_id] = QueueJob(
+                job_id, state, _known(reason), _known(nodes), restarts=int(restarts or 0)
+            )
     return found
 
 
@@ -126,6 +136,7 @@ def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
         int(facts.get("Restarts", "0") or 0),
         facts.get("StdOut", ""),
         facts.get("WorkDir", ""),
+        facts.get("BatchFlag", "1") != "0",
     )
 
 

@@ -59,10 +59,15 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}")
 
 
+def write_bytes(path: str | Path, content: bytes, *, fsync: bool = True) -> None:
+    """Publish a binary file."""
+    with published(path, fsync=fsync) as file:
+        file.write(content)
+
+
 def write_text(path: str | Path, text: str, *, fsync: bool = True) -> None:
     """Publish a text file."""
-    with published(path, fsync=fsync) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode(), fsync=fsync)
 
 
 def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:

@@ -9,6 +9,7 @@
         run.json                    state, versions, host, placement, result
         submit/                     of a run that was submitted: script, experiment, output of jobs
         status.json                 how it goes: steps, rates, last evaluation; new every second
+        next_job.json               the job that goes on, if the last one could not be requeued
         run.lock                    while it runs: host, Slurm job and process that it runs in
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
@@ -53,6 +54,11 @@ class RunLayout:
         return self.root / "run.json"
 
     @property
+    def reserve_file(self) -> Path:
+        """Space that is given back at the end, see `run_folder.end`."""
+        return self.root / ".reserve"
+
+    @property
     def submit_dir(self) -> Path:
         """Scripts submitted to a batch system, and output of its jobs."""
         return self.root / "submit"
@@ -61,6 +67,11 @@ class RunLayout:
     def submit_file(self) -> Path:
         """Facts of the submitted job: its id, its user, versions."""
         return self.submit_dir / "submit.json"
+
+    @property
+    def next_job_file(self) -> Path:
+        """The job that a job which may not be requeued has submitted to go on."""
+        return self.root / "next_job.json"
 
     @property
     def status_file(self) -> Path:

@@ -160,11 +160,29 @@ class Job:
                 pytest.fail(f"it did not come to that within {limit_s} s: {facts}\n{self.read()}")
             time.sleep(0.25)
 
+    def watched(self) -> subprocess.Popen[str]:
+        """Begin to watch the run, as `hpcdi submit --wait` does; see `states_until_done`."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcdi", "status", self.run_dir, "--watch", "0.2", "--json"],
+            env=self.cluster.variables, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
     def wait(self, state: str = "COMPLETED", limit_s: float = LIMIT_S) -> str:
         """Wait for its end, which must be in a state; gives what it has printed."""
         self.until(lambda: self.state in ENDED, limit_s)
         assert self.state == state, f"{self.facts()}\n{self.read()}"
         return self.read()
+
+
+def states_until_done(watching: subprocess.Popen[str]) -> list[str]:
+    """Each state that was said of a run, one after the other; the watch ends with the run."""
+    said = watching.communicate(timeout=LIMIT_S)[0]
+    assert watching.returncode == 0, said[-2000:]
+    told = [json.loads(text) for text in re.split(r"(?<=^}\n)", said, flags=re.MULTILINE) if text]
+    states = [each["state"] for each in told]
+    return [
+        state for state, before in zip(states, [None, *states], strict=False) if state != before
+    ]
 
 
 def job_variables(folder: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
+from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after, states_until_done
 
 pytestmark = pytest.mark.slurm
 
@@ -26,9 +26,11 @@ def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     """That of preemption; `scontrol requeue` from outside is in test_submit.py."""
     job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
     job.until(lambda: job.env_steps > 300)
+    watching = job.watched()
     cluster.run("scancel", "--signal=TERM", job.number)
     said = job.wait()
     check_gone_on(job, 1)
+    assert states_until_done(watching) == ["running", "pending", "starting", "running", "done"]
     assert job.restarts == 1
     assert "received SIGTERM" in said
 
@@ -43,7 +45,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again(
     cluster.run("scancel", "--signal=USR2", job.number)
     said = job.wait("FAILED")
     assert job.facts()["ExitCode"] == "85:0"
-    (number,) = re.findall(r"Submitted batch job (\d+)", said)
+    (number,) = re.findall(r"job (\d+) will resume it: this one may not be requeued", said)
     again = Job(cluster, number, Path(job.facts_of(number)["StdOut"]), job.run_dir)
     again.wait()
     check_gone_on(again, 1)
@@ -67,12 +69,14 @@ def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     job.until(lambda: job.snapshot_env_steps > 0)
     lost = job.run["placement"][-1]["host"]
     assert lost != job.run["placement"][0]["host"]
+    watching = job.watched()
     cluster.unplug(lost)
     try:
         job.wait()
     finally:
         cluster.repair()
     check_gone_on(job, 1)
+    assert states_until_done(watching) == ["running", "pending", "starting", "running", "done"]
     assert lost not in {place["host"] for place in job.run["placement"]}
 
 

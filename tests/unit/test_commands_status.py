@@ -14,75 +14,20 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.status import QUIET_S, Evidence, find, judge, lines_of, status_of
+from hpcdi.commands.run_state import find, status_of
+from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
 from hpcdi.launch import run_folder
-from hpcdi.launch.run_lock import SILENT_S, this_process
-from hpcdi.launch.slurm_queue import GONE, QueueJob
+from hpcdi.launch.run_lock import this_process
 from hpcdi.store.layout import RunLayout
 
-FACTS = {"state": "running", "pid": 7, "host": "node1"}
-ENDED = {"state": "stopped", "reason": "received SIGTERM", "exit_code": 85}
 PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]
-
-
-def seen(
-    age_s: float | None = None, is_process: bool | None = None, job: QueueJob | None = None
-) -> Evidence:
-    """With a lock that is touched."""
-    return Evidence(age_s, 1.0, is_process, job)
-
-
-def job(state: str, reason: str = "") -> QueueJob:
-    return QueueJob("12", state, reason)
 
 
 @pytest.fixture(autouse=True)
 def _no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("facts", "evidence", "state", "why"),
-    [
-        # before its first start
-        ({}, seen(None, None, job("PENDING", "Priority")), "pending", "is PENDING (Priority)"),
-        ({}, seen(None, None, job("RUNNING")), "starting", "job 12 is RUNNING"),
-        ({}, seen(None, None, job("FAILED")), "dead", "it never began: job 12 is FAILED"),
-        ({}, seen(), "dead", "it never began: no queue knows its job"),
-        # it calls itself running
-        (FACTS, seen(1.0, True), "running", ""),
-        (FACTS, seen(1.0, None), "running", ""),
-        (FACTS, seen(1.0, False), "dead", "process 7 on node1 is gone; its last status is 1 s"),
-        (FACTS, Evidence(1.0), "dead", "process 7 on node1 is gone"),  # there is no lock
-        (FACTS, seen(QUIET_S + 1, True), "running", "31 s old: does it hang?"),
-        (FACTS, seen(QUIET_S + 1), "running", "does it hang?"),
-        (FACTS, Evidence(900.0, SILENT_S - 1), "running", "does it hang?"),
-        (FACTS, Evidence(900.0, SILENT_S + 1), "dead", "no sign of life for 61 s; its last status"),
-        (FACTS, Evidence(900.0, SILENT_S + 1, True), "running", "does it hang?"),
-        (FACTS, Evidence(900.0, SILENT_S + 1, None, job("RUNNING")), "running", "does it hang?"),
-        (FACTS, seen(1.0, None, job("NODE_FAIL")), "dead", "job 12 is NODE_FAIL; its last"),
-        (FACTS, seen(1.0, None, job(GONE)), "dead", "job 12 is UNKNOWN"),
-        (FACTS, seen(9.0, None, job("PENDING", "BeginTime")), "pending", "newest snapshot"),
-        # it has said how it ended
-        (ENDED, seen(900.0), "stopped", "received SIGTERM"),
-        (ENDED, seen(9.0, None, job("PENDING")), "pending", "it will resume from its snapshot"),
-        (ENDED | {"exit_code": 130}, seen(9.0, None, job("PENDING")), "stopped", "received"),
-        ({"state": "done", "reason": "solved"}, seen(9.0, None, job(GONE)), "done", "solved"),
-        ({"state": "failed", "reason": "oh"}, seen(9.0, False), "failed", "oh"),
-    ],
-)
-def test_judgement(facts: dict[str, Any], evidence: Evidence, state: str, why: str) -> None:
-    found = judge(facts, {"phase": "running"}, evidence)
-    assert found[0] == state, found
-    assert why in found[1]
-    assert bool(found[1]) is bool(why)
-
-
-@pytest.mark.parametrize("progress", [{}, {"phase": "starting"}])
-def test_a_run_whose_ranks_have_not_all_come_is_starting(progress: dict[str, Any]) -> None:
-    assert judge(FACTS, progress, seen(1.0, True)) == ("starting", "")
 
 
 def make_run(root: Path, **changed: Any) -> RunLayout:

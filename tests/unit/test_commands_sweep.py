@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.status import Evidence, RunStatus
 from hpcdi.commands.sweep import (
     WAITING,
     Sweep,
-    _state_of,
     array_of,
     grid,
     keep,
@@ -29,9 +27,8 @@ from hpcdi.commands.sweep import (
 )  # fmt: skip
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
-from hpcdi.launch import run_folder
+from hpcdi.launch import run_folder, slurm_queue
 from hpcdi.launch.slurm_queue import QueueJob
-from hpcdi.store.layout import RunLayout
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 
@@ -272,14 +269,22 @@ JOB = QueueJob("9_1", "PENDING")
     ],
 )
 def test_the_state_of_a_run_that_may_have_been_submitted_again(
-    state: str | None, own: str, job: QueueJob | None, expected: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str | None,
+    own: str,
+    job: QueueJob | None,
+    expected: str,
 ) -> None:
-    array, _, index = own.partition("_")
-    held = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if own else {}
-    status = None
+    sweep = make_sweep(tmp_path / "s").with_jobs({1: "9_1"} if own else {})
     if state is not None:
-        status = RunStatus(RunLayout(Path()), state, "", {}, {"job": held}, Evidence())
-    assert _state_of(status, "9_1" if own else "", job) == expected
+        array, _, index = own.partition("_")
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", array)
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", index)
+        begin(sweep, 1, state)
+    jobs = {job.job_id: job} if job is not None else {}
+    monkeypatch.setattr(slurm_queue, "ask_all", lambda _ids: jobs)
+    assert look(sweep)[0].elements[1].state == expected
 
 
 def test_only_what_is_not_done_can_be_started_again(

@@ -98,12 +98,13 @@ def test_only_squeue_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_many_jobs_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answer = (
-        "7_0|RUNNING|None|node1\\n7_1|PENDING|Resources|\\n7_2|FAILED|None|n\\n8_N/A|PENDING|x|"
+        "7 |0 |RUNNING |None |node1|2|\\n7|1|PENDING|Resources||0|\\n7|2|FAILED|None|n|0|\\n"
+        "8|N/A|PENDING|x||0|"
     )
     program(tmp_path, "squeue", f"assert '7,8' in sys.argv\nprint('{answer}')")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ask_all(["7_0", "7_1", "7_3", "8"]) == {
-        "7_0": QueueJob("7_0", "RUNNING", "", "node1"),
+        "7_0": QueueJob("7_0", "RUNNING", "", "node1", restarts=2),
         "7_1": QueueJob("7_1", "PENDING", "Resources"),
         "7_3": QueueJob("7_3", GONE),
         "8": QueueJob("8", "PENDING", "x"),

@@ -1,0 +1,373 @@
+"""The state of a run, judged by its folder and the queue.
+
+Nothing is asked of the run itself. Three witnesses are heard: run.json, which a start writes when
+it takes the folder and when it ends; the lock, which a living run touches; and the queue, which
+knows of starts that have not come to the folder yet. `judge` has every pair of what they say.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcdi.commands.logs import first_error, logs_of
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
+from hpcdi.launch import run_folder, run_lock, slurm_queue
+from hpcdi.launch.slurm_queue import QueueJob
+from hpcdi.store.atomic import clock_of, read_json
+from hpcdi.store.layout import RunLayout
+
+QUIET_S = 30.0
+"""A run writes status.json every second; after so long without it, it may hang."""
+GOES_WELL = ("pending", "starting", "running", "done")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Signs of life of a run, beside what its own files say.
+
+    Attributes:
+        age_s: seconds since it last wrote its status, by the file system's clock; None: never.
+        beat_s: seconds since its process touched the lock; None: there is no lock.
+        is_process: whether that process exists; None: it is on another host.
+        is_retaken: whether a living process has the lock that is not the one of run.json.
+        job: its job in the queue; None: it has none, or the queue does not answer.
+    """
+
+    age_s: float | None = None
+    beat_s: float | None = None
+    is_process: bool | None = None
+    is_retaken: bool = False
+    job: QueueJob | None = None
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run.
+
+    Attributes:
+        layout: its folder.
+        state: "pending", "starting", "running", "done", "failed", "stopped" or "dead".
+        why: the reason for that state, or how the run ended.
+        facts: run.json; empty before the run's first start.
+        progress: status.json; empty before rank 0 has written it.
+        evidence: see there.
+        error: the last one: ``rank``, ``role``, ``host``, ``error``, ``traceback``.
+    """
+
+    layout: RunLayout
+    state: str
+    why: str
+    facts: dict[str, Any]
+    progress: dict[str, Any]
+    evidence: Evidence
+    error: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended: it will not continue by itself."""
+        return self.state not in ("pending", "starting", "running")
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a run that is well, the run's own exit code if that says so, else 1."""
+        if self.state in GOES_WELL:
+            return EXIT_DONE
+        said = self.facts.get("state") == self.state
+        return int(self.facts.get("exit_code", EXIT_FAILED)) if said else EXIT_FAILED
+
+    @property
+    def placement(self) -> list[dict[str, Any]]:
+        """Where each rank is, or was at the end; empty where the next start will choose."""
+        is_past = self.state == "pending" or _is_new_start(self.facts, self.evidence)
+        return [] if is_past else self.facts.get("placement", [])
+
+    @property
+    def snapshot(self) -> Path | None:
+        """The newest snapshot of the run."""
+        from hpcdi.store.checkpoints import names
+
+        there = names(self.layout.snapshots_dir)
+        return self.layout.snapshots_dir / there[-1] if there else None
+
+    @property
+    def job_output(self) -> Path | None:
+        """What its job has printed, if that can be found."""
+        job = self.evidence.job
+        if job is None:
+            return None
+        submitted = self.layout.submit_dir / f"slurm-{job.job_id}.out"
+        return next((p for p in (Path(job.output or submitted), submitted) if p.is_file()), None)
+
+
+# -------------------------------------------------------------------------------------- finding it
+
+
+def find(name: str) -> Path:
+    """Returns the run folder that a name stands for.
+
+    Args:
+        name: a folder, or a job's number: its run lies below ``runs`` here or where the job was
+            submitted.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path.resolve()
+    if not slurm_queue.is_job_id(name):
+        raise LaunchError(f"there is no {name}; name a run folder, or a Slurm job's number")
+    job = slurm_queue.ask(name)
+    places = [Path.cwd()] + ([Path(job.folder)] if job is not None and job.folder else [])
+    places = list(dict.fromkeys(places))
+    for run in [*_printed_by(job), *(run for place in places for run in _runs_below(place))]:
+        layout = RunLayout(run)
+        if name in jobs_of(layout, run_folder.read(run), read_json(layout.status_file)):
+            return layout.root.resolve()
+    known = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
+    searched = " and ".join(str(place / "runs") for place in places)
+    raise LaunchError(f"no run in {searched} belongs to job {name}; {known}. Name the run folder")
+
+
+def _printed_by(job: QueueJob | None) -> list[Path]:
+    """Returns run folders that a job may belong to, by its output file."""
+    if job is None or not job.output:
+        return []
+    above = Path(job.output).parent.parent  # of RUN/submit/slurm-12.out, SWEEP/output/...
+    return [above, *sorted(above.glob("[0-9]*"))]
+
+
+def _runs_below(place: Path) -> list[Path]:
+    """Returns run folders in the default place, the newest first."""
+    begun = [*place.glob("runs/*/*/run.json"), *place.glob("runs/*/sweeps/*/*/run.json")]
+    waiting = [file.parent for file in place.glob("runs/*/*/submit/submit.json")]
+    return sorted({file.parent for file in [*begun, *waiting]}, key=os.path.getmtime, reverse=True)
+
+
+def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, Any]) -> list[str]:
+    """Returns the ids of a run's jobs: that of its last start, and those that were to go on.
+
+    Args:
+        layout: the run folder.
+        facts: run.json.
+        progress: status.json.
+    """
+    submitted = read_json(layout.submit_file), read_json(layout.next_job_file)
+    held = facts.get("slurm", {}), progress.get("job", {}), *(s.get("job", {}) for s in submitted)
+    return list(dict.fromkeys(filter(None, map(_job_id, held))))
+
+
+def _job_id(variables: Mapping[str, str]) -> str:
+    """Returns the job that Slurm's variables name; empty: none."""
+    array, index = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array and index else str(variables.get("SLURM_JOB_ID", ""))
+
+
+def status_of(
+    run: Path, ask: Callable[[str], QueueJob | None] = slurm_queue.ask, job_id: str = ""
+) -> RunStatus:
+    """Returns the state of the run in a folder.
+
+    Args:
+        run: the folder.
+        ask: returns a job of the queue.
+        job_id: a job that is known to be the run's; empty: what its folder says.
+
+    Raises:
+        LaunchError: it holds no run.
+    """
+    layout = RunLayout(run.absolute())
+    facts = run_folder.read(run)
+    found = _status(layout, facts, ask, job_id)
+    if found.state == "dead" and facts != (later := run_folder.read(run)):
+        return _status(layout, later, ask, job_id)  # it has ended in between
+    return found
+
+
+def _status(
+    layout: RunLayout, facts: dict[str, Any], ask: Callable[[str], QueueJob | None], job_id: str
+) -> RunStatus:
+    progress, holder = read_json(layout.status_file), run_lock.holder_of(layout)
+    job_ids = jobs_of(layout, facts, progress)
+    if job_id and job_id not in job_ids:
+        job_ids.append(job_id)
+    if not facts and not job_ids:
+        raise LaunchError(f"{layout.root} holds no run: there is no {layout.run_file.name} in it")
+    beat_s = _age_s(layout.lock_file)
+    is_process = holder.is_there() if holder is not None else None
+    is_alive = is_process or (is_process is None and (beat_s or 0.0) < run_lock.SILENT_S)
+    evidence = Evidence(
+        _age_s(layout.status_file, layout.run_file),
+        beat_s,
+        is_process,
+        holder is not None
+        and is_alive
+        and (holder.pid, holder.host) != (facts.get("pid"), facts.get("host")),
+        _job(job_ids, ask),
+    )
+    state, why = judge(facts, progress, evidence)
+    progress = _present(progress, facts, state)
+    error = _last_error(layout, state, facts, progress)
+    return RunStatus(layout, state, why, facts, progress, evidence, error)
+
+
+def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
+    """Returns the job that will go on with the run, or else that of its last start."""
+    known = None
+    for job_id in job_ids:
+        job = ask(job_id)
+        if job is not None and (job.waits or job.is_on):
+            return job
+        known = known or job
+    return known
+
+
+# -------------------------------------------------------------------------------- judging the state
+
+
+def judge(
+    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+) -> tuple[str, str]:
+    """Returns the state of a run, and the reason for it.
+
+    ===================  ============  ==========  ===============  =============
+    run.json             no job        job waits   job is on        job has ended
+    ===================  ============  ==========  ===============  =============
+    none                 dead          pending     starting         dead
+    running              as it lives   pending     as it lives [1]  dead [2]
+    stopped, 85          stopped       pending     pending [1]      stopped
+    stopped, or failed   that          pending     that             that
+    done                 done          done        done             done
+    of an earlier start  --            pending     starting         failed [3]
+    ===================  ============  ==========  ===============  =============
+
+    [1] A dead or stopped run is pending while its job's script can requeue it; `salloc` has none.
+    [2] Unless its process is seen on this host. [3] Cancelled: what run.json says.
+    Where a new process has the lock of a run that has ended, it is starting.
+
+    Args:
+        facts: run.json.
+        progress: status.json.
+        evidence: its signs of life.
+    """
+    job, told = evidence.job, _by_folder(facts, progress, evidence)
+    if job is None or told[0] == "done" or (evidence.is_retaken and told[0] == "starting"):
+        return told
+    return _by_queue(told, facts, evidence, job)
+
+
+def _by_folder(
+    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+) -> tuple[str, str]:
+    """Returns the state of a run as its folder shows it."""
+    if not facts:
+        return (
+            "dead",
+            "it never began" if evidence.job else "it never began: no queue knows its job",
+        )
+    if facts.get("state") == "running":
+        return _by_signs_of_life(facts, progress, evidence)
+    if evidence.is_retaken:
+        return "starting", "a process has taken the run folder to go on with it"
+    return str(facts.get("state")), str(facts.get("reason", ""))
+
+
+def _by_signs_of_life(
+    facts: Mapping[str, Any], progress: Mapping[str, Any], evidence: Evidence
+) -> tuple[str, str]:
+    """Returns the state of a run whose run.json says running."""
+    age_s, beat_s, job = evidence.age_s, evidence.beat_s, evidence.job
+    last = "it never wrote its status" if age_s is None else f"its last status is {age_s:.0f} s old"
+    where = f"process {facts.get('pid')} on {facts.get('host')}"
+    if evidence.is_process is False or beat_s is None:  # who ends in order says so, then unlocks
+        return "dead", f"{where} is gone; {last}"
+    is_seen = evidence.is_process or (job is not None and job.is_on)
+    if beat_s > run_lock.SILENT_S and not is_seen:
+        return "dead", f"{where} has given no sign of life for {beat_s:.0f} s; {last}"
+    is_of_this_start = progress.get("pid") in (None, facts.get("pid"))
+    is_up = is_of_this_start and progress.get("phase", "starting") != "starting"
+    is_quiet = age_s is not None and age_s > QUIET_S
+    return "running" if is_up else "starting", f"{last}: does it hang?" if is_quiet else ""
+
+
+def _by_queue(
+    told: tuple[str, str], facts: Mapping[str, Any], evidence: Evidence, job: QueueJob
+) -> tuple[str, str]:
+    """Returns the state of a run that has a job; `told` is what its folder shows."""
+    (state, why), is_new_start = told, _is_new_start(facts, evidence)
+    said = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
+    is_to_go_on = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
+    if job.waits or (job.is_on and (is_new_start or not facts)):
+        again = "; it will resume from its newest snapshot" if facts else ""
+        return "pending" if job.waits else "starting", said + again
+    if job.is_on:
+        if job.has_script and (state == "dead" or is_to_go_on):
+            return "pending", f"{why}; {said} still, and its script has it requeued"
+        return told
+    if state in ("starting", "running"):
+        return ("dead", said) if evidence.is_process is None else told
+    if is_new_start and job.has_failed:
+        return "failed", f"{said}: it was to go on with the run, and did not come to that"
+    is_worth_saying = state == "dead" or is_to_go_on or is_new_start
+    return state, "; ".join(filter(None, [why, said])) if is_worth_saying else why
+
+
+def _is_new_start(facts: Mapping[str, Any], evidence: Evidence) -> bool:
+    """Returns whether the job has been started, or is to be, since run.json was written."""
+    job, known = evidence.job, facts.get("slurm", {})
+    if job is None or not known:
+        return False
+    restarts = int(known.get("SLURM_RESTART_COUNT", 0) or 0)
+    return job.job_id not in (_job_id(known), known.get("SLURM_JOB_ID")) or job.restarts > restarts
+
+
+def _present(progress: dict[str, Any], facts: Mapping[str, Any], state: str) -> dict[str, Any]:
+    """Returns status.json as it holds now: with the final counts, or without what is past."""
+    if not progress:
+        return {}
+    is_past = facts.get("state") == "running" and progress.get("pid") != facts.get("pid")
+    if is_past or state in ("pending", "starting"):
+        earlier = {"phase": "starting", "env_steps_per_s": 0.0, "train_iters_per_s": 0.0}
+        return {**progress, **earlier, "error": None, "idle": {}, "lost": {}}
+    figures = facts.get("figures", {})
+    counts = {name: figures[name] for name in ("env_steps", "train_iter") if name in figures}
+    return {**progress, **counts}
+
+
+def _age_s(*paths: Path) -> float | None:
+    """Returns the seconds since the newest of some files was written; None: none exists."""
+    stamps = [path.stat().st_mtime for path in paths if path.exists()]
+    if not stamps:
+        return None
+    try:
+        now = clock_of(paths[0].parent)
+    except OSError:  # another user's run; clocks of hosts are never far apart
+        now = time.time()
+    return max(0.0, now - max(stamps))
+
+
+def _last_error(
+    layout: RunLayout, state: str, facts: dict[str, Any], progress: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the error that ended the run, or the last one that rank 0 has reported."""
+    last = progress.get("error")
+    if isinstance(last, dict):
+        return {name: last.get(name) for name in ("rank", "role", "host", "error", "traceback")}
+    if state not in ("failed", "dead"):
+        return {}
+    found = first_error(logs_of(layout.root / "log"), int(facts.get("restarts", 0)))
+    if found is None:
+        return {}
+    raised = found.traceback.splitlines()[-1:] or [str(found.entry.get("message", ""))]
+    return {
+        "rank": found.rank,
+        "role": found.entry.get("role"),
+        "host": found.entry.get("host"),
+        "error": raised[0],
+        "traceback": found.traceback,
+    }
