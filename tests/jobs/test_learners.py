@@ -45,6 +45,7 @@ def check_steps(ended: Ended, folder: Path) -> None:
     assert not written[1] & {"policies", "checkpoints"}
 
 
+@pytest.mark.slow
 def test_two_learners_of_dqn(start: Start, folder: Path) -> None:
     ended = start(
         CARTPOLE, *QUICK, TWO_LEARNERS, ONE_COLLECTOR, *watch("watched_dqn"),

@@ -221,8 +221,8 @@ def test_ppo_goes_on_from_its_last_iteration(start: Start, resume: Start) -> Non
 
 SAME = (
     "system.deterministic=true", "system.snapshot_rounds=3", "system.storage.fsync=false",
-    "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
-    "policy.eval.evaluator.eval_freq=150", "env.stop_value=1e9", "env.evaluator_env_num=4",
+    "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=20",
+    "policy.eval.evaluator.eval_freq=60", "env.stop_value=1e9", "env.evaluator_env_num=4",
     "policy.priority=true", TWO_LEARNERS,
 )  # fmt: skip
 
@@ -238,7 +238,7 @@ def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_
     job = resume(job.run_dir)
     until_snapshot(job, int(reached.removeprefix("snapshot_")) + 1)
     job.kill_everything()
-    goal = facts_of(job.run_dir)[-1]["train_iter"] + 170
+    goal = facts_of(job.run_dir)[-1]["train_iter"] + 70
     ended = resume(job.run_dir, max_train_iter(goal)).wait()
     ended.check(0, "done")
     whole = start(CARTPOLE, *SAME, max_train_iter(goal)).wait()
@@ -260,6 +260,7 @@ STACKED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_frames_that_are_stored_once_teach_the_same_to_the_bit(start: Start) -> None:
     """Beside a run whose shards hold each observation whole."""
     whole = start(CARTPOLE, *STACKED).wait()

@@ -25,6 +25,7 @@ COUNT = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_dummy_step_reaches_the_data_and_a_limit_ends_the_run(start: Start) -> None:
     """Every number of the counting environment's data can be foretold.
 
