@@ -304,7 +304,8 @@ def _by_queue(
     is_to_go_on = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
     if job.waits or (job.is_on and (is_new_start or not facts)):
         again = "; it will resume from its newest snapshot" if facts else ""
-        return "pending" if job.waits else "starting", said + again
+        is_pending = job.waits or job.state == "COMPLETING"  # what was requeued is cleaned up first
+        return "pending" if is_pending else "starting", said + again
     if job.is_on:
         if job.has_script and (state == "dead" or is_to_go_on):
             return "pending", f"{why}; {said} still, and its script has it requeued"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ class Job:
             return ""
         return self.output.read_bytes().replace(b"\0", b"").decode(errors="replace")
 
-    def until(self, is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    def until(self, is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
         """Wait until something holds."""
         deadline = time.monotonic() + limit_s
         while not is_so():
@@ -160,29 +161,36 @@ class Job:
                 pytest.fail(f"it did not come to that within {limit_s} s: {facts}\n{self.read()}")
             time.sleep(0.25)
 
-    def watched(self) -> subprocess.Popen[str]:
-        """Begin to watch the run, as `hpcdi submit --wait` does; see `states_until_done`."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "hpcdi", "status", self.run_dir, "--watch", "0.2", "--json"],
-            env=self.cluster.variables, cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[list[str]]:
+        """Watch the run as `hpcdi submit --wait` does, which must return at its end alone.
+
+        Yields:
+            Where each state that was said of it will be, one after the other.
+        """
+        states: list[str] = []
+        log = self.run_dir.parent / "watched"
+        with log.open("w") as file:
+            watch = subprocess.Popen(
+                [sys.executable, "-m", "hpcdi", "status", self.run_dir, "--watch", "0.2", "--json"],
+                env=self.cluster.variables, cwd=ROOT, stdout=file,
+            )  # fmt: skip
+        try:
+            self.until(log.read_text)
+            yield states
+            assert watch.wait(LIMIT_S) == 0, log.read_text()[-2000:]
+        finally:
+            watch.kill()
+            watch.wait()
+        for state in re.findall(r'^  "state": "(\w+)"', log.read_text(), flags=re.MULTILINE):
+            if state not in states[-1:]:
+                states.append(state)
 
     def wait(self, state: str = "COMPLETED", limit_s: float = LIMIT_S) -> str:
         """Wait for its end, which must be in a state; gives what it has printed."""
         self.until(lambda: self.state in ENDED, limit_s)
         assert self.state == state, f"{self.facts()}\n{self.read()}"
         return self.read()
-
-
-def states_until_done(watching: subprocess.Popen[str]) -> list[str]:
-    """Each state that was said of a run, one after the other; the watch ends with the run."""
-    said = watching.communicate(timeout=LIMIT_S)[0]
-    assert watching.returncode == 0, said[-2000:]
-    told = [json.loads(text) for text in re.split(r"(?<=^}\n)", said, flags=re.MULTILINE) if text]
-    states = [each["state"] for each in told]
-    return [
-        state for state, before in zip(states, [None, *states], strict=False) if state != before
-    ]
 
 
 def job_variables(folder: Path) -> dict[str, str]:

@@ -37,7 +37,7 @@ def expected(facts: dict[str, Any], state: str, *, is_new_start: bool) -> str:
         return "pending"
     if state in IS_ON:
         if is_new_start or not facts:
-            return "starting"
+            return "pending" if state == "COMPLETING" else "starting"
         return {"running": "running", "failed": "failed"}.get(
             facts["state"], "pending" if facts is REQUEUED else "stopped"
         )
