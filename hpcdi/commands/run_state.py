@@ -206,6 +206,7 @@ def _status(
         beat_s,
         is_process,
         holder is not None
+        and "pid" in facts
         and is_alive
         and (holder.pid, holder.host) != (facts.get("pid"), facts.get("host")),
         _job(job_ids, ask),

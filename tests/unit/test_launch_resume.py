@@ -128,7 +128,12 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
     started = run_folder.read(run)["started"]
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
     assert take(line, Way.RESTART) == 1
-    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "log", "run.json"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        ".reserve",
+        "config.yaml",
+        "log",
+        "run.json",
+    ]
     facts = run_folder.read(run)
     assert facts["started"] >= started
     assert (facts["state"], facts["restarts"], facts["restarts_without_progress"]) == (
@@ -180,12 +185,16 @@ def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
         reach(run, *reached)
         take(line, Way.GO_ON)
         assert run_folder.read(run)["restarts_without_progress"] == in_vain
-    before = RunLayout(run).run_file.read_bytes()
+    before = run_folder.read(run)
     with pytest.raises(NoProgressError, match="restarted 2 times in a row") as caught:
         take(line, Way.GO_ON)
     assert caught.value.exit_code == 1
     assert "train iteration 11" in str(caught.value)
-    assert RunLayout(run).run_file.read_bytes() == before
+    after = run_folder.read(run)
+    assert (after["state"], after["reason"], after["exit_code"]) == ("failed", str(caught.value), 1)
+    assert {name: after[name] for name in before if name in after and name != "state"} == {
+        name: value for name, value in before.items() if name not in ("state", "before")
+    }
     more = Line(resume=str(run))  # 3 by default
     assert take(more, Way.GO_ON) == 8
     reach(run, 12, 101)

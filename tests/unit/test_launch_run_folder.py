@@ -132,7 +132,9 @@ def test_a_claim_writes_what_the_run_is(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SLURM_JOB_ID", "71")
     monkeypatch.setenv("SLURM_PROCID", "0")
     layout = claim(tmp_path / "deep" / "run")
-    assert sorted(path.name for path in layout.root.iterdir()) == ["config.yaml", "run.json"]
+    assert sorted(path.name for path in layout.root.iterdir()) == [
+        ".reserve", "config.yaml", "run.json",
+    ]  # fmt: skip
     facts = json.loads(layout.run_file.read_text())
     started = time.mktime(time.strptime(facts.pop("started")[:19], "%Y-%m-%dT%H:%M:%S"))
     assert abs(time.time() - started) < 60
@@ -248,7 +250,7 @@ def test_a_link_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None
     (latest / "run.json").write_text("{}")
     claim(tmp_path / "runs" / "x" / "one")
     assert sorted(tree(tmp_path / "runs" / "x")) == [
-        "latest", "latest/run.json", "one", "one/config.yaml", "one/run.json",
+        "latest", "latest/run.json", "one", "one/.reserve", "one/config.yaml", "one/run.json",
     ]  # fmt: skip
 
 
