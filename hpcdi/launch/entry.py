@@ -18,9 +18,11 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
+    WITHOUT_NETWORK,
     LaunchEnvironment,
     check_world_size,
     component,
+    is_one_host,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -73,6 +75,8 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
     chosen_by_user = set(thread_variables(1)) & os.environ.keys()
     for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
         os.environ.setdefault(name, value)
+    if is_one_host(os.environ):
+        os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world

@@ -31,14 +31,16 @@ from hpcdi.errors import (
 )
 from hpcdi.launch import messages, resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE
+from hpcdi.launch.environment import LAUNCHER_VARIABLE, WITHOUT_NETWORK
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.loopback import keep_to_loopback
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.launch.signals import preempt_signals
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
@@ -147,8 +149,7 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
     if is_one_host(environment):
-        # the search for a fast network takes a second at every start, and finds nothing
-        environment.setdefault("OMPI_MCA_btl", "^ofi")
+        environment.setdefault(*WITHOUT_NETWORK)
     environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -179,6 +180,8 @@ class Job:
             process_group=0,
             preexec_fn=_die_with_parent,
         )
+        if is_one_host():
+            BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
         self._asked: int | None = None
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]

@@ -170,7 +170,6 @@ def open_block(path: str | Path) -> tuple[Block, int]:
             datasets = {name: dataset_of(file, name)[...] for name in names}
         block, crc32 = _block(header, datasets)
         _check(block, str(path))
-        _check_items(block, block.rows, path)
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
     return block, crc32

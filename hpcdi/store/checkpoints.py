@@ -270,7 +270,7 @@ def _verified(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     if own is not None and own != _crc32_of_manifest(manifest):
         raise ValueError(f"checksum of {MANIFEST} is wrong")
     facts, files = manifest["facts"], manifest["files"]
-    if not isinstance(facts, dict) or not isinstance(files, dict) or not files:
+    if not isinstance(facts, dict) or not isinstance(files, dict) or not (files or own is not None):
         raise ValueError(f"{MANIFEST} names no files")
     return facts, files
 

@@ -427,9 +427,8 @@ def test_items_outside_of_the_rows_are_not_believed(tmp_path: Path) -> None:
     make_shard(path)
     with h5py.File(path, "r+") as file:
         file["item_len"][0] = 1 << 30
-    for read in (read_block, survey):
-        with pytest.raises(StoreError, match="names rows that it does not have"):
-            read(path)
+    with pytest.raises(StoreError, match="names rows that it does not have"):
+        survey(path)  # which reads no rows, so that it cannot verify the checksum of all
 
 
 # ---------------------------------------------------------------------------------- policies, YAML
