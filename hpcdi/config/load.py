@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,19 @@ class Compiled:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
     """Read and check an experiment from a YAML file and ``key=value`` overrides.
 
+    Modules that it names are found in the present folder and in the file's, too.
+
     Raises:
         ConfigError: the file is missing or not YAML, or a setting is wrong; holds all problems.
     """
-    return compile_config(read_mapping(path, overrides), source=str(path))
+    mapping = read_mapping(path, overrides)
+    _make_importable([str(Path.cwd())])
+    folder = Path(path).absolute().parent
+    if any(folder.glob("*.py")) or any(folder.glob("*/__init__.py")):
+        system = dict(mapping.get("system") or {})
+        system["import_path"] = [*(system.get("import_path") or ()), str(folder)]
+        mapping["system"] = system
+    return compile_config(mapping, source=str(path))
 
 
 def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,6 +87,8 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
     Raises:
         ConfigError: holds every problem, each with its path.
     """
+    system = mapping.get("system")
+    _make_importable(system.get("import_path") if isinstance(system, Mapping) else None)
     parser = Parser()
     config = parser.parse(ExperimentConfig, mapping)
     # rules between components would judge defaults that stand in for wrong values
@@ -89,6 +101,13 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
 def dump(mapping: Mapping[str, Any]) -> str:
     """YAML text of a nested mapping, its keys in order."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))
+
+
+def _make_importable(folders: Any) -> None:
+    """Let modules of these folders be imported, after all that are installed."""
+    for folder in folders if isinstance(folders, list | tuple) else ():
+        if isinstance(folder, str) and folder not in sys.path:
+            sys.path.append(folder)
 
 
 def _with_places(problems: Iterable[Problem]) -> list[Problem]:

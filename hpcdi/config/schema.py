@@ -133,6 +133,9 @@ class SystemConfig:
         "deterministic runs: rounds between snapshots (episodes start anew at each)",
         minimum=1,
     )
+    import_path: tuple[str, ...] = setting(
+        (), "folders that modules of yours are imported from; that of the YAML file is added"
+    )
     prefetch: int = setting(16, "batches kept ready at a learner", minimum=1, maximum=1024)
     comm_learner: Any = component(COMM_LEARNER_REGISTRY, "mpi_fs", "how a learner communicates")
     comm_collector: Any = component(

@@ -139,6 +139,8 @@ def create_env_manager(
     """
     env_cls = get_env_cls(cfg)
     config: EnvConfig = env_cls.parse_config(cfg) if isinstance(cfg, Mapping) else cfg
+    if evaluate and hasattr(env_cls, "for_evaluation"):
+        config = env_cls.for_evaluation(config)
     settings: ManagerConfig = config.manager
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num

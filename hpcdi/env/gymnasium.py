@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.env.base import NamedEnvConfig, stored_dtype
+from hpcdi.env.wrappers import without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_REGISTRY, import_module, missing_module
@@ -44,12 +47,23 @@ class GymnasiumEnv(Configurable):
         autoreset: str | None = setting(
             None, "autoreset mode of 'sync'; others state their own", choices=(None, *_AUTORESET)
         )
+        wrappers: tuple[str | dict[str, Any], ...] = setting(
+            (), "wrappers by name, or with arguments as {type: name, ...}; the innermost first"
+        )
 
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
             yield from super().problems()
             if self.autoreset is not None and self.vectorization != "sync":
                 yield Problem("autoreset", "can be chosen only with vectorization: sync")
+            if self.wrappers and self.vectorization == "vector_entry_point":
+                yield Problem("wrappers", "are of single environments: set vectorization: sync")
+
+    @classmethod
+    def for_evaluation(cls, cfg: Any) -> Any:
+        """Returns the settings of an evaluation: without wrappers that only change rewards."""
+        kept = without_reward_wrappers(cfg.wrappers)
+        return cfg if kept == cfg.wrappers else dataclasses.replace(cfg, wrappers=kept)
 
     @classmethod
     def has_vector(cls, cfg: Any) -> bool:
@@ -60,6 +74,8 @@ class GymnasiumEnv(Configurable):
         """
         if cfg.vectorization != "auto":
             return True
+        if cfg.wrappers:
+            return False
         with _config_errors(cfg.env_id):
             spec = _class_spec(cfg.env_id) or gymnasium.spec(cfg.env_id.rpartition(":")[2])
             return spec.vector_entry_point is not None
@@ -73,7 +89,8 @@ class GymnasiumEnv(Configurable):
         """
         import_module(cfg.import_names)  # again in a child process
         with _config_errors(cfg.env_id):
-            return gymnasium.make(_class_spec(cfg.env_id) or cfg.env_id, **cfg.kwargs)
+            env = gymnasium.make(_class_spec(cfg.env_id) or cfg.env_id, **cfg.kwargs)
+        return wrap(env, cfg.wrappers)
 
     @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
@@ -87,7 +104,9 @@ class GymnasiumEnv(Configurable):
         with _config_errors(cfg.env_id):
             return gymnasium.make_vec(
                 _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
-                vector_kwargs=vector_kwargs, **cfg.kwargs,
+                vector_kwargs=vector_kwargs,
+                wrappers=[partial(wrap, wrappers=cfg.wrappers)] if cfg.wrappers else None,
+                **cfg.kwargs,
             )  # fmt: skip
 
     @classmethod
@@ -97,19 +116,23 @@ class GymnasiumEnv(Configurable):
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
+        if cfg.wrappers:
+            return spaces_of(cls.make_single(cfg), cfg.env_id)
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
 
-def spaces_of(vector: VectorEnv[Any, Any, Any], env_id: str) -> Spaces:
-    """Returns the spaces of one environment of a vector environment, which it closes.
+def spaces_of(env: Any, env_id: str) -> Spaces:
+    """Returns the spaces of an environment, or of one of a vector environment; closes it.
 
     Raises:
         ConfigError: they are of another kind than `read_spaces` takes.
     """
+    one = "single_" if hasattr(env, "single_observation_space") else ""
     try:
-        return read_spaces(vector.single_observation_space, vector.single_action_space, env_id)
+        observation, action = (getattr(env, f"{one}{of}_space") for of in ("observation", "action"))
+        return read_spaces(observation, action, env_id)
     finally:
-        vector.close()
+        env.close()
 
 
 def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:

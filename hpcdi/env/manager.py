@@ -12,6 +12,7 @@ in this process or in child processes, or one vector environment. The life of on
 from __future__ import annotations
 
 import abc
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 
 from hpcdi.env.base import (
     Backend,
+    BackendStep,
     BaseEnvTimestep,
     EnvFacts,
     EnvFailure,
@@ -572,6 +574,9 @@ class VectorManager(EnvManager):
             actions, live, seeds=self._streams.following(), goes_on=self._goes_on(),
             wants_info=wants_info,
         )  # fmt: skip
+        if nan := _with_nan(step, live):
+            failed = {0: next(iter(nan.values()))} if backend.fails_as_one else nan
+            step = step._replace(failed={**failed, **step.failed})
         abnormal = None
         if step.failed:
             abnormal = np.full(self.env_num, backend.fails_as_one)
@@ -659,6 +664,20 @@ class BattleManager(EnvManager):
 
     def _count_from_zero(self) -> None:
         self._episodes.restart(self.players)
+
+
+def _with_nan(step: BackendStep, live: Array) -> dict[int, EnvFailure]:
+    """Returns the environments whose reward or observation is not a number any more."""
+    named = {"a reward": step.reward, "an observation": step.successor}
+    failed: dict[int, EnvFailure] = {}
+    for what, values in named.items():
+        # a sum finds any of them in a microsecond
+        if values.dtype.kind != "f" or not math.isnan(np.add.reduce(values, axis=None)):
+            continue
+        is_nan = np.isnan(values).reshape(len(values), -1).any(axis=1) & live
+        for env in np.flatnonzero(is_nan).tolist():
+            failed[env] = EnvFailure(f"environment {env} returned {what} that is NaN")
+    return failed
 
 
 def _text(failure: EnvFailure) -> str:

@@ -38,6 +38,28 @@ class NeverEnv(CountEnv):
         raise ValueError("no such level")
 
 
+class NaNEnv(CountEnv):
+    """Returns NaN once, in the second step of the first one's life.
+
+    Args:
+        what: "reward" or "observation".
+        done: empty; a word is added when it has been returned.
+    """
+
+    def __init__(self, what: str, done: list[str], length: int = 3) -> None:
+        super().__init__(length)
+        self._what, self._done = what, done
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *others = super().step(action)
+        if self._life == 2 and not self._done:
+            self._done.append(self._what)
+            observation, reward = (
+                (observation, np.nan) if self._what == "reward" else (observation * np.nan, reward)
+            )
+        return observation, reward, *others
+
+
 class SlowResetEnv(CountEnv):
     """The second reset hangs, which comes at an episode's end."""
 

@@ -27,7 +27,7 @@ from fakes.env_managers import (
     steps_of,
     vector_manager,
 )
-from fakes.environments import CrashingEnv, FragileEnv, InfoEnv, NeverEnv, SlowResetEnv
+from fakes.environments import CrashingEnv, FragileEnv, InfoEnv, NaNEnv, NeverEnv, SlowResetEnv
 from hpcdi.env.create import create_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.in_process import SingleEnvs
@@ -252,6 +252,33 @@ def test_a_failure_in_the_per_environment_form(form: str) -> None:
         assert (steps[1].info, steps[1].done, steps[1].reward) == ({"abnormal": True}, False, 0.0)
         assert steps[1].obs.tolist() == [0, 1]
         assert manager.ready_obs[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["pool", *SYNC])
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_one_that_returns_nan_is_reset_and_its_episode_dropped(
+    form: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "hpcdi"),
+        running(form, [COUNT, partial(NaNEnv, what, [])]) as manager,
+    ):
+        taken = steps_of(manager, 6)
+        failed = taken[1][1]
+        assert failed.abnormal is not None
+        assert failed.abnormal.tolist() == [form in SYNC, True], "one of a vector takes all along"
+        assert not failed.live[1]
+        assert manager.observation.dtype == np.float32
+        assert not np.isnan(manager.observation).any()
+        rows = live_rows(taken, 1)
+        assert rows[1] == ([0, 0 if form in SYNC else 1], 1.0, False, False, rows[1][4])
+        assert not any(np.isnan(row[1]) or np.isnan(row[4]).any() for row in rows)
+        assert (manager.failures, manager.health["episodes_dropped"]) == (
+            1,
+            2 if form in SYNC else 1,
+        )
+    word = "a reward" if what == "reward" else "an observation"
+    assert f"environment 1 returned {word} that is NaN" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["pool", "forkserver"])

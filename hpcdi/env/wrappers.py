@@ -1,0 +1,149 @@
+"""Wrappers of gymnasium's environments, as a configuration names them, and some that it lacks.
+
+``env.wrappers`` is a list; the first one is the innermost. Each is a name, or a mapping of ``type``
+and the wrapper's arguments. Those that only change rewards are for learning: evaluations leave
+them out. A name is one of `WRAPPERS`, one of ``gymnasium.wrappers``, or a
+``module:Class`` of your own: a callable that takes an environment and returns one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import wrappers as of_gymnasium
+
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.types import Array
+from hpcdi.utils.registry import missing_module
+
+Wrap = Callable[..., Any]
+
+
+class ChannelsFirst(gymnasium.ObservationWrapper[Array, Any, Array]):
+    """Images [height, width, channels] as [channels, height, width], which convolutions take."""
+
+    def __init__(self, env: gymnasium.Env[Array, Any]) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        low, high = (self.observation(bound) for bound in (space.low, space.high))
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+
+    def observation(self, observation: Array) -> Array:
+        """The last axis comes first."""
+        return np.moveaxis(observation, -1, 0)
+
+
+class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
+    """Rewards times `scale`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], scale: float) -> None:
+        super().__init__(env)
+        self._scale = scale
+
+    def reward(self, reward: Any) -> float:
+        """The scaled reward."""
+        return float(reward) * self._scale
+
+
+class SignReward(gymnasium.RewardWrapper[Any, Any]):
+    """The sign of each reward: -1, 0 or 1 (Mnih et al. 2015)."""
+
+    def reward(self, reward: Any) -> float:
+        """The sign."""
+        return float(np.sign(reward))
+
+
+WRAPPERS: dict[str, Wrap] = {
+    "ChannelsFirst": ChannelsFirst,
+    "ScaleReward": ScaleReward,
+    "SignReward": SignReward,
+}
+_OF_ONE_COPY = {
+    "NormalizeObservation": "each environment would scale by statistics of its own",
+    "NormalizeReward": "each environment would scale by statistics of its own",
+    "RecordVideo": "`hpcdi eval --video` films",
+    "Autoreset": "the environment manager resets",
+}
+"""Wrappers that do no good in a run with many environments, and why."""
+
+
+def wrap(env: Any, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
+    """Returns an environment inside its wrappers.
+
+    Args:
+        env: of gymnasium's API.
+        wrappers: see the module's docstring; the first one is the innermost.
+
+    Raises:
+        ConfigError: a wrapper is not there, or cannot be made; names its place in the list.
+    """
+    for number, each in enumerate(wrappers):
+        path = f"env.wrappers[{number}]"
+        given = {"type": each} if isinstance(each, str) else dict(each)
+        name = str(given.pop("type", ""))
+        make = find_wrapper(name, path)
+        try:
+            env = make(env, **given)
+        except Exception as error:  # a wrapper refuses as it likes
+            raise ConfigError(
+                [Problem(path, f"{name}: {type(error).__name__}: {error}")]
+            ) from error
+    return env
+
+
+def without_reward_wrappers(
+    wrappers: Sequence[str | Mapping[str, Any]],
+) -> tuple[str | Mapping[str, Any], ...]:
+    """Returns the wrappers but for those that only change rewards (`gymnasium.RewardWrapper`).
+
+    Those are for learning: an evaluation's returns are the environment's own.
+    """
+    named = [(each, each if isinstance(each, str) else str(each.get("type"))) for each in wrappers]
+    found = [(each, find_wrapper(name, "env.wrappers")) for each, name in named]
+    return tuple(
+        each
+        for each, made in found
+        if not (isinstance(made, type) and issubclass(made, gymnasium.RewardWrapper))
+    )
+
+
+def find_wrapper(name: str, path: str) -> Wrap:
+    """Returns the wrapper of a name.
+
+    Args:
+        name: see the module's docstring.
+        path: of the setting, for the message.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name in _OF_ONE_COPY:
+        raise ConfigError([Problem(path, f"{name} is of no use here: {_OF_ONE_COPY[name]}")])
+    if ":" in name:
+        return _imported(name, path)
+    known = {**{each: None for each in of_gymnasium.__all__ if each != "vector"}, **WRAPPERS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        message = (
+            f"there is no wrapper {name!r}{guess} It is one of gymnasium.wrappers, one of "
+            f"{', '.join(WRAPPERS)}, or a 'module:Class' of yours"
+        )
+        raise ConfigError([Problem(path, message)])
+    return WRAPPERS.get(name) or getattr(of_gymnasium, name)
+
+
+def _imported(name: str, path: str) -> Wrap:
+    module, _, attribute = name.partition(":")
+    try:
+        made: Wrap = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError([Problem(path, missing_module(module, error))]) from error
+    except AttributeError as error:
+        raise ConfigError([Problem(path, str(error))]) from error
+    return made

@@ -1,0 +1,185 @@
+"""Wrappers that a configuration names, and modules of the user that lie beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from hpcdi.config.load import load
+from hpcdi.env.create import create_env_manager, get_spaces
+from hpcdi.env.gymnasium import GymnasiumEnv
+from hpcdi.env.wrappers import wrap
+from hpcdi.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+
+COUNT = {"env_id": "hpcdi/Count-v0", "import_names": ["hpcdi.env.toy"], "collector_env_num": 2}
+STACK = {"type": "FrameStackObservation", "stack_size": 3}
+
+
+def config(*wrappers: Any, **changed: Any) -> Any:
+    return GymnasiumEnv.parse_config({**COUNT, "wrappers": list(wrappers), **changed})
+
+
+def seeds() -> np.random.SeedSequence:
+    return np.random.SeedSequence(0)
+
+
+class Images(gymnasium.Env[Any, Any]):
+    """Channel-last images; pixel [y, x, c] is 100 y + 10 x + c, the reward -5."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 3, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_given: Any) -> tuple[Any, dict[str, Any]]:
+        return np.fromfunction(lambda y, x, c: 100 * y + 10 * x + c, (2, 3, 4), dtype=np.uint8), {}
+
+    def step(self, _action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], -5.0, False, False, {}
+
+
+def test_the_first_wrapper_is_the_innermost() -> None:
+    env = wrap(Images(), ["ChannelsFirst", {"type": "FlattenObservation"}])
+    assert env.observation_space.shape == (24,)
+    observation, _ = env.reset()
+    assert observation[:3].tolist() == [0, 10, 20], "channel 0 of row 0"
+    rewards = [
+        wrap(Images(), wrappers).step(0)[1]
+        for wrappers in (["SignReward"], [{"type": "ScaleReward", "scale": 0.5}, "SignReward"],
+                         ["SignReward", {"type": "ScaleReward", "scale": 0.5}])
+    ]  # fmt: skip
+    assert rewards == [-1.0, -1.0, -0.5]
+
+
+def test_channels_come_first_in_the_space_too() -> None:
+    env = wrap(Images(), ["ChannelsFirst"])
+    observation, _ = env.reset()
+    assert env.observation_space.shape == observation.shape == (4, 2, 3)
+    assert observation[3, 1, 2] == 123
+    assert env.observation_space.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"vectorization": "sync"}, {"manager": {"type": "subprocess"}}]
+)
+def test_what_is_collected_is_what_the_wrappers_return(changed: dict[str, Any]) -> None:
+    """The counting environment's observation is (step, episode), an episode has five steps."""
+    cfg = config(STACK, {"type": "ScaleReward", "scale": 10.0}, **changed)
+    assert get_spaces(cfg).obs_shape == (3, 2)
+    with create_env_manager(cfg, evaluate=False, seed=seeds()) as envs:
+        envs.launch()
+        rewards, successors = [], []
+        while len(rewards) < 5:
+            step = envs.step_all(np.zeros(2, np.int64))
+            if step.live[0]:
+                rewards.append(float(step.reward[0]))
+                successors.append(step.successor[0, :, 0].tolist())
+                ended = bool(step.terminated[0] | step.truncated[0])
+    assert rewards == [10, 20, 30, 40, 50]
+    assert successors == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    assert ended
+
+
+def test_an_evaluation_counts_the_environment_s_own_rewards() -> None:
+    cfg = config(STACK, {"type": "ScaleReward", "scale": 10.0}, "SignReward", evaluator_env_num=1)
+    with create_env_manager(cfg, evaluate=True, seed=seeds()) as envs:
+        envs.launch()
+        while not envs.done:
+            envs.step_all(np.zeros(1, np.int64))
+        returns, lengths = envs.take_episodes()
+        assert envs.observation.shape == (1, 3, 2), "what the policy sees is wrapped all the same"
+    assert (list(returns), list(lengths)) == ([15.0], [5])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("FlattenObservations", "there is no wrapper 'FlattenObservations'; did you mean 'Flatten"),
+        ({"type": "FrameStackObservation", "size": 2}, "TypeError: .*unexpected keyword .*'size'"),
+        ("NormalizeObservation", "is of no use here: each environment would scale by statistics"),
+        ("nowhere:Wrapper", "there is no module 'nowhere'"),
+        ("hpcdi.env.wrappers:Wrong", "has no attribute 'Wrong'"),
+        ({"stack_size": 2}, "there is no wrapper ''"),
+        ("ChannelsFirst", "ChannelsFirst: AttributeError|ChannelsFirst: AxisError"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_made_is_named(wrapper: Any, said: str) -> None:
+    cfg = config(
+        STACK, wrapper, env_id="FrozenLake-v1" if wrapper == "ChannelsFirst" else "CartPole-v1"
+    )
+    with pytest.raises(ConfigError, match=rf"env\.wrappers\[1\]: .*({said})"):
+        get_spaces(cfg)
+
+
+def test_a_vector_environment_cannot_be_wrapped() -> None:
+    with pytest.raises(ConfigError, match="wrappers: are of single environments: set vectorizatio"):
+        config(STACK, env_id="CartPole-v1", vectorization="vector_entry_point")
+
+
+MODULE = """
+    import gymnasium, numpy as np
+
+    class Coin(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(1, np.float32), {}
+        def step(self, action):
+            return np.zeros(1, np.float32), 1.0, True, False, {}
+
+    class Twice(gymnasium.RewardWrapper):
+        def reward(self, reward):
+            return 2 * reward
+"""
+YAML = """
+    exp_name: coin
+    env: {type: gymnasium, env_id: "coins_of_a_test:Coin", wrappers: ["coins_of_a_test:Twice"],
+          import_names: [coins_of_a_test], manager: {type: subprocess}}
+    policy: {type: dqn}
+"""
+PROGRAM = """
+    import sys
+    import numpy as np
+    from hpcdi.config.load import load
+    from hpcdi.env.create import create_env_manager
+    from hpcdi.launch.experiment import from_mapping
+
+    if __name__ == "__main__":
+        config = load(sys.argv[1]).config if len(sys.argv) == 2 else None
+        with create_env_manager(config.env, evaluate=False, seed=np.random.SeedSequence(0)) as envs:
+            envs.launch()
+            print(envs.step_all(np.zeros(8, np.int64)).reward.tolist())
+            print(config.system.import_path)
+"""
+
+
+def test_modules_beside_the_yaml_are_found_from_any_folder_also_by_child_processes(
+    tmp_path: Path,
+) -> None:
+    experiment, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
+    experiment.mkdir()
+    elsewhere.mkdir()
+    (experiment / "coins_of_a_test.py").write_text(textwrap.dedent(MODULE))
+    (experiment / "coin.yaml").write_text(textwrap.dedent(YAML))
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    done = subprocess.run(
+        [sys.executable, str(program), str(experiment / "coin.yaml")],
+        cwd=elsewhere, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [str([2.0] * 8), str((str(experiment),))], done.stderr
+
+
+def test_a_folder_without_modules_is_not_searched(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "exp_name: x\nenv: {env_id: CartPole-v1}\npolicy: {type: dqn}\n"
+    )
+    assert load(tmp_path / "x.yaml").config.system.import_path == ()
