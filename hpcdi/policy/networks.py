@@ -194,7 +194,7 @@ class QHead(nn.Module):
     """Values of all actions, float32 [batch, actions].
 
     Args:
-        model: settings.
+        model: settings; where they have ``n_atom``, an action has so many outputs, side by side.
         dueling: value and advantage apart, ``Q = V + A - mean(A)`` (Wang et al. 2016, eq. 9).
     """
 
@@ -204,7 +204,8 @@ class QHead(nn.Module):
         self.memory = memory_of(self.encoder.out_features, model)
         features = self.memory.out_features
         self.advantage = nn.Linear(features, _action_size(model))
-        self.value = nn.Linear(features, 1) if dueling else None
+        self._atoms = getattr(model, "n_atom", 1)
+        self.value = nn.Linear(features, self._atoms) if dueling else None
 
     def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
         """Values of actions; see the module's docstring."""
@@ -213,7 +214,11 @@ class QHead(nn.Module):
         if self.value is None:
             return advantage, state
         value: Tensor = self.value(features)
-        return value + advantage - advantage.mean(dim=-1, keepdim=True), state
+        if self._atoms == 1:
+            return value + advantage - advantage.mean(dim=-1, keepdim=True), state
+        advantage = advantage.view(len(advantage), -1, self._atoms)
+        values = value.unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
+        return values.flatten(1), state
 
 
 class DuelingQHead(QHead):
