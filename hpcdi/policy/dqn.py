@@ -9,18 +9,17 @@ Network: observation -> value of each action, float32 [batch, actions].
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
-from hpcdi.policy.returns import n_step
-from hpcdi.policy.settings import LearnConfig, ModelConfig, PolicyConfig
+from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, RowView, Settings
+from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ else:
     torch = lazy_module("torch")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     networks = lazy_module("hpcdi.policy.networks")
-
-NEXT_OBSERVATION = RowView("next_observation", "observation", "bootstrap_offset")
 
 
 @dataclass(frozen=True)
@@ -64,24 +61,12 @@ class DQNPolicy(TorchPolicy):
     """
 
     @dataclass(frozen=True)
-    class Config(PolicyConfig):
+    class Config(ReplayPolicyConfig):
         """Settings of DQN."""
 
         type: str = "dqn"
         model: DQNModelConfig = section(DQNModelConfig, "the network")
         learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            yield from PolicyConfig.problems(self)
-            if self.on_policy:
-                yield Problem("on_policy", "DQN learns from a replay buffer; leave this false")
-            if self.nstep > self.collect.n_sample:
-                yield Problem(
-                    "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
-                )
-            if self.priority_IS_weight and not self.priority:
-                yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 
     ACTIONS = ("discrete",)
     TAKES_MASKS = True
@@ -123,16 +108,7 @@ class DQNPolicy(TorchPolicy):
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
-        steps = n_step(
-            transitions["reward"], transitions["terminated"], item_len,
-            self._cfg.discount_factor, self._cfg.nstep,
-        )  # fmt: skip
-        columns = {
-            "n_step_return": steps.returns,
-            "bootstrap_discount": steps.discount,
-            "bootstrap_offset": steps.steps,
-        }
-        return TrainColumns(columns, (NEXT_OBSERVATION,))
+        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
 
     # ---------------------------------------------------------------------------------- learning
 

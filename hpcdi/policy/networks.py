@@ -38,6 +38,7 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import math
@@ -228,6 +229,60 @@ class DuelingQHead(QHead):
         super().__init__(model, dueling=True)
 
 
+class LinearHead(nn.Module):
+    """As many outputs as an action has components, float32 [batch, components]."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = encoder_of(model)
+        self.memory = memory_of(self.encoder.out_features, model)
+        self.output = nn.Linear(self.memory.out_features, _action_size(model))
+
+    def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+        """The outputs; see the module's docstring."""
+        features, state = self.memory(self.encoder(observation.float()), state)
+        return self.output(features), state
+
+
+class ActionValues(nn.Module):
+    """Values of continuous actions by several critics: a network that learners alone have.
+
+    A critic is the network that the settings ask for, with the pair of observation and action as
+    its observation [batch, n] and a value as its only output. Images are encoded before, by one
+    encoder for all critics.
+
+    Args:
+        model: settings.
+        critics: how many.
+    """
+
+    def __init__(self, model: ModelConfig, critics: int) -> None:
+        super().__init__()
+        shape = as_shape(model.obs_shape or ())
+        is_image = len(shape) == 3
+        encoder: Any = encoder_of(model) if is_image else nn.Flatten()
+        size: int = encoder.out_features if is_image else math.prod(shape)
+        self.encoder = encoder
+        pair = dataclasses.replace(
+            model, obs_shape=size + _action_size(model), action_shape=1,
+            encoder="mlp" if is_image else model.encoder,
+        )  # fmt: skip
+        self.critics = nn.ModuleList(make_network(pair, "linear") for _ in range(critics))
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Values float32 [critics, batch], of actions [batch, components] between -1 and 1."""
+        pair = torch.cat([self.encoder(observation.float()), action], dim=1)
+        return torch.stack([critic(pair, {})[0].squeeze(1) for critic in self.critics])
+
+
+class Number(nn.Module):
+    """A number that is learnt."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(start))
+
+
 class ActorCritic(nn.Module):
     """Parameters of a distribution of actions, and the value of the observation.
 
@@ -298,6 +353,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {"mlp": MLP, "nature_cnn": NatureCNN}
 MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory}
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,
+    "linear": LinearHead,
 }  # fmt: skip
 
 
