@@ -86,7 +86,7 @@ class TestFiles:
 def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
-    with pytest.raises(SnapshotError, match="has schema 1, this version reads 4"):
+    with pytest.raises(SnapshotError, match="has schema 1, this version reads 5"):
         buffer.load_data(tmp_path / "buffer.h5")
 
 

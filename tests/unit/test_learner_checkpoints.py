@@ -280,7 +280,7 @@ def some_file(path: Path) -> None:
     [
         (nothing, "there is no '.*here': name a checkpoint's folder or a .safetensors file"),
         (a_folder_of_nothing, "is a folder, but no whole checkpoint: it has no manifest.json"),
-        (some_file, "is neither a checkpoint's folder nor a .safetensors file"),
+        (some_file, "is neither a checkpoint's folder nor a .safetensors or .pth.tar file"),
     ],
 )
 def test_what_is_not_there_is_told_before_anything_starts(
