@@ -338,7 +338,7 @@ class LoadCkptHook(BuiltinHook):
 
     def __call__(self, engine: Any) -> None:
         """Loads, unless the learner has done iterations."""
-        if engine.train_iter == 0 and self._path is not None:
+        if self._path is not None and engine.train_iter == 0:
             load_learner(engine, self._path, load_last_iter=self._load_last_iter)
             engine.info(f"loaded {self._path}, train iteration {engine.train_iter}")
 
