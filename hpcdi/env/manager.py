@@ -554,9 +554,10 @@ class VectorManager(EnvManager):
         ready = self.ready_obs
         self._check_actions(actions, ready)
         example = np.asarray(next(iter(actions.values())) if ready else self.action_space.sample())
-        batch = np.zeros((self.env_num, *example.shape), dtype=example.dtype)
+        shape = self.action_space.shape
+        batch = np.zeros((self.env_num, *shape), dtype=example.dtype)
         for env, action in actions.items():
-            batch[env] = np.asarray(action)
+            batch[env] = np.asarray(action).reshape(shape)  # one discrete action may be [1]
         before = self._episodes.returns.copy()
         step, infos = self._advance(batch, wants_info=True)
         return {

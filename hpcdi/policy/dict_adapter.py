@@ -41,6 +41,8 @@ class DictAgent:
     ) -> None:
         self.is_battle = isinstance(policies, list)
         self.policies: list[Any] = policies if self.is_battle else [policies]
+        self.mark: Callable[[int], Transition] | None = None
+        """Environment -> what is added to its transitions; None: nothing."""
         self._present = present
         self._converts = self.is_battle or present is not None
         self._env_num = env_num
@@ -112,6 +114,8 @@ class DictAgent:
             if own is None:
                 continue
             made[env] = process(seen[env], outputs[env], own)
+            if self.mark is not None:
+                made[env].update(self.mark(env))
             if timestep.done:
                 ended.append(env)
             if self.is_battle:

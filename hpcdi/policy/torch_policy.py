@@ -18,6 +18,7 @@ command mode and settings, not its networks.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -120,8 +121,9 @@ class TorchPolicy(Policy):
                 the views of `train_columns`, and ``weight``, the importance weight.
 
         Returns:
-            Python scalars for the log, or a list of them where there were several updates;
-            ``priority`` in it is a float32 array [samples].
+            Python scalars for the log, or a list of them where there were several updates, which
+            make one train iteration: their means are its log. ``priority`` in the only one is a
+            float32 array [samples].
         """
         raise NotImplementedError
 
@@ -151,14 +153,15 @@ class TorchPolicy(Policy):
         self._updates = 0
         self.prepare_learning()
 
-    def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any] | list[dict[str, Any]]:
+    def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any]:
         if not isinstance(data, Mapping):
             discount = self._cfg.discount_factor**self._cfg.nstep
             columns = columns_of_samples(data, discount)
             data = {name: torch.from_numpy(column) for name, column in columns.items()}
-        return self.update(
+        logs = self.update(
             {name: tensor.to(self._device, non_blocking=True) for name, tensor in data.items()}
         )
+        return logs if isinstance(logs, dict) else _mean_of(logs)
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return {
@@ -380,3 +383,8 @@ _LEARNT_NAMES = {
 
 def _inner(obs: Any) -> Any:
     return obs["observation"] if isinstance(obs, Mapping) else obs
+
+
+def _mean_of(logs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of each scalar."""
+    return {name: statistics.fmean(log[name] for log in logs) for name in logs[0]}

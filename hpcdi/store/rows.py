@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,18 +32,37 @@ _FITTING: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 """Types of single numbers that a column takes as they are, by its dtype."""
 
+_PLAIN = (bool, int, float, complex)
+
 LARGE_INTEGER = 2**53
 """Below this, a Python integer is exact as a double: columns take it as it is."""
 LARGE_ROW_BYTES = 256
 """A column whose rows are larger is an array of its own."""
 
 
+class Form(Enum):
+    """What the values of a column were in the items, and are again when they are read as items."""
+
+    ARRAY = "array"
+    """Numpy's arrays and numbers."""
+    TENSOR = "tensor"
+    PLAIN = "plain"
+    """Python's own numbers."""
+
+    @classmethod
+    def of(cls, value: Any) -> Form:
+        """The form of a value."""
+        if is_tensor(value):
+            return cls.TENSOR
+        return cls.PLAIN if type(value) in _PLAIN else cls.ARRAY
+
+
 class Field(NamedTuple):
-    """A column: what its rows are, and whether they came as torch tensors."""
+    """A column: what its rows are."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    is_tensor: bool
+    form: Form
 
     @property
     def row_bytes(self) -> int:
@@ -119,19 +139,25 @@ def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
 
 
 def is_columnar(tree: Any) -> bool:
-    """True for a number, an array of numbers, and a mapping of names to such."""
+    """True for a number, an array or a tensor of numbers, and a mapping of names to such.
+
+    Only for what a column gives back as it was: lists, tuples and other containers are none.
+    """
     if isinstance(tree, Mapping):
         are_names = all(isinstance(key, str) for key in tree)
         return bool(tree) and are_names and all(is_columnar(value) for value in tree.values())
+    is_plain = type(tree) in _PLAIN or isinstance(tree, np.generic)
+    if not is_plain and not (type(tree) is np.ndarray and tree.ndim) and not is_tensor(tree):
+        return False
     try:
         return np.asarray(tree).dtype.kind in NUMBERS
-    except (ValueError, TypeError, RuntimeError):  # ragged lists; tensors elsewhere or with a graph
+    except (TypeError, RuntimeError):  # tensors elsewhere, with a graph, or of a dtype of torch's
         return False
 
 
 def is_tensor(value: Any) -> bool:
     """True for a torch tensor; does not import torch."""
-    return type(value).__module__ == "torch"
+    return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
 class Records:
@@ -293,7 +319,7 @@ class RowStore:
             if self._frames is not None:
                 self._frames.declare(flat)
             self._allocate(
-                {n: Field(c.dtype, c.shape[1:], is_tensor(leaves.get(n))) for n, c in flat.items()}
+                {n: Field(c.dtype, c.shape[1:], Form.of(leaves.get(n))) for n, c in flat.items()}
             )
         self._compare(flat)
         return flat
@@ -352,8 +378,10 @@ class RowStore:
         """Items of slots [m], each a dict of its own."""
         columns: dict[str, Any] = dict(self.read_columns(slots))
         for name, field in self._fields.items():
-            if field.is_tensor:
+            if field.form is Form.TENSOR:
                 columns[name] = sys.modules["torch"].from_numpy(columns[name])
+            elif field.form is Form.PLAIN:
+                columns[name] = columns[name].tolist()
         names = list(columns)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [unflatten(row) for row in rows] if self._is_nested else rows
@@ -388,7 +416,8 @@ class RowStore:
             "columns": unflatten({n: rows_in(spans, c, shared) for n, c in self._alone.items()}),
             "order": list(self._fields),
             "framed": list(self._framed),
-            "tensors": [name for name, field in self._fields.items() if field.is_tensor],
+            "tensors": [n for n, field in self._fields.items() if field.form is Form.TENSOR],
+            "plain": [n for n, field in self._fields.items() if field.form is Form.PLAIN],
         }
         if self._records is not None:
             state |= self._records.state_of(rows_in(spans, self._records.array, shared))
@@ -424,14 +453,15 @@ class RowStore:
         if self._frames is not None:
             self._frames.restore(state["frames"], slots_of(spans))
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
-        tensors = frozenset(state["tensors"])
+        forms = dict.fromkeys(state["tensors"], Form.TENSOR)
+        forms |= dict.fromkeys(state.get("plain", ()), Form.PLAIN)  # older states have none
         given = spare._memory if isinstance(spare, RowStore) else {}
         if shared and [span[:2] for span in spans] == [(0, self._capacity)]:
             whole = {**columns, _RECORDS: state.get("records")}
             given |= {n: c for n, c in whole.items() if c is not None and c.flags.writeable}
         self._allocate(
             {
-                n: Field(columns[n].dtype, columns[n].shape[1:], n in tensors)
+                n: Field(columns[n].dtype, columns[n].shape[1:], forms.get(n, Form.ARRAY))
                 for n in state["order"]
             },
             given,

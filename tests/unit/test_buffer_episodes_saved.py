@@ -34,9 +34,9 @@ def test_objects_stay_in_order_as_their_room_grows() -> None:
 
 def test_plain_objects_can_be_saved_others_are_refused(tmp_path: Path) -> None:
     buffer, moved = make(3), make(3)
-    buffer.push([episode(n, n + 1, text=str(n)) for n in range(2)])
+    buffer.push([episode(n, n + 1, text={str(n)}) for n in range(2)])
     with pytest.raises(SnapshotError, match="cannot be stored"):
-        buffer.save_data(tmp_path / "b.h5")  # arrays beside texts
+        buffer.save_data(tmp_path / "b.h5")  # a set
     buffer.clear()
     buffer.push([["a", "b"], ["c"]])
     buffer.save_data(tmp_path / "b.h5")

@@ -7,16 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fakes.buffers import advanced, item, items, seen
 from hpcdi.errors import BufferContractError, SnapshotError
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 
-def drawn_of(value: Any) -> Any:
-    """What comes back of an item whose key "a" holds `value`."""
+def drawn_of(value: Any, file: Path | None = None) -> Any:
+    """What comes back of an item whose key "a" holds `value`; through a file if one is named."""
     buffer = advanced()
     buffer.push({"a": value})
+    if file is not None:
+        buffer.save_data(file)
+        buffer = advanced()
+        buffer.load_data(file)
     return buffer.sample(1, 0)[0]["a"]
 
 
@@ -25,17 +30,33 @@ def drawn_of(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [3, 2.5, True, 1 + 2j, np.float32(0.5), np.arange(6, dtype=np.int16).reshape(2, 3)],
+    [
+        3, 2.5, True, 1 + 2j, np.float32(0.5), np.bool_(True), np.int64(3), np.array(2.5),
+        np.arange(6, dtype=np.int16).reshape(2, 3), torch.tensor(1.5), torch.arange(3),
+        [torch.zeros(2)] * 2, [1.0, 2.0], (1, 2.5),
+        [np.zeros(2), 1],
+    ],
     ids=repr,
-)
-def test_numbers_and_arrays_keep_value_and_dtype(value: Any) -> None:
-    drawn = drawn_of(value)
-    assert np.asarray(drawn).dtype == np.asarray(value).dtype
-    assert np.array_equal(drawn, value)
+)  # fmt: skip
+@pytest.mark.parametrize("by_file", [False, True])
+def test_what_comes_back_is_what_went_in_type_for_type(
+    value: Any, by_file: bool, tmp_path: Path
+) -> None:
+    drawn = drawn_of(value, tmp_path / "buffer.h5" if by_file else None)
+    same(drawn, value)
 
 
-def test_a_list_of_numbers_is_an_array() -> None:
-    assert drawn_of([1.0, 2.0]).tolist() == [1.0, 2.0]
+def same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    elif isinstance(one, np.ndarray | torch.Tensor):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert bool((one == other).all())
+    else:
+        assert one == other
 
 
 @pytest.mark.parametrize(

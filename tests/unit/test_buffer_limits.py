@@ -235,13 +235,15 @@ def test_a_buffer_counts_every_way_of_pushing(as_columns: bool) -> None:
     buffer.sample(4, 0)
     assert buffer.why_not_push(1) != ""
     assert "5 items pushed for 4 drawn" in buffer.why_not_push(1)
-    if as_columns:  # pushing itself never refuses
+    if as_columns:  # these are always taken
         buffer.push_columns({"n": np.arange(6)})
         buffer.push({"n": np.arange(3)}, columns=True)
-    else:
+        assert "14 items pushed for 4 drawn" in buffer.why_not_push(1)
+    else:  # items beyond the rate are not taken, as the predecessor does
         buffer.push(items(8))
         buffer.push({"n": 1})
-    assert "14 items pushed for 4 drawn" in buffer.why_not_push(1)
+        assert (buffer.push_count, buffer.count()) == (4, 4)
+        assert "5 items pushed for 4 drawn" in buffer.why_not_push(1)
     buffer.clear()
     assert buffer.why_not_push(1) == ""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.buffers import advanced
 from hpcdi.errors import SnapshotError
 from hpcdi.store import memory, mmap_read
 from hpcdi.store.memory import Span
@@ -86,7 +87,7 @@ class TestFiles:
 def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
-    with pytest.raises(SnapshotError, match="has schema 1, this version reads 4"):
+    with pytest.raises(SnapshotError, match="has schema 1, this version reads 5"):
         buffer.load_data(tmp_path / "buffer.h5")
 
 
@@ -167,3 +168,61 @@ def memory_of(buffer: Any) -> list[int]:
     """Where its columns lie."""
     store = buffer._ring.store
     return [store.column(name).ctypes.data for name in ("image", "number")]
+
+
+# ------------------------------------------------------------------------ the predecessor's state
+
+
+@pytest.mark.parametrize("columnar", [True, False])
+@pytest.mark.parametrize("pushed", [3, 6])
+def test_a_state_knows_the_predecessors_keys(pushed: int, columnar: bool) -> None:
+    buffer = advanced(4)
+    for n in range(pushed):
+        buffer.push({"n": n, "priority": n + 1.0, **({} if columnar else {"text": "x"})})
+    buffer.sample(2, 0)
+    state = buffer.state_dict()
+    items = [None] * 4
+    for n in range(max(0, pushed - 4), pushed):
+        items[n % 4] = n
+    assert [one and one["n"] for one in state["data"]] == [one and one for one in items]
+    assert (state["tail"], state["valid_count"]) == (pushed % 4, min(pushed, 4))
+    assert (state["push_count"], state["next_unique_id"]) == (pushed, pushed)
+    assert state["use_count"].sum() == 2
+    assert state["max_priority"] == pushed
+    assert state["anneal_step"] == 100_000
+    assert state["beta"] == pytest.approx(buffer.beta)
+    leaves = [0.0 if one is None else (one + 1.0) ** 0.6 for one in items]
+    assert state["sum_tree"] == pytest.approx(leaves)
+    assert min(state["min_tree"]) == pytest.approx(min(leaf for leaf in leaves if leaf))
+    assert "data" in state
+    assert "sum_tree" not in NaiveReplayBuffer({}).state_dict()
+    assert state.get("nothing") is None
+
+
+def test_states_of_the_predecessor_are_read() -> None:
+    items = [
+        {"n": n, "priority": n + 1.0, "replay_unique_id": f"x_{n}", "use": 1} for n in range(5)
+    ]
+    ring = [items[4], items[1], items[2], items[3]]
+    buffer = advanced(4)
+    buffer.load_state_dict({"data": ring, "tail": 1, "beta": 0.7, "max_priority": 9.0})
+    assert [one["n"] for one in buffer.state_dict()["data"]] == [1, 2, 3, 4]
+    assert (buffer.count(), buffer.beta) == (4, pytest.approx(0.7))
+    assert buffer.state_dict()["max_priority"] == 9.0
+    naive = NaiveReplayBuffer({"replay_buffer_size": 4})
+    naive.push({"n": 0})
+    naive.load_state_dict({"data": [{"n": 1}, {"n": 2}]})
+    assert naive.count() == 3, "data alone are pushed"
+
+
+def test_draws_follow_numpys_seed() -> None:
+    def drawn(name: str = "buffer") -> list[int]:
+        np.random.seed(3)
+        before = np.random.get_state()[1].copy()
+        buffer = NaiveReplayBuffer({}, instance_name=name)
+        assert (np.random.get_state()[1] == before).all(), "it stays as it is"
+        buffer.push([{"n": n} for n in range(100)])
+        return [one["n"] for one in buffer.sample(20, 0) or ()]
+
+    assert drawn() == drawn()
+    assert drawn() != drawn("other")

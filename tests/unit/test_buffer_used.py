@@ -270,3 +270,20 @@ def test_ids_of_columns_are_not_followed() -> None:
     buffer.push({"data_id": np.arange(5)}, columns=True)
     buffer.clear()
     assert buffer.take_used() == []
+
+
+# ------------------------------------------------------------------------------- files as a library
+
+
+def test_after_a_start_files_that_nobody_names_are_removed(tmp_path: Path) -> None:
+    names = [tmp_path / name for name in "abcde"]
+    for name in names:
+        name.write_text("data")
+    buffer = tracking(size=2)
+    buffer.push([{"data_id": str(name)} for name in names[:3]])
+    assert all(name.exists() for name in names), "nothing is removed unless told to"
+    buffer.start()
+    buffer.push({"data_id": str(names[3])})
+    assert [name.exists() for name in names] == [False, False, True, True, True]
+    buffer.close()
+    assert [name.exists() for name in names] == [False, False, False, False, True]

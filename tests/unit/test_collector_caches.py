@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -66,13 +66,19 @@ def test_copies_of_transitions() -> None:
     assert [one["obs"][0] for one in copied] == [0.0] * 3
 
 
+class Named(NamedTuple):
+    state: Any
+    mask: Any
+
+
 def trajectory(length: int) -> list[dict[str, Any]]:
     return [
         {
-            "obs": {"image": np.full((2, 2), k), "speed": np.float64(k)},
-            "next_obs": {"image": np.full((2, 2), k + 1), "speed": np.float64(k + 1)},
+            "obs": {"image": np.full((2, 2), k), "pose": np.full(1, 0.5)},
+            "next_obs": {"image": np.full((2, 2), k + 1), "pose": np.full(1, 0.5)},
+            "half": np.zeros(2, np.float16), "ints": [1, 2], "named": Named(np.zeros(1), None),
             "reward": np.float64(k), "action": np.int64(k), "done": k == length - 1,
-            "weight": 0.5, "seat": 3, "name": "x", "pair": [np.zeros(1), 1],
+            "weight": 0.5, "seat": 3, "name": "x", "pair": (np.zeros(1), 1),
             "tensor": torch.ones(1),
         }
         for k in range(length)
@@ -86,12 +92,16 @@ def test_arrays_become_tensors(shallow: bool) -> None:
     assert [set(one) for one in got] == [set(data[0])] * 3
     for k, one in enumerate(got):
         assert one["obs"]["image"].dtype == torch.int64
-        assert one["obs"]["speed"].dtype == one["reward"].dtype == torch.float32
+        assert one["obs"]["pose"].dtype == one["pair"][0].dtype == torch.float32
+        assert one["half"].dtype == torch.float16, "only doubles are shortened"
+        assert (type(one["reward"]), type(one["action"])) == (np.float64, np.int64), "as they were"
+        assert one["ints"].dtype == torch.int64
+        assert isinstance(one["pair"], list)
+        assert isinstance(one["named"], Named)
         assert one["obs"]["image"].tolist() == [[k, k], [k, k]]
         assert one["next_obs"]["image"].tolist() == [[k + 1, k + 1], [k + 1, k + 1]]
-        assert (one["reward"].item(), one["action"].item()) == (k, k)
+        assert (one["reward"], one["action"]) == (k, k)
         assert (one["done"], one["weight"], one["seat"], one["name"]) == (k == 2, 0.5, 3, "x")
-        assert one["pair"][0].dtype == torch.float32
         assert one["pair"][1] == 1
         assert one["tensor"] is data[k]["tensor"]
     for k in range(2):

@@ -210,7 +210,8 @@ class TestSerialCollector:
         env = kind.manager(in_place=True)
         with kind.make(env, kind.policy(kind.actors())) as made:
             own = kind.collect(made, 4)[0]
-        assert len({id(one["obs"]) for one in own}) == len(LENGTHS), "no copies unless asked for"
+        with pytest.raises(AssertionError):  # no copies unless asked for
+            check(own, LENGTHS)
 
     def test_tensors_for_the_policy(self, kind: Kind) -> None:
         actors = kind.actors()
@@ -483,44 +484,70 @@ def test_level_seeds() -> None:
     assert all("seed" not in one for one in collector(Manager((3,)), Actor()).collect(3))
 
 
-def test_samples_are_the_collectors_own() -> None:
-    """A mark is not written into what the policy may keep."""
-    kept: list[Transition] = []
-    actor = Actor()
-    actor.get_train_sample = lambda piece: kept.extend(piece) or piece  # type: ignore[func-returns-value]
-    with collector(Manager((3,)), actor) as made:
-        assert "collect_iter" in made.collect(3)[0]
-    assert "collect_iter" not in kept[0]
+def test_a_policy_gets_tensors_and_marks_of_each_transition() -> None:
+    """Of a trajectory that spans two calls, too; what samples carry is the policy's affair."""
+    got: list[list[Transition]] = []
+    actor = Actor(n_sample=4)
+    actor.sample = lambda piece: got.append(piece) or piece  # type: ignore[func-returns-value]
+    with collector(Manager((50,)), actor) as made:
+        made.collect(1, train_iter=3, drop_extra=False)
+        made._loop.once({})  # the first step of a trajectory that goes on
+        (sample, *_) = made.collect(1, train_iter=7)
+    assert [[one["collect_iter"] for one in piece] for piece in got] == [[3] * 4, [3, 7, 7, 7]]
+    assert all(isinstance(one["obs"], torch.Tensor) for piece in got for one in piece)
+    assert got[0][0]["next_obs"] is got[0][1]["obs"], "each observation is held once"
+    assert sample["collect_iter"] == 3
+    actor.sample = lambda piece: [{"n": 1} for _ in piece]
+    with collector(Manager((50,)), actor) as made:
+        assert made.collect(1, train_iter=5)[0]["collect_iter"] == 5, "marked where it dropped it"
+
+
+def test_a_policy_of_columns_gets_what_environments_gave() -> None:
+    with collector(Manager((3,)), ColumnarActor()) as made:
+        assert type(made.collect(3)[0]["obs"]) is np.ndarray
+
+
+def test_another_policy_goes_on_with_the_trajectories() -> None:
+    """As after random collecting; only `reset` drops them."""
+    first, second = Actor(n_sample=4), Actor(n_sample=4)
+    with collector(Manager((50, 50)), first) as made:
+        made.collect(1)
+        made._loop.once({})
+        made.reset_policy(second.mode)
+        got = made.collect(2, drop_extra=False)
+        assert steps_of(got, 0) == [(0, 2), (0, 3)]
+        assert (first.calls, second.calls) == (3, 1)
+        made.collect(1)
+        made.reset()
+        assert steps_of(made.collect(2, drop_extra=False), 0)[0] == (1, 0)
 
 
 # --------------------------------------------------------------------------------------- on-policy
 
 
-def test_on_policy_nothing_of_an_older_policy_is_in_the_next_result() -> None:
-    """Environments answer when they like, so that pieces are of all lengths at the end."""
+def test_on_policy_what_is_unfinished_is_dropped() -> None:
+    """Every piece is as long as it should be, or ends its episode; each is of one policy."""
+    actor = Actor(on_policy=True, n_sample=9)
+    with collector(Manager((4, 7, 9)), actor) as made:
+        for version in range(6):
+            actor.version = version
+            got = made.collect(drop_extra=False)
+            assert len(got) >= 9
+            assert {one["by"] for one in got} == {version}
+            assert all(one["piece"] == 3 or one["next_obs"][2] in (4, 7, 9) or not one["done"]
+                       for one in got)  # fmt: skip
+            assert made._loop.recorders[0].open_transitions == 0
+
+
+def test_on_policy_where_environments_answer_later() -> None:
+    """A step that was begun under the policy before is the only one of it."""
     actor, env = Actor(on_policy=True), Manager((4, 7, 9), together=2)
-    got: list[Transition] = []
     with collector(env, actor) as made:
         for version in range(6):
             actor.version = version
             new = made.collect(8, train_iter=version, drop_extra=False)
             assert {one["by"] for one in new} <= {version, version - 1}
-            got += new
             assert made._loop.recorders[0].open_transitions == 0
-    for number, length in enumerate(env.lengths):
-        mine = steps_of(got, number)
-        assert mine == story(len(mine), length), "no step is lost"
-        assert len(mine) == env.life[number]
-
-
-def test_on_policy_in_lock_step_all_is_of_one_policy() -> None:
-    actor = Actor(on_policy=True)
-    with collector(Manager((4, 7, 9)), actor) as made:
-        for version in range(6):
-            actor.version = version
-            got = made.collect(8, drop_extra=False)
-            assert len(got) == 9, "three steps of three environments"
-            assert {one["by"] for one in got} == {version}
 
 
 def test_off_policy_pieces_go_on() -> None:
@@ -564,25 +591,33 @@ def test_on_policy_pieces_that_give_fewer_samples_than_they_have_steps() -> None
 # ------------------------------------------------------------------------------------------ random
 
 
-def test_random_steps_ask_no_policy() -> None:
+def test_random_steps_ask_the_policy() -> None:
+    """It is a random one then: who collects at random says by which policy."""
     actor, env = Actor(), Manager((3, 3))
     with collector(env, actor) as made:
+        check(made.collect(6, random_collect=True), env.lengths)
+        assert actor.calls == 3
+        assert made._report.totals == {"envstep": 6, "train_sample": 6, "episode": 2}
+
+
+def test_random_steps_without_a_policy_are_the_environments_choice() -> None:
+    env = Manager((3, 3))
+    with SampleSerialCollector({}, env) as made:
         got = made.collect(6, random_collect=True)
         check(got, env.lengths)
         assert [one["action"] for one in got] == [900 + int(one["obs"][0]) for one in got]
-        assert actor.calls == 0
-        assert made._report.totals == {"envstep": 6, "train_sample": 6, "episode": 2}
+        made.reset_policy(Actor().mode)
         assert {one["action"] for one in made.collect(4)} == {1, 2}
 
 
-def test_random_steps_that_are_not_counted() -> None:
+def test_random_steps_that_are_not_reported_count() -> None:
     with collector(Manager((3, 3)), Actor()) as made:
         assert len(made.collect(6, random_collect=True, record_random_collect=False)) == 6
-        assert made._report.totals == {"envstep": 0, "train_sample": 0, "episode": 0}
-        made.collect(4, record_random_collect=False)
-        assert made._report.totals == {"envstep": 4, "train_sample": 4, "episode": 0}
-        made.collect(2)
-        assert made._report.totals["episode"] == 2
+        assert made.totals == {"envstep": 6, "train_sample": 6, "episode": 2}
+        assert made.recent_returns == []
+        made.collect(6, record_random_collect=False)
+        assert made.totals == {"envstep": 12, "train_sample": 12, "episode": 4}
+        assert len(made.recent_returns) == 2
 
 
 def test_random_steps_where_environments_answer_later() -> None:
@@ -623,7 +658,7 @@ SCRIPTS = [[(3, True, False), (2, False, True)], [(5, False, True)], [(1, True, 
 def samples_and_columns(mode: AutoresetMode, n: int) -> tuple[list[Transition], Columns]:
     results: list[Any] = []
     for by_columns in (False, True):
-        env, actor = manager(SCRIPTS, mode), ColumnarActor(on_policy=True)
+        env, actor = manager(SCRIPTS, mode), ColumnarActor(n_sample=1)  # each step is a piece
         with SampleSerialCollector({}, env, actor.mode) as made:
             results.append(
                 made.collect_columns(n, 3) if by_columns else made.collect(n, 3, drop_extra=False)
@@ -784,7 +819,7 @@ def test_columns_are_enough_though_environments_fail(n: int) -> None:
 def test_lengths_of_episodes_after_a_failure() -> None:
     """Steps of an episode that failed are not the next one's."""
     with collector(Manager((3, 4), failing={0: [2], 1: [3]}), Actor()) as made:
-        call = made._begin({})
+        call = made._begin({}, 0)
         for _ in zip(range(12), call.steps(), strict=False):
             pass
         returns, lengths = call.loop.envs.take_episodes()
@@ -802,7 +837,7 @@ def test_environments_of_a_pool_that_fail(by_columns: bool) -> None:
     """CountEnv: the observation is the step and the episode; the reward of step k is k."""
     env_fns = [partial(CountEnv, length=3, fail_at=5), partial(CountEnv, length=4)]
     env = make_env_manager(None, env_fns)
-    with SampleSerialCollector({}, env, ColumnarActor(on_policy=True).mode) as made:
+    with SampleSerialCollector({}, env, ColumnarActor(n_sample=16).mode) as made:
         if by_columns:
             columns = made.collect_columns(16)
             got = list(zip(columns["observation"].tolist(), columns["reward"], strict=True))
@@ -820,7 +855,7 @@ def test_environments_of_a_pool_that_fail(by_columns: bool) -> None:
 
 def test_random_actions_of_a_pool() -> None:
     env = make_env_manager(None, [partial(CountEnv, length=3)] * 2)
-    with SampleSerialCollector({}, env, Actor().mode) as made:
+    with SampleSerialCollector({}, env) as made:
         got = made.collect(6, random_collect=True)
     assert {one["action"] for one in got} <= {0, 1}
     assert sorted(int(one["reward"]) for one in got) == [1, 1, 2, 2, 3, 3]

@@ -109,12 +109,15 @@ def test_hooks_are_called_around_an_iteration_by_priority() -> None:
     assert notes[-1] == ("before_run", 1, 2)
 
 
-def test_scalars_of_several_epochs_are_averaged_and_count_as_one_iteration() -> None:
+def test_each_log_of_several_passes_counts_as_one_iteration() -> None:
     epochs = [{"total_loss": 1.0, "text": "x"}, {"total_loss": 3.0, "once": 5}]
     made = learner(Policy([epochs, {"total_loss": 5.0}]))
+    notes: list[Any] = []
+    made.register_hook(NoteHook(notes, "after_iter"))
     made.train([])
     made.train([])
-    assert made.train_iter == 2
+    assert made.train_iter == 3
+    assert [iteration for *_, iteration in notes] == [1, 2, 3]
     assert made.monitor.take_means() == {"total_loss": 3.0, "once": 5.0}
     assert made.monitor.take_means() == {}
 
@@ -211,11 +214,23 @@ def test_policies_and_words_go_out_by_hooks() -> None:
     ]  # fmt: skip
 
 
+def test_a_learner_may_have_data_of_its_own() -> None:
+    class Own(BaseLearner):
+        def get_data(self, batch_size: int) -> list[int] | None:
+            return [batch_size] if self.train_iter < 3 else None
+
+    policy = Policy([{"total_loss": 1.0}] * 3)
+    made = Own({"hook": QUIET, "train_iterations": 10, "log_policy": False}, policy=policy)
+    made.setup_dataloader()
+    made.start()
+    assert made.train_iter == 3
+
+
 def test_without_a_port_nothing_is_sent() -> None:
     made = learner()
     made.offer_policy(force=True)
     made.send_learn_info({})
-    with pytest.raises(PolicyError, match="without a port has no data to start with; use train"):
+    with pytest.raises(PolicyError, match="has no data to start with; use train"):
         made.start()
     assert made.policy.given == []
 

@@ -21,6 +21,7 @@ from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_c
 from hpcdi.store.policies import pack, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
 from hpcdi.worker.learner.checkpointing import checkpoint_name, learner_files, load_learner
+from hpcdi.worker.learner.learner_hook import LoadCkptHook
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -280,7 +281,7 @@ def some_file(path: Path) -> None:
     [
         (nothing, "there is no '.*here': name a checkpoint's folder or a .safetensors file"),
         (a_folder_of_nothing, "is a folder, but no whole checkpoint: it has no manifest.json"),
-        (some_file, "is neither a checkpoint's folder nor a .safetensors file"),
+        (some_file, "is neither a checkpoint's folder nor a .safetensors or .pth.tar file"),
     ],
 )
 def test_what_is_not_there_is_told_before_anything_starts(
@@ -431,3 +432,49 @@ def test_files_of_a_learner_hold_what_it_was_then(tmp_path: Path) -> None:
     load_learner(again, folder)
     assert same(again.policy.state_dict(), then)
     assert again.train_iter == 2
+
+
+# -------------------------------------------------------------------------- the predecessor's files
+
+
+@pytest.mark.parametrize("name", [None, "ckpt_best.pth.tar"])
+def test_a_file_beside_the_folder_is_what_torch_loads(tmp_path: Path, name: str | None) -> None:
+    learner = learner_of(tmp_path, ckpt_format="pth.tar")
+    learner.train(batch_of(0), 70)
+    learner.save_checkpoint(name)
+    path = tmp_path / (name or "iteration_1.pth.tar")
+    state = torch.load(path, weights_only=True)
+    assert (state["last_iter"], state["last_step"]) == (1, 70)
+    assert {"model", "optimizer", "target_model"} <= state.keys()
+    for given in (path, tmp_path / "elsewhere.pth.tar"):
+        shutil.copy(path, tmp_path / "elsewhere.pth.tar")
+        again = learner_of(tmp_path, policy_of(seed=5), hook={"load_ckpt_before_run": str(given)})
+        again.call_hook("before_run")
+        assert (again.train_iter, again.collector_envstep) == (1, 70)
+        for weights, saved in zip(
+            again.policy.state_dict()["model"].values(), state["model"].values(), strict=True
+        ):
+            assert torch.equal(weights, saved)
+
+
+def test_the_predecessors_name_finds_our_folder(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path)
+    learner.train(batch_of(0), 70)
+    learner.save_checkpoint("ckpt_best.pth.tar")
+    assert not (tmp_path / "ckpt_best.pth.tar").exists()
+    again = learner_of(tmp_path, policy_of(seed=5))
+    load_learner(again, tmp_path / "ckpt_best.pth.tar")
+    assert again.train_iter == 1
+
+
+def test_files_that_are_no_policys(tmp_path: Path) -> None:
+    torch.save({"weights": torch.ones(1)}, tmp_path / "other.pth.tar")
+    with pytest.raises(CheckpointError, match="it has no key 'model'"):
+        load_learner(learner_of(tmp_path), tmp_path / "other.pth.tar")
+
+
+def test_a_hook_that_loads_is_made_before_there_is_something_to_load(tmp_path: Path) -> None:
+    hook = LoadCkptHook("mine", 20, position="before_run", ext_args={"load_path": "no/such"})
+    with pytest.raises(CheckpointError, match="there is no 'no/such'"):
+        hook(learner_of(tmp_path))
+    LoadCkptHook("none", 20, position="before_run", ext_args={"load_path": ""})(None)

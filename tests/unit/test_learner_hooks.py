@@ -95,7 +95,7 @@ def test_merging_keeps_the_order_and_puts_the_first_ones_first(
 
 
 def test_only_hooks_of_learners_can_be_registered() -> None:
-    with pytest.raises(TypeError, match="not a subclass of LearnerHook"):
+    with pytest.raises(AssertionError, match="not a subclass of LearnerHook"):
         register_learner_hook("odd", int)
     assert "odd" not in hook_mapping
 
@@ -182,7 +182,7 @@ def test_whole_hooks_by_their_type() -> None:
 )
 def test_wrong_configurations(key: str, value: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=rf"hook.{key}: .*{problem}"):
-        build_learner_hook_by_cfg({key: value})
+        BaseLearner.parse_config({"hook": {key: value}})
 
 
 def test_hooks_are_checked_with_the_rest_of_the_configuration() -> None:

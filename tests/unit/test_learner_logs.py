@@ -88,7 +88,7 @@ def test_priorities_of_something_else_are_refused() -> None:
 
 def test_every_pass_must_have_a_finite_loss() -> None:
     learner = learner_of([{"total_loss": 1.0}, {"total_loss": float("nan")}])
-    with pytest.raises(PolicyError, match="total_loss is nan in train iteration 1"):
+    with pytest.raises(PolicyError, match="total_loss is nan in train iteration 2"):
         learner.train([])
 
 

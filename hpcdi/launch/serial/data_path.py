@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -117,26 +117,26 @@ class SamplePath:
         collector: has `collect`.
         size: samples of one collecting, of each player.
         feeds: of each agent.
-        random: of a battle, whose collector returns a list for each player: acts at random for
-            each.
+        random: acts at random, a mode for each player; empty: nobody ever does.
     """
 
     def __init__(
         self, collector: Any, size: int, feeds: Sequence[Feed], *, random: Sequence[Any] = ()
     ) -> None:
         self._collector, self._size, self._feeds = collector, size, feeds
-        self._players, self._random = collector.policy, list(random)
+        self._is_battle = isinstance(collector.policy, list)
+        self._players = collector.policy
+        self._random = list(random) if self._is_battle or not random else random[0]
         self._is_random = False
         self._fresh: list[list[Transition]] = []
 
     def collect(self, train_iter: int, settings: Players) -> int:
         """See `DataPath.collect`."""
-        at_random: Mapping[str, Any] = {"random_collect": True} if settings is None else {}
-        if self._random:
+        if self._is_random is not (settings is None):
+            self._is_random = settings is None
+            self._collector.reset_policy(self._random if self._is_random else self._players)
+        if self._is_battle:
             given = list(settings) if settings is not None else None
-            if self._is_random is not (settings is None):
-                self._is_random = settings is None
-                self._collector.reset_policy(self._random if self._is_random else self._players)
             self._fresh, _ = self._collector.collect(
                 self._size, train_iter, drop_extra=False, policy_kwargs=given
             )
@@ -144,7 +144,7 @@ class SamplePath:
             setting = settings[0] if settings is not None else {}
             self._fresh = [
                 self._collector.collect(
-                    self._size, train_iter, drop_extra=False, policy_kwargs=setting, **at_random
+                    self._size, train_iter, drop_extra=False, policy_kwargs=setting
                 )
             ]
         for feed, samples in zip(self._feeds, self._fresh, strict=True):

@@ -140,12 +140,11 @@ class PartsMaker:
             )
             for agent in agents
         ]  # fmt: skip
-        if len(feeds) > 1:
-            modes = [self._random(mode) for mode in collector.policy]
-            return SamplePath(collector, size, feeds, random=modes)
-        if columnar_actor(collector.policy) is None:
-            return SamplePath(collector, size, feeds)
         wanted = config.policy.random_collect_size
+        if len(feeds) > 1 or columnar_actor(collector.policy) is None:
+            modes = collector.policy if len(feeds) > 1 else [collector.policy]
+            random_modes = [self._random(mode) for mode in modes] if wanted else []
+            return SamplePath(collector, size, feeds, random=random_modes)
         random = self._random(collector.policy) if wanted else None
         return ColumnPath(collector, size, feeds[0], random, replay.publish)
 

@@ -26,7 +26,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.loop import Act, Loop
+from hpcdi.worker.collector.loop import Act, Loop, columnar_actor
 from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
 __all__ = [
@@ -113,6 +113,8 @@ class SerialCollector(Closing, ISerialCollector):
         self._env: Any = None
         self._policy: Any = None
         self._loop: Loop | None = None
+        self._agent: DictAgent
+        """Of the loop, where there is one."""
         if env is not None or policy is not None:
             self.reset(policy, env)
 
@@ -129,12 +131,13 @@ class SerialCollector(Closing, ISerialCollector):
         self._loop = None
 
     def reset_policy(self, _policy: Any = None) -> None:
-        """Reset the policy's memory; replace it by `_policy` if given."""
+        """Reset the policy's memory; replace it by `_policy` if given. Trajectories go on."""
         if _policy is not None:
             self._policy = self._checked_policy(_policy)
         for policy in self._policies():
             policy.reset()
-        self._loop = None
+        if self._loop is not None:  # trajectories go on
+            self._agent.policies = list(self._policies())
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """`reset_env` and `reset_policy`; drops unfinished trajectories and all counters."""
@@ -142,6 +145,7 @@ class SerialCollector(Closing, ISerialCollector):
             self.reset_env(_env)
         if _policy is not None or self._policy is not None:
             self.reset_policy(_policy)
+        self._loop = None
         self._report.clear()
 
     def close(self) -> None:
@@ -200,17 +204,41 @@ class SerialCollector(Closing, ISerialCollector):
             return ()
         return self._policy if isinstance(self._policy, list) else (self._policy,)
 
-    def _begin(self, setting: Any, act: Act | None = None) -> CollectCall:
-        """Begin a call of `collect`; the loop is made when first needed."""
+    def _begin(
+        self, setting: Any, train_iter: int, level_seeds: Mapping[int, int] | None = None
+    ) -> CollectCall:
+        """Begin a call of `collect`, which marks transitions; the loop is made when first needed.
+
+        Args:
+            setting: keyword arguments of the policy; in a battle maybe a list, one a player.
+            train_iter: of the policy, marked as ``collect_iter``.
+            level_seeds: by environment, marked as ``seed``.
+        """
         if self._loop is None:
             present = copy.deepcopy if self._cfg.deepcopy_obs else None
-            agent = DictAgent(
+            self._agent = DictAgent(
                 self._policy, self._env.env_num,
                 to_tensors if self._cfg.transform_obs else present,  # tensors are copies too
             )  # fmt: skip
-            players = len(agent.policies) if agent.is_battle else 0
-            self._loop = Loop(DictEnvs(self._env, players), agent, self._recorders())
-        return CollectCall(self._env, self._loop, setting, act)
+            players = len(self._agent.policies) if self._agent.is_battle else 0
+            self._loop = Loop(DictEnvs(self._env, players), self._agent, self._recorders())
+        seeds = {} if level_seeds is None else level_seeds
+        self._agent.mark = lambda env: {
+            "collect_iter": train_iter, **({"seed": seeds[env]} if env in seeds else {})
+        }  # fmt: skip
+        return CollectCall(self._env, self._loop, setting)
+
+    def _prepared(self, player: int, trajectory: list[Transition]) -> list[Transition]:
+        """A trajectory as a player's policy takes it: of tensors, unless it acts by columns."""
+        if columnar_actor(self._policies()[player]) is not None:
+            return trajectory
+        return to_tensor_transitions(trajectory, not self._cfg.deepcopy_obs)
+
+    def _samples(self, player: int, trajectory: list[Transition]) -> list[Transition]:
+        """Training samples that a player's policy makes of a trajectory."""
+        policy = self._policies()[player]
+        samples: list[Transition] = policy.get_train_sample(self._prepared(player, trajectory))
+        return samples
 
     def _target(self, given: int | None, name: str) -> int:
         """How much to collect: the argument, or the policy's attribute of that name.
@@ -270,11 +298,16 @@ class CollectCall:
             if not count and getattr(self._env, "done", False):
                 raise EnvError("the environments are done: the manager's episode_num is too low")
 
-    def report(self, report: CollectReport, samples: int, train_iter: int) -> tuple[Array, Array]:
-        """Add the call to the collector's report; returns the ended episodes' returns, lengths."""
+    def report(
+        self, report: CollectReport, samples: int, train_iter: int, *, is_shown: bool = True
+    ) -> tuple[Array, Array]:
+        """Add the call to the collector's report; returns the ended episodes' returns, lengths.
+
+        Unless `is_shown`, only its total counts are.
+        """
         returns, lengths = self.loop.envs.take_episodes()
         counts = {"envstep": self._env_steps, "train_sample": samples, "episode": len(returns)}
-        report.add(counts, time.perf_counter() - self._began, returns)
+        report.add(counts, time.perf_counter() - self._began, returns, is_shown=is_shown)
         report.show(train_iter)
         return returns, lengths
 
@@ -300,7 +333,14 @@ class CollectReport:
         self._shown: tuple[int, float] | None = None  # train iteration and time
         self.recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
 
-    def add(self, counts: Mapping[str, int], duration_s: float, returns: Array) -> None:
+    def add(
+        self,
+        counts: Mapping[str, int],
+        duration_s: float,
+        returns: Array,
+        *,
+        is_shown: bool = True,
+    ) -> None:
         """Add one call of `collect`.
 
         Args:
@@ -308,9 +348,14 @@ class CollectReport:
                 are summed.
             duration_s: seconds it took.
             returns: of the episodes that ended in it.
+            is_shown: it is part of the next curves, too.
         """
-        for name, count in sum_over_ranks(counts).items():
+        counts = sum_over_ranks(counts)
+        for name, count in counts.items():
             self.totals[name] += count
+        if not is_shown:
+            return
+        for name, count in counts.items():
             self._since[name] = self._since.get(name, 0) + count
         self._since["duration"] += duration_s
         if len(returns):
@@ -371,11 +416,6 @@ def attribute_of(policy: Any, name: str, default: Any) -> Any:
         return policy.get_attribute(name)
     except (NotImplementedError, AttributeError):
         return default
-
-
-def marked(samples: list[Transition], train_iter: int, **more: int) -> list[Transition]:
-    """Copies of samples with the train iteration of their policy, ``collect_iter``."""
-    return [{**sample, "collect_iter": train_iter, **more} for sample in samples]
 
 
 def trajectory_length(policy: Any, target: int, env_num: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -92,8 +93,8 @@ def to_tensor_transitions(
 ) -> list[Transition]:
     """Transitions of one trajectory with torch tensors for arrays.
 
-    Floats become float32, other dtypes stay; Python numbers, truth values and texts stay as they
-    are.
+    Doubles become float32, other dtypes stay; a list or tuple of numbers becomes one tensor. Single
+    numbers, truth values, texts and tensors stay as they are.
 
     Args:
         data: consecutive transitions, each with ``obs`` and ``next_obs``, where the next
@@ -119,8 +120,11 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _as_tensors(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_as_tensors(inner) for inner in value)
-    if isinstance(value, np.ndarray | np.generic):
-        tensor = torch.as_tensor(np.array(value))
-        return tensor.float() if tensor.is_floating_point() else tensor
+        if hasattr(value, "_fields"):
+            return type(value)(*map(_as_tensors, value))
+        if value and isinstance(value[0], numbers.Real):
+            return torch.tensor(value)
+        return [_as_tensors(inner) for inner in value]
+    if isinstance(value, np.ndarray):
+        return torch.tensor(value, dtype=torch.float32 if value.dtype == np.float64 else None)
     return value

@@ -264,6 +264,11 @@ class TrajectoryRecorder:
         self._finished = self._finished[len(taken) :]
         return taken
 
+    def drop_open(self) -> None:
+        """Drop what was recorded of unfinished trajectories."""
+        for env in self._open.held.nonzero()[0].tolist():
+            self._open.drop(env)
+
     def finish_all(self) -> None:
         """Finish all trajectories, however short they are."""
         self._finish(self._open.held > 0)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpcdi.config.fields import setting
@@ -21,19 +22,20 @@ from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
     attribute_of,
-    marked,
     trajectory_length,
 )
 from hpcdi.worker.collector.loop import Act, ColumnAgent, Loop, columnar_actor
 from hpcdi.worker.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
+
+_MADE_AT = "collect_iter"
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")
 class SampleSerialCollector(SerialCollector):
     """Collects a number of training samples; see `SerialCollector` for the arguments.
 
-    Trajectories continue in the next call, so that no step is lost; those of an on-policy policy
-    are cut at the end of each call.
+    Trajectories continue in the next call, so that no step is lost; what an on-policy policy has
+    not finished at the end of a call is dropped, as another policy acts from there on.
     """
 
     @dataclass(frozen=True)
@@ -58,36 +60,31 @@ class SampleSerialCollector(SerialCollector):
             n_sample: how many; default: the policy's attribute ``n_sample``.
             train_iter: train iterations of the policy; marked on each sample as ``collect_iter``.
             drop_extra: return exactly `n_sample`: further samples are lost.
-            random_collect: act at random, to fill a buffer before learning begins.
-            record_random_collect: count and report such steps like others.
+            random_collect: fill a buffer before learning begins; by the collector's policy, or
+                where it has none by actions that the environments choose.
+            record_random_collect: report such episodes like others; steps always count.
             policy_kwargs: for the policy's ``forward``, e.g. ``{"eps": 0.1}``.
             level_seeds: environment -> seed of its level, marked on its samples as ``seed``.
 
         Raises:
             ConfigError: the number of samples is unknown.
         """
+        if random_collect and self._policy is None and self._env is not None:
+            self.reset_policy(_NoPolicy(self._env))
         target = self._target(n_sample, "n_sample")
-        call = self._begin(policy_kwargs, self._act_at_random if random_collect else None)
+        call = self._begin(policy_kwargs, train_iter, level_seeds)
         (recorder,) = call.loop.recorders
-        recorder.length = trajectory_length(self._policy, target, self._env.env_num)
-        on_policy = bool(attribute_of(self._policy, "on_policy", False))
-        unroll, may_cut = int(attribute_of(self._policy, "unroll_len", 1)), on_policy
+        share = attribute_of(self._policy, "n_sample", None) or target
+        recorder.length = trajectory_length(self._policy, share, self._env.env_num)
         samples: list[Transition] = []
         for _ in call.steps():
-            samples += _samples_of(recorder, train_iter, level_seeds)
-            if may_cut and len(samples) + recorder.open_transitions // unroll >= target:
-                may_cut = False  # once: trajectories that are too short may make no sample
-                recorder.finish_all()
-                samples += _samples_of(recorder, train_iter, level_seeds)
+            samples += _samples_of(recorder, train_iter)
             if len(samples) >= target:
                 break
-        if on_policy:  # another policy acts from here on
-            recorder.finish_all()
-            samples += _samples_of(recorder, train_iter, level_seeds)
-        if record_random_collect or not random_collect:
-            call.report(self._report, len(samples), train_iter)
-        else:
-            call.loop.envs.take_episodes()
+        if attribute_of(self._policy, "on_policy", False):
+            recorder.drop_open()
+        is_shown = record_random_collect or not random_collect
+        call.report(self._report, len(samples), train_iter, is_shown=is_shown)
         return samples[:target] if drop_extra else samples
 
     def collect_columns(
@@ -143,15 +140,7 @@ class SampleSerialCollector(SerialCollector):
         return concatenate_columns(parts)
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [TrajectoryRecorder(self._env.env_num, 1, self._policy.get_train_sample)]
-
-    def _act_at_random(self, observation: Array, _setting: Settings) -> Columns:
-        actions = self._env.random_action()
-        agent: Any = self._loop.agent if self._loop is not None else None
-        outputs: Columns = agent.act(
-            observation, forward=lambda seen: {env: {"action": actions[env]} for env in seen}
-        )
-        return outputs
+        return [TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, 0))]
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("episode")
@@ -198,7 +187,7 @@ class EpisodeSerialCollector(SerialCollector):
             self.reset_env()
             self.reset_policy()
             each = math.ceil(target / self._env.env_num)
-        call = self._begin(policy_kwargs)
+        call = self._begin(policy_kwargs, train_iter)
         (recorder,) = call.loop.recorders
         episodes: list[list[Transition]] = []
         taken: Counter[int] = Counter()
@@ -206,7 +195,7 @@ class EpisodeSerialCollector(SerialCollector):
             for trajectory in recorder.take(target - len(episodes) if each == target else None):
                 if taken[trajectory.env] < each and len(episodes) < target:
                     taken[trajectory.env] += 1
-                    episodes.append(self._finished(trajectory, train_iter))
+                    episodes.append(self._finished(trajectory))
             if len(episodes) >= target:
                 break
         call.report(self._report, sum(map(len, episodes)), train_iter)
@@ -214,17 +203,17 @@ class EpisodeSerialCollector(SerialCollector):
             return [sample for episode in episodes for sample in episode]
         return episodes
 
-    def _finished(self, trajectory: Trajectory, train_iter: int) -> list[Transition]:
+    def _finished(self, trajectory: Trajectory) -> list[Transition]:
         """An episode as it is returned."""
         episode = trajectory.samples
         if self._cfg.reward_shaping:
             episode = self._env.reward_shaping(trajectory.env, episode)
         if self._cfg.get_train_sample:
             episode = self._policy.get_train_sample(episode)
-        return marked(episode, train_iter)
+        return episode
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
-        return [TrajectoryRecorder(self._env.env_num, math.inf, list)]
+        return [TrajectoryRecorder(self._env.env_num, math.inf, partial(self._prepared, 0))]
 
 
 class BattleSerialCollector(SerialCollector):
@@ -271,7 +260,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
             of ``{"eval_episode_return", "length"}``, one for each episode that ended.
         """
         target = self._target(n_sample, "n_sample")
-        call = self._begin(policy_kwargs)
+        call = self._begin(policy_kwargs, train_iter)
         recorders = call.loop.recorders
         kept = [(player, recorder) for player, recorder in enumerate(recorders) if recorder]
         for player, recorder in kept:
@@ -284,18 +273,17 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                 break
         for player, recorder in kept:
             if attribute_of(self._policy[player], "on_policy", False):
-                recorder.finish_all()  # another policy acts from here on
-                samples[player] += _samples_of(recorder, train_iter)
+                recorder.drop_open()  # another policy acts from here on
         returns, lengths = call.report(self._report, max(map(len, samples)), train_iter)
         last = target if drop_extra else None
         return [own[:last] for own in samples], _by_player(returns, lengths, len(samples))
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
         return [
-            TrajectoryRecorder(self._env.env_num, 1, policy.get_train_sample)
+            TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, player))
             if attribute_of(policy, "collect_data", True)
             else None
-            for policy in self._policy
+            for player, policy in enumerate(self._policy)
         ]
 
 
@@ -331,12 +319,12 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             and for each player a list of ``{"eval_episode_return", "length"}``, one an episode.
         """
         target = self._episode_target(n_episode)
-        call = self._begin(policy_kwargs)
+        call = self._begin(policy_kwargs, train_iter)
         for _ in call.steps():
             if min(recorder.finished for recorder in call.loop.recorders) >= target:
                 break
         data: list[list[Any]] = [
-            [marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
+            [_marked(trajectory.samples, train_iter) for trajectory in recorder.take(target)]
             for recorder in call.loop.recorders
         ]
         count = max(sum(map(len, own)) for own in data)
@@ -346,24 +334,50 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         return data, _by_player(returns, lengths, len(data))
 
     def _recorders(self) -> list[TrajectoryRecorder | None]:
-        wants_samples = self._cfg.get_train_sample
+        make = self._samples if self._cfg.get_train_sample else self._prepared
         return [
-            TrajectoryRecorder(
-                self._env.env_num, math.inf, policy.get_train_sample if wants_samples else list
-            )
-            for policy in self._policy
+            TrajectoryRecorder(self._env.env_num, math.inf, partial(make, player))
+            for player in range(len(self._policy))
         ]
 
 
-def _samples_of(
-    recorder: TrajectoryRecorder, train_iter: int, level_seeds: Mapping[int, int] | None = None
-) -> list[Transition]:
-    """Samples of the finished trajectories, marked with their origin."""
-    samples = []
-    for trajectory in recorder.take():
-        level = {} if level_seeds is None else {"seed": level_seeds[trajectory.env]}
-        samples += marked(trajectory.samples, train_iter, **level)
-    return samples
+class _NoPolicy:
+    """Collects where there is no policy: the environments choose actions; samples are transitions.
+
+    Args:
+        env: the environment manager.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
+        actions = self._env.random_action()
+        return {env: {"action": actions[env]} for env in data}
+
+    def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> Transition:
+        return {
+            "obs": obs, "next_obs": timestep.obs, "action": output["action"],
+            "reward": timestep.reward, "done": timestep.done,
+        }  # fmt: skip
+
+    def get_train_sample(self, trajectory: list[Transition]) -> list[Transition]:
+        return trajectory
+
+    def reset(self, data_id: list[int] | None = None) -> None:
+        pass
+
+
+def _samples_of(recorder: TrajectoryRecorder, train_iter: int) -> list[Transition]:
+    """Samples of the finished trajectories, marked."""
+    return [
+        one for trajectory in recorder.take() for one in _marked(trajectory.samples, train_iter)
+    ]
+
+
+def _marked(samples: list[Transition], train_iter: int) -> list[Transition]:
+    """Samples that say of which train iteration their policy is, as transitions do."""
+    return [one if _MADE_AT in one else {**one, _MADE_AT: train_iter} for one in samples]
 
 
 def _columns_of(segment: Segment | None) -> Columns:

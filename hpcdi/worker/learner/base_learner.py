@@ -25,6 +25,7 @@ from hpcdi.utils.registry import LEARNER_REGISTRY
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner.checkpointing import (
     checkpoint_name,
+    save_as_file,
     save_learner,
     shared_state,
     take_shared_state,
@@ -111,6 +112,10 @@ class LearnerConfig(ComponentConfig):
     is_multitask_pipeline: bool = setting(
         False, "a batch is a list with one entry a task and the policy returns one log a task; "
         "scalars are named task0/..., by a log's task_id or else by its place",
+    )  # fmt: skip
+    ckpt_format: str = setting(
+        "folder", "'pth.tar': beside each checkpoint, a file that torch.load reads, as DI-engine's",
+        choices=("folder", "pth.tar"),
     )  # fmt: skip
     send_policy_freq: int = setting(
         1, "iterations between offers of the policy to collectors", minimum=1
@@ -231,7 +236,7 @@ class BaseLearner(Configurable):
     def train(
         self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Does one iteration.
+        """Does one iteration; of several passes over a batch each log counts as one.
 
         Args:
             data: a batch as the policy takes it; its attribute ``unique_ids``, if it has one, names
@@ -251,14 +256,15 @@ class BaseLearner(Configurable):
             _for_forward(data, is_multitask=is_multitask), **(policy_kwargs or {})
         )
         logs = read_logs(outputs, data, is_multitask=is_multitask)
-        for log in logs:
-            log.check(self.train_iter + 1)
+        for number, log in enumerate(logs, self.train_iter + 1):
+            log.check(self.train_iter + 1 if is_multitask else number)
         self.priority_info = return_priorities(logs)
-        if self.monitor is not None:
-            for log in logs:
-                self.monitor.add(log.scalars())
-        self.last_iter.add(1)
-        self.call_hook("after_iter")
+        for passes in [logs] if is_multitask else [[log] for log in logs]:
+            if self.monitor is not None:
+                for log in passes:
+                    self.monitor.add(log.scalars())
+            self.last_iter.add(1)
+            self.call_hook("after_iter")
 
     def _train_in_group(self, data: Any) -> bool:
         """Does one iteration; returns False where a learner died and the batch is to be redone."""
@@ -271,11 +277,15 @@ class BaseLearner(Configurable):
         return True
 
     def setup_dataloader(self) -> None:
-        """Takes batches from the port from now on."""
-        if self._port is None:
-            raise PolicyError("a learner without a port has no data to start with; use train()")
-        port, size = self._port, int(self._the_policy().get_attribute("batch_size"))
-        self._loader = SampleLoader(lambda: port.get_data(size), self._cfg.dataloader.num_workers)
+        """Takes batches from now on: from its own ``get_data(batch_size)``, or from the port."""
+        get_data = getattr(self, "get_data", None) or getattr(self._port, "get_data", None)
+        if get_data is None:
+            raise PolicyError(
+                "a learner without a port and without a method get_data(batch_size) has no data to "
+                "start with; use train()"
+            )
+        size = int(self._the_policy().get_attribute("batch_size"))
+        self._loader = SampleLoader(lambda: get_data(size), self._cfg.dataloader.num_workers)
 
     def close(self) -> None:
         """Closes the loader and the hooks. Idempotent."""
@@ -330,6 +340,8 @@ class BaseLearner(Configurable):
         self._the_policy()
         if self.rank == 0:
             save_learner(self, name, self._cfg.keep_checkpoints)
+            if self._cfg.ckpt_format == "pth.tar":
+                save_as_file(self, name)
 
     def state_to_share(self) -> dict[str, Any]:
         """Returns weights, optimizer and counters for the other learners of its group."""

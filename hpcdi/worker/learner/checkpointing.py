@@ -8,6 +8,9 @@
       learner.pt                        optimizer, target network, counters, torch's random numbers
       manifest.json                     checksums; train iteration, environment steps, versions
 
+With ``ckpt_format: pth.tar`` there is a file beside each folder, e.g. ``ckpt_best.pth.tar``, with
+what DI-engine's checkpoints hold; its files are read, too.
+
 The first learner of a group writes; all of them read. A run's snapshot holds the same files, and
 for each other learner one with its random state: torch's, and its policy's key ``rng``. Tensors are
 stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice versa.
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdi import __version__
 from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, StoreError
+from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import (
     BEST_CHECKPOINT,
     MANIFEST,
@@ -53,6 +57,7 @@ _OF_RANK = "learner_{}.pt"
 _OWN = ("rng",)
 """Keys of a policy's state that are not shared in a group."""
 _SUFFIXES = (".tar", ".pth", ".pt")
+_FILE = ".pth.tar"
 
 
 def checkpoint_name(given: str | None, train_iter: int) -> str:
@@ -99,6 +104,24 @@ def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
         return None
 
 
+def save_as_file(learner: BaseLearner, name: str) -> None:
+    """Writes ``<name>.pth.tar`` beside a checkpoint, as the predecessor does; see `save_learner`.
+
+    It holds the policy's state, ``last_iter`` and ``last_step``.
+    """
+    number = re.fullmatch(rf"{_BY_ITERATION}(\d+)", name)
+    file = f"{_BY_ITERATION}{int(number[1])}" if number else name
+    path = learner.ckpt_dir / f"{file}{_FILE}"
+    counts = {"last_iter": learner.train_iter, "last_step": learner.collector_envstep}
+    aside = temporary_beside(path)
+    try:
+        save_tensors(aside, _copied({**learner.policy.state_dict(), **counts}))
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        LOGGER.warning("%s could not be written: %s. Free some space", path, error)
+
+
 def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[Path], None]]:
     """Copies a learner's state; returns file name -> writer, which may be called later.
 
@@ -127,6 +150,7 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
 
 def path_problem(path: Path) -> str:
     """Returns why a path cannot be a checkpoint, empty where it can, without reading it."""
+    path = _found(path)
     if not path.exists():
         return (
             f"there is no {str(path)!r}: name a checkpoint's folder or a .safetensors file, or '' "
@@ -134,9 +158,17 @@ def path_problem(path: Path) -> str:
         )
     if path.is_dir() and not (path / MANIFEST).is_file():
         return f"{str(path)!r} is a folder, but no whole checkpoint: it has no {MANIFEST}"
-    if path.is_file() and path.suffix != ".safetensors":
-        return f"{str(path)!r} is neither a checkpoint's folder nor a .safetensors file"
+    if path.is_file() and path.suffix not in (".safetensors", *_SUFFIXES):
+        return f"{str(path)!r} is neither a checkpoint's folder nor a .safetensors or .pth.tar file"
     return ""
+
+
+def _found(path: Path) -> Path:
+    """Returns the checkpoint that a path names: a folder also by its name with ``.pth.tar``."""
+    if path.exists() or path.suffix not in _SUFFIXES:
+        return path
+    folder = path.parent / checkpoint_name(path.name, 0)
+    return folder if folder.exists() else path
 
 
 def load_learner(
@@ -146,7 +178,8 @@ def load_learner(
 
     Args:
         learner: with its policy.
-        path: a checkpoint's folder, or a policy's file, which holds weights alone.
+        path: a checkpoint's folder, or a policy's file, which holds weights alone; or a .pth.tar
+            file of the predecessor's.
         agent: see `learner_files`.
         load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
             iteration 0; None: all that the path holds, of a policy's file the weights alone.
@@ -157,6 +190,10 @@ def load_learner(
     problem = path_problem(path)
     if problem:
         raise CheckpointError(path, problem)
+    path = _found(path)
+    if path.suffix in _SUFFIXES and path.is_file():
+        _load_file(learner, path, load_last_iter is not False)
+        return
     if path.is_dir():
         checkpoint = open_checkpoint(path)
         image = read_policy(checkpoint.file(_of_agent(agent, _POLICY)))
@@ -167,17 +204,33 @@ def load_learner(
     else:
         image, of_type = read_policy(path), "?"
         rest = {"train_iter": image.version} if load_last_iter else {}
+    _set_policy(learner, {"model": image.state_dict(), **rest.get("policy", {})}, path, of_type)
+    learner.last_iter.update(rest.get("train_iter", 0))
+    learner.collector_envstep = rest.get("collector_envstep", 0)
+    _restore_random_state(rest.get("random", {}))
+
+
+def _load_file(learner: BaseLearner, path: Path, whole: bool) -> None:
+    """Loads a .pth.tar file: a policy's state, and perhaps counters; or the weights alone."""
+    state = load_tensors(path)
+    if not isinstance(state, dict) or "model" not in state:
+        raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
+    counts = {key: state.pop(key, 0) for key in ("last_iter", "last_step")}
+    _set_policy(learner, state if whole else {"model": state["model"]}, path, "?")
+    if whole:
+        learner.last_iter.update(counts["last_iter"])
+        learner.collector_envstep = counts["last_step"]
+
+
+def _set_policy(learner: BaseLearner, state: dict[str, Any], path: Path, of_type: str) -> None:
     try:
-        learner.policy.load_state_dict({"model": image.state_dict(), **rest.get("policy", {})})
+        learner.policy.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(
             path,
             f"it holds a policy of type {of_type!r} that does not fit the present one, of type "
             f"{_type_of(learner.policy)!r}: {error}",
         ) from error
-    learner.last_iter.update(rest.get("train_iter", 0))
-    learner.collector_envstep = rest.get("collector_envstep", 0)
-    _restore_random_state(rest.get("random", {}))
 
 
 class SnapshotPartWriter(Closing):

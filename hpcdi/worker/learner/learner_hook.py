@@ -324,20 +324,21 @@ class LoadCkptHook(BuiltinHook):
     args = ("load_path", "load_last_iter")
 
     def configure(self, args: Mapping[str, Any]) -> None:
-        """Takes the path, and checks that there is something to load."""
+        """Takes the path; what it names is looked for when it is loaded."""
         path, self._load_last_iter = args.get("load_path"), args.get("load_last_iter")
-        if not isinstance(path, str | Path) or not str(path):
+        if not isinstance(path, str | Path):
             raise TypeError(f"load_path must be the path of a checkpoint, not {path!r}")
         if self._load_last_iter not in (None, True, False):
             raise TypeError(f"load_last_iter is true or false, not {self._load_last_iter!r}")
-        self._path = Path(path).expanduser()
-        problem = path_problem(self._path)
-        if problem:
-            raise ValueError(problem)
+        self._path = Path(path).expanduser() if str(path) else None
+
+    def problem(self) -> str:
+        """Returns why there is nothing to load; empty where there is, or where nothing is to be."""
+        return "" if self._path is None else path_problem(self._path)
 
     def __call__(self, engine: Any) -> None:
         """Loads, unless the learner has done iterations."""
-        if engine.train_iter == 0:
+        if self._path is not None and engine.train_iter == 0:
             load_learner(engine, self._path, load_last_iter=self._load_last_iter)
             engine.info(f"loaded {self._path}, train iteration {engine.train_iter}")
 
@@ -468,10 +469,10 @@ def register_learner_hook(name: str, hook_type: type) -> None:
     """Registers a hook type for configurations.
 
     Raises:
-        TypeError: it is not a `LearnerHook`.
+        AssertionError: it is not a `LearnerHook`.
     """
     if not issubclass(hook_type, LearnerHook):
-        raise TypeError(f"{hook_type!r} is not a subclass of LearnerHook")
+        raise AssertionError(f"{hook_type!r} is not a subclass of LearnerHook")  # noqa: TRY004
     hook_mapping[name] = hook_type
 
 
@@ -486,15 +487,12 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
         ConfigError: a key is neither, a type is not registered, or a value is of the wrong kind;
             all such problems at once.
     """
-    hooks = no_hooks()
-    problems = []
+    hooks, problems = no_hooks(), []
     for key, value in cfg.items():
-        try:
-            hook = _build(key, value)
-        except (TypeError, ValueError) as error:
-            problems.append(Problem(f"hook.{key}", str(error)))
-            continue
-        if hook is not None:
+        hook, problem = _built(key, value)
+        if problem:
+            problems.append(Problem(f"hook.{key}", problem))
+        elif hook is not None:
             add_learner_hook(hooks, hook)
     if problems:
         raise ConfigError(problems)
@@ -502,12 +500,23 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
 
 
 def hook_problems(cfg: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Returns what is wrong with a configuration of hooks."""
+    """Returns what is wrong with a configuration of hooks, or with what they are to load."""
+    problems = []
+    for key, value in cfg.items():
+        hook, problem = _built(key, value)
+        if isinstance(hook, LoadCkptHook):
+            problem = hook.problem()
+        if problem:
+            problems.append(Problem(f"hook.{key}", problem))
+    return tuple(problems)
+
+
+def _built(key: str, value: Any) -> tuple[LearnerHook | None, str]:
+    """Returns the hook of an entry, or None for no hook; and what is wrong with the entry."""
     try:
-        build_learner_hook_by_cfg(cfg)
-    except ConfigError as error:
-        return error.problems
-    return ()
+        return _build(key, value), ""
+    except (TypeError, ValueError) as error:
+        return None, str(error)
 
 
 def _build(key: str, value: Any) -> LearnerHook | None:

@@ -10,6 +10,7 @@ items are transitions) and a library of its own; only the coordinator and the se
 
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import IBuffer, create_buffer, get_buffer_cls
+from hpcdi.worker.replay_buffer.deque_buffer import DequeReplayBuffer
 from hpcdi.worker.replay_buffer.elastic_buffer import ElasticReplayBuffer
 from hpcdi.worker.replay_buffer.episode_buffer import EpisodeReplayBuffer
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveReplayBuffer
@@ -17,6 +18,7 @@ from hpcdi.worker.replay_buffer.sequence_buffer import SequenceReplayBuffer
 
 __all__ = [
     "AdvancedReplayBuffer",
+    "DequeReplayBuffer",
     "ElasticReplayBuffer",
     "EpisodeReplayBuffer",
     "IBuffer",

@@ -13,6 +13,7 @@ from hpcdi.config.fields import section, setting
 from hpcdi.errors import BufferContractError, Problem
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
 from hpcdi.worker.replay_buffer.index import (
@@ -98,6 +99,19 @@ class AdvancedReplayBuffer(RingBuffer):
         self._sampled = SampledData(reports, watch.average_range, watch.print_freq)
         self.blocked = ""
         """Reason why the last draw returned None; empty where it did not."""
+
+    def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:
+        """Add an item or a list of items, or columns [m, ...]; see `RingBuffer.push`.
+
+        Items that would break `push_sample_rate_limit.max` are not added, which the log says; who
+        would rather wait asks `why_not_push`. Columns are always added.
+        """
+        count = len(data) if isinstance(data, list) else 1
+        refused = "" if columns else self.why_not_push(count)
+        if refused:
+            LOGGER.warning("%s does not take %d items: %s", self._name, count, refused)
+            return
+        super().push(data, cur_collector_envstep, columns=columns)
 
     def push_columns(
         self, columns: Mapping[str, Any], made_at: Array | int = -1, priority: Array | None = None
@@ -215,7 +229,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def why_not_push(self, count: int) -> str:
         """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
 
-        `push` itself never refuses data: who feeds the buffer asks, and waits.
+        `push_columns` itself never refuses data: who feeds the buffer asks, and waits.
         """
         with self._lock:
             return self._limits.why_not_push(count)
@@ -290,13 +304,27 @@ class AdvancedReplayBuffer(RingBuffer):
     def _about_items(self) -> dict[str, Any]:
         return super()._about_items() | {
             "index": self._index.state_dict(),
-            "beta": {"start": self._beta_start, "draws": self._draws},
+            "annealing": {
+                "start": self._beta_start,
+                "draws": self._draws,
+                "steps": self._cfg.anneal_step,
+            },
         }
 
     def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
         super()._become(ring, state)
         self._index.load_state_dict(state["index"])
-        self._beta_start, self._draws = float(state["beta"]["start"]), int(state["beta"]["draws"])
+        annealing = state.get("annealing") or state["beta"]  # as older states call it
+        self._beta_start, self._draws = float(annealing["start"]), int(annealing["draws"])
+
+    def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:
+        marks = ("replay_unique_id", "replay_buffer_idx", "staleness", "use", "IS")
+        own = [{key: one for key, one in item.items() if key not in marks} for item in items]
+        super()._adopt(own, state)
+        if "max_priority" in state:
+            self._index.max_priority = float(state["max_priority"])
+        if "beta" in state:
+            self.beta = float(state["beta"])
 
     @property
     def _report_s(self) -> float:

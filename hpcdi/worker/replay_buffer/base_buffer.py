@@ -22,9 +22,10 @@ from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports
 from hpcdi.worker.replay_buffer.ring import Ring, UsedData
+from hpcdi.worker.replay_buffer.state import BufferState
 
-STATE_VERSION = 4
-_ALSO_READ = (2, 3)  # no records; 2: items are the oldest first, not by slot
+STATE_VERSION = 5
+_ALSO_READ = (2, 3, 4)  # "beta" for "annealing"; 2, 3: no records; 2: the oldest first, not by slot
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,13 @@ def get_buffer_cls(cfg: Any) -> Any:
     return component_class(BUFFER_REGISTRY, cfg)
 
 
+def _seeded_by_numpy(name: str) -> np.random.Generator:
+    """A generator that depends on the state of numpy's own, and on a buffer's name."""
+    state: Any = np.random.get_state(legacy=False)
+    key, position = state["state"]["key"], state["state"]["pos"]
+    return np.random.default_rng([*key[:8].tolist(), position, *name.encode()])
+
+
 class Drawn(NamedTuple):
     """Items that were drawn; all of length m."""
 
@@ -169,7 +177,8 @@ class RingBuffer(IBuffer, Closing):
         tb_logger: takes reports, by ``add_scalar(tag, value, step)``; None: they go to the log.
         exp_name: name of the experiment, for messages.
         instance_name: name of the buffer, for reports; prefix of ``replay_unique_id``.
-        rng: draws; by default seeded anew from the system.
+        rng: draws; by default seeded by the state of numpy's own generator, which stays as it is:
+            ``np.random.seed`` makes a run repeatable.
     """
 
     kind: ClassVar[str] = "ring_buffer"
@@ -186,14 +195,19 @@ class RingBuffer(IBuffer, Closing):
     ) -> None:
         self._cfg = self.parse_config(cfg)
         self._name = instance_name
-        self._rng = rng if rng is not None else np.random.default_rng()
+        self._rng = rng if rng is not None else _seeded_by_numpy(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")
         self._used = UsedData() if self._cfg.enable_track_used_data else None
+        self._removes = False
         self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
         self._begin(self._new_ring(0))
 
     def start(self) -> None:
-        """Nothing runs in the background; kept for the seeds' callers."""
+        """Remove data files from now on when no item names them (`enable_track_used_data`).
+
+        Without this call nothing is removed: see `take_used`.
+        """
+        self._removes = self._used is not None
 
     def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:  # noqa: ARG002
         """Add an item, a list of items or, if `columns`, items as columns [m, ...].
@@ -224,6 +238,7 @@ class RingBuffer(IBuffer, Closing):
             self._thruput.report(self.count())
             if self._ring.store is not None:
                 self.clear()
+            self._remove_used()
 
     def count(self) -> int:
         """Items that can be drawn."""
@@ -263,19 +278,33 @@ class RingBuffer(IBuffer, Closing):
             return self._used.take_new() if self._used is not None else []
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, copied; the random generator's state included."""
+        """Everything, copied; the random generator's state included.
+
+        It also knows the predecessor's keys; see `BufferState`.
+        """
         with self._lock:
-            return self._state()
+            return BufferState(self._state())
 
     def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
         """Become the buffer of a `state_dict` (always copied).
+
+        One of the predecessor's, with ``data`` and ``tail``, is read as well; ``data`` alone is a
+        list of items that are pushed.
 
         Raises:
             BufferContractError: it was of another capacity, or stores frames of other columns; then
                 the buffer stays as it is.
         """
         with self._lock:
-            self._restore(_state_dict)
+            if "ring" in _state_dict:
+                self._restore(_state_dict)
+                return
+            items = list(_state_dict["data"])
+            if "tail" in _state_dict:
+                tail = int(_state_dict["tail"])
+                items = items[tail:] + items[:tail]
+                self.clear()
+            self._adopt([item for item in items if item is not None], _state_dict)
 
     def save_data(self, file_name: str | Path, *, fsync: bool = True) -> None:
         """Write the state to an HDF5 file that appears whole, or not at all.
@@ -320,6 +349,11 @@ class RingBuffer(IBuffer, Closing):
         ring = self._new_ring(0, int(state["ring"]["capacity"]))
         ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
         self._become(ring, state)
+
+    def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Hold items of the predecessor's buffer, the oldest first; `state` is all of its state."""
+        if items:
+            self._note(self._push_list(items))
 
     def _check_capacity(self, state: Mapping[str, Any]) -> None:
         held, size = state["capacity"], self.replay_buffer_size
@@ -368,6 +402,14 @@ class RingBuffer(IBuffer, Closing):
         """Count pushed and drawn items; report if it is time."""
         if self._thruput.note(pushed, drawn):
             self._thruput.report(self.count())
+        if self._removes:
+            self._remove_used()
+
+    def _remove_used(self) -> None:
+        """Remove the files that no item names any more, after `start`."""
+        if self._removes and self._used is not None:
+            for data_id in self._used.take():
+                Path(data_id).unlink(missing_ok=True)
 
     @staticmethod
     def _shaped(columns: dict[str, Any], tensors: bool, pin_memory: bool) -> dict[str, Any]:

@@ -154,6 +154,8 @@ def made_at_of(item: Mapping[str, Any]) -> int:
     """Train iteration of the policy that made an item; -1 where it states none."""
     stated = item.get("collect_iter")
     stated = item.get("policy_iter") if stated is None else stated
+    if isinstance(stated, list | tuple):  # of a sequence, one for each transition
+        stated = min(stated, default=None)
     return -1 if stated is None else int(stated)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdi.errors import BufferContractError
 from hpcdi.store.memory import Span, rows_in
+from hpcdi.store.objects import pack, unpack
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 
@@ -258,10 +259,10 @@ class ObjectStore:
         """Items of slots [m]."""
         return [self._own(self._items[slot]) for slot in slots.tolist()]
 
-    def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:  # noqa: ARG002
-        """Items of spans of slots, in order; copies."""
+    def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:
+        """Items of spans of slots, in order: copies; if `shared`, in the form for a file."""
         items = [item for span in spans for item in self._items[span.start : span.stop]]
-        return {"objects": copy.deepcopy(items)}
+        return {"packed": pack(items)} if shared else {"objects": copy.deepcopy(items)}
 
     def restore(
         self,
@@ -271,7 +272,8 @@ class ObjectStore:
         spare: Any = None,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
-        items = copy.deepcopy(state["objects"])
+        packed = state.get("packed")
+        items = copy.deepcopy(state["objects"]) if packed is None else unpack(packed)
         for span in spans:
             self.put(span.start, span.stop, items, span.offset)
 

@@ -1,0 +1,113 @@
+"""DI-engine's serial entries, as they are or with one changed import; prints every evaluation.
+
+    python tests/ding/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [SEED]
+
+ENTRY is "serial" or "onpolicy"; CONFIG a module below `dizoo` that holds `main_config` and
+`create_config`; EVAL_FREQ takes the place of the configuration's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import stubs
+
+ENTRIES = {"serial": "serial_entry", "onpolicy": "serial_entry_onpolicy"}
+FUNCTIONS = {"serial": "serial_pipeline", "onpolicy": "serial_pipeline_onpolicy"}
+
+
+def entry_of(worker: str, name: str) -> ModuleType:
+    """The module of an entry, from its source, with `ding.worker` replaced by another package."""
+    module = importlib.import_module(f"ding.entry.{ENTRIES[name]}")
+    source = Path(str(module.__file__)).read_text()
+    changed = source.replace("from ding.worker import", f"from {worker} import")
+    assert changed.count(f"from {worker} import") == 1
+    exec(compile(changed, str(module.__file__), "exec"), module.__dict__)
+    return module
+
+
+class SameDraws:
+    """Draws as DI-engine's buffers do: by numpy's own generator, its deque by Python's."""
+
+    def __init__(self, *, is_deque: bool) -> None:
+        self._is_deque = is_deque
+
+    def random(self, size: int) -> Any:
+        import numpy as np
+
+        return np.random.uniform(size=(size,))
+
+    def choice(self, among: Any, size: int, replace: bool) -> Any:
+        import numpy as np
+
+        if self._is_deque:
+            return np.array(random.sample(list(among), size))
+        return np.random.choice(among, size, replace)
+
+
+def noted(evaluator: type, rows: list[dict[str, Any]]) -> None:
+    """Lets a class of evaluators note when it evaluates, and what comes out."""
+    evaluate = evaluator.eval  # type: ignore[attr-defined]
+
+    def eval(
+        self: Any, save_ckpt_fn: Any = None, train_iter: int = -1, envstep: int = -1, **more: Any
+    ) -> Any:
+        stop, info = evaluate(self, save_ckpt_fn, train_iter, envstep, **more)
+        returns = [float(one) for one in info["eval_episode_return"]]
+        rows.append({"train_iter": train_iter, "envstep": envstep, "returns": returns})
+        return stop, info
+
+    evaluator.eval = eval  # type: ignore[attr-defined]
+
+
+def run(
+    worker: str, entry: str, config: str, env_steps: int, eval_freq: int, seed: int
+) -> list[dict[str, Any]]:
+    """Evaluations of a run."""
+    import torch
+
+    torch.set_num_threads(1)
+    module = entry_of(worker, entry)
+    rows: list[dict[str, Any]] = []
+    noted(importlib.import_module(worker).InteractionSerialEvaluator, rows)
+    settings = importlib.import_module(f"dizoo.{config}")
+    settings.main_config.policy.eval.evaluator.eval_freq = eval_freq
+    create = settings.create_config
+    if worker.startswith("hpcdi"):
+        from hpcdi.worker.replay_buffer import base_buffer
+
+        draws = SameDraws(is_deque=create.get("replay_buffer", {}).get("type") == "deque")
+        base_buffer._seeded_by_numpy = lambda _name: draws  # type: ignore[assignment,return-value]
+    function = getattr(module, FUNCTIONS[entry])
+    function((settings.main_config, create), seed=seed, max_env_step=env_steps)
+    return rows
+
+
+def main() -> None:
+    """Run it in a folder that is thrown away."""
+    package, entry, config, env_steps, eval_freq, *seed = sys.argv[1:]
+    stubs.install()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with contextlib.redirect_stdout(sys.stderr):
+            rows = run(
+                f"{package}.worker", entry, config, int(env_steps), int(eval_freq),
+                int(seed[0]) if seed else 0,
+            )  # fmt: skip
+        os.chdir("/")
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
