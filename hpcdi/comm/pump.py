@@ -37,9 +37,8 @@ class LinkPump(Closing):
         handlers: message class -> function (sender, message) that is called on this thread as the
             message arrives, in order. Messages of other classes wait for `receive`.
         ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
-
-    Attributes:
-        silence_s: seconds without a message of rank 0, while this process ran.
+        silence: called at every turn with the seconds without a message of rank 0, while this
+            process ran.
     """
 
     def __init__(
@@ -47,14 +46,14 @@ class LinkPump(Closing):
         link: Link,
         handlers: Mapping[type, Callable[[int, Any], None]] | None = None,
         ask: Callable[[], Message | None] = lambda: None,
+        silence: Callable[[float], None] = lambda _silence_s: None,
     ) -> None:
         self._link = link
         self._handlers = dict(handlers or {})
-        self._ask = ask
+        self._ask, self._silence = ask, silence
         self._outbox: deque[tuple[int, Message]] = deque()
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
         self._closing = False
-        self.silence_s = 0.0
         self._unsent: list[int] = []
         self._thread = BackgroundThread(
             self._run, "link-pump", on_failure=lambda: self._inbox.put(None)
@@ -149,7 +148,7 @@ class LinkPump(Closing):
         self._thread.join()
 
     def _run(self) -> None:
-        turn = time.monotonic()
+        turn, silence_s = time.monotonic(), 0.0
         while not self._closing:
             message = self._ask()
             if message is not None:
@@ -162,9 +161,8 @@ class LinkPump(Closing):
             arrived = self._link.receive(_TURN_S)
             since, turn = turn, time.monotonic()
             is_heard = any(rank == 0 for rank, _ in arrived)
-            self.silence_s = (
-                0.0 if is_heard else self.silence_s + min(turn - since, _LONGEST_TURN_S)
-            )
+            silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
+            self._silence(silence_s)
             for rank, message in arrived:
                 if isinstance(message, Heartbeat):  # of rank 0: it was to be heard, no more
                     continue

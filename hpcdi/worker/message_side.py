@@ -43,7 +43,7 @@ class MessageSide(Configurable, ABC):
         context: this rank's place in a run; None: it works for no coordinator.
 
     Attributes:
-        pump: to the other ranks; made by subclasses, with `ask`.
+        pump: to the other ranks; made by subclasses, with `ask` and `listen`.
         exit_code: of the process, after `run`.
         meter: where the rank's time goes; every turn of its loop marks it.
     """
@@ -93,12 +93,9 @@ class MessageSide(Configurable, ABC):
 
         Called at every turn of the communication thread.
         """
-        place = self._place
-        request = place.stop_request()
+        request = self._place.stop_request()
         if request is not None:
             return request
-        if self.pump.silence_s > place.config.system.survival.worker_timeout_s + OWN_END_S:
-            self._end_without_rank_0(f"has been silent for {self.pump.silence_s:.0f} s: it hangs")
         now = time.monotonic()
         # whoever waits for a rank that hangs must outlive it, to go on with the others
         mark = now if WAITING else self.meter.last_mark
@@ -107,6 +104,14 @@ class MessageSide(Configurable, ABC):
             return None
         self._sent_mark, self._sent_at = mark, now
         return Heartbeat(self.meter.activity)
+
+    def listen(self, silence_s: float) -> None:
+        """Ends the job where rank 0 is silent: it hangs and could not end itself, or is frozen.
+
+        Called at every turn of the communication thread, with the seconds of its silence.
+        """
+        if silence_s > self._place.config.system.survival.worker_timeout_s + OWN_END_S:
+            self._end_without_rank_0(f"has been silent for {silence_s:.0f} s: it hangs")
 
     def _announce_itself(self, resource: Mapping[str, int]) -> None:
         """Send rank 0 the message that this rank is ready for tasks.

@@ -77,7 +77,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
         }
-        self.pump = LinkPump(place.link, handlers, self.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         config = place.config
         self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),

@@ -82,7 +82,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(place.link, handlers, self.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         self._snapshots = SnapshotPartWriter(
             place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )
