@@ -20,9 +20,11 @@ from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
     REFUSED,
+    WITHOUT_NETWORK,
     LaunchEnvironment,
     check_world_size,
     component,
+    is_one_host,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -37,6 +39,7 @@ from hpcdi.launch.placement import (
     thread_variables,
     threads_of,
 )
+from hpcdi.launch.private_folder import own_temporary_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.start_guard import START_TIMEOUT_S, StartGuard
@@ -76,6 +79,8 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     chosen_by_user = set(thread_variables(1)) & os.environ.keys()
     for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
         os.environ.setdefault(name, value)
+    if is_one_host(os.environ):
+        os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     guard.limit(_start_timeout_s(arguments))
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
@@ -90,6 +95,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
         return error.exit_code
     try:
         with ExitStack() as held:
+            held.enter_context(own_temporary_folder())
             agreement = _agree(arguments, world, held)
             if agreement.error:
                 guard.over()
@@ -190,6 +196,7 @@ def _play(
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
     from hpcdi.launch.experiment import from_mapping
+    from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
     from hpcdi.worker.context import WorkerContext, role_seed
@@ -203,6 +210,7 @@ def _play(
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     config = from_mapping(agreement.experiment)
     layout = RunLayout(Path(agreement.run_dir))
+    stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]
