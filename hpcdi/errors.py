@@ -15,7 +15,7 @@ The tree, with the exit code of a process that ends with it::
     │   ├── PolicyFileError
     │   ├── SnapshotError
     │   └── CheckpointError
-    └── CommError                   1   communication between ranks
+    └── CommError                  85   communication between ranks
         ├── WorkerSilentError           a rank sends nothing any more
         └── GroupBrokenError            a learner left its group during a step
 
@@ -32,9 +32,17 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REQUEUE = 85
-"""A snapshot was taken: start the run again, and it continues."""
+"""Not the user's fault: start the run again, and it goes on from its newest snapshot, if any."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+
+
+def state_after(exit_code: int) -> str:
+    """Returns the state of a run that ended with an exit code."""
+    if exit_code == EXIT_DONE:
+        return "done"
+    is_stopped = exit_code in (EXIT_REQUEUE, EXIT_INTERRUPTED, EXIT_TERMINATED)
+    return "stopped" if is_stopped else "failed"
 
 
 class HpcdiError(Exception):
@@ -126,6 +134,8 @@ class CheckpointError(StoreError):
 
 class CommError(HpcdiError):
     """Communication between ranks failed."""
+
+    exit_code = EXIT_REQUEUE
 
 
 class GroupBrokenError(CommError):

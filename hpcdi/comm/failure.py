@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import signal
@@ -10,13 +11,17 @@ import sys
 import traceback
 from pathlib import Path
 
-from hpcdi.comm.messages import WorkerFailed
-from hpcdi.errors import EXIT_FAILED, HpcdiError
+from hpcdi.comm.messages import KillFrozen, WorkerFailed
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.processes import end_mpirun, launcher_of
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
-_LAUNCHERS = ("prterun", "mpirun")
+_OF_THE_MACHINE = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN)
+"""Errors of file systems that may be gone at the next start."""
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
+_OTHERS_FIRST_S = 1.0
 _FORWARD_S = 0.2
 """For the launcher to forward this rank's output, before it reports the abort itself."""
 
@@ -30,8 +35,18 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+    code = EXIT_REQUEUE if _is_of_the_machine(error) else code
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerFailed(role, platform.node(), summary, "".join(lines).rstrip(), code)
+
+
+def _is_of_the_machine(error: BaseException) -> bool:
+    """Returns whether an error is neither the user's nor ours: MPI's, or a file system's."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and isinstance(error, mpi.Exception):
+        return True  # such as of a collective call that misses a rank which has died
+    cause = error.__cause__ if isinstance(error, HpcdiError) else error
+    return isinstance(cause, OSError) and cause.errno in _OF_THE_MACHINE
 
 
 def headline(failure: WorkerFailed, rank: int) -> str:
@@ -53,7 +68,7 @@ def abort_job(exit_code: int = EXIT_FAILED) -> None:
         if MPI.Is_initialized() and not MPI.Is_finalized():
             wait_s(_FORWARD_S)
             if ranks_may_die():
-                _end_launcher()
+                end_mpirun(launcher_of(os.getpid()))
                 _die()
             MPI.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
@@ -69,15 +84,29 @@ def die_alone() -> None:
     _die()
 
 
+def kill_frozen(order: KillFrozen) -> None:
+    """Kill a rank of this host that sends nothing any more: the others notice its death."""
+    LOGGER.warning("rank %d (process %d) is frozen, and is killed", order.rank, order.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(order.pid, signal.SIGKILL)
+
+
 def leave_job(exit_code: int) -> int:
     """Orderly end of a rank's program: returns `exit_code`, or exits the process with it.
 
     With ULFM nobody calls MPI_Finalize: with a dead rank it hangs now and then (seen in one of
-    three, Open MPI 5.0.11).
+    three, Open MPI 5.0.11). A rank that leaves with an error waits for the others to exit first:
+    launchers kill those that are left, and then return that signal instead of the exit code.
     """
+    _flush()
+    if not ranks_may_die():
+        from mpi4py import MPI
+
+        MPI.Finalize()
+    if exit_code != EXIT_DONE:
+        wait_s(_OTHERS_FIRST_S)
     if not ranks_may_die():
         return exit_code
-    _flush()
     _remove_shared_memory()
     os._exit(exit_code)
 
@@ -85,14 +114,6 @@ def leave_job(exit_code: int) -> int:
 def _die() -> None:
     _remove_shared_memory()
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _end_launcher() -> None:
-    """Signal mpirun, if it runs on this host, to end the job and all that is left of it."""
-    parent = os.getppid()
-    with contextlib.suppress(OSError):
-        if Path(f"/proc/{parent}/comm").read_text().strip() in _LAUNCHERS:
-            os.kill(parent, signal.SIGTERM)
 
 
 def _remove_shared_memory() -> None:

@@ -7,6 +7,7 @@ Who sends which::
     learner   ──► coordinator   WorkerReady BlockAdmitted DataDemand LearnInfo LearnResult
                                 SnapshotPart
     any       ──► coordinator   StopRequest WorkerFailed Heartbeat Goodbye
+    coordinator ──► any         Heartbeat KillFrozen
     people    ──► coordinator   ScaleCollectors
     coordinator ──► collector   CollectTask CollectSetting CloseTask
     coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot Regroup
@@ -174,9 +175,9 @@ class Goodbye(Message):
 
 @dataclass(frozen=True)
 class Heartbeat(Message):
-    """The sender's work has moved on since its last heartbeat."""
+    """The sender's work has moved on since its last heartbeat; of rank 0: its loop turns."""
 
-    activity: str  # the latest one
+    activity: str = ""  # the latest one
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,14 @@ class Stop(Message):
     """The run ends: publish open blocks, then send `Goodbye`."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class KillFrozen(Message):
+    """Kill a rank of your host, which sends nothing any more; it is then lost to all."""
+
+    rank: int
+    pid: int
 
 
 @dataclass(frozen=True)

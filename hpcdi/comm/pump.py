@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hpcdi.comm.link import Link
-from hpcdi.comm.messages import Leave, Message, RankLost, WorkerFailed
-from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.comm.messages import Heartbeat, Leave, Message, RankLost, WorkerFailed
+from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread
@@ -25,6 +25,8 @@ from hpcdi.utils.threads import BackgroundThread
 M = TypeVar("M", bound=Message)
 
 _TURN_S = 0.05
+_LONGEST_TURN_S = 1.0
+"""A turn that took longer was this process's own pause (a suspended job), no silence of others."""
 
 
 class LinkPump(Closing):
@@ -35,6 +37,8 @@ class LinkPump(Closing):
         handlers: message class -> function (sender, message) that is called on this thread as the
             message arrives, in order. Messages of other classes wait for `receive`.
         ask: called at every turn; a message that it returns goes to rank 0 (signals, heartbeats).
+        silence: called at every turn with the seconds without a message of rank 0, while this
+            process ran.
     """
 
     def __init__(
@@ -42,10 +46,11 @@ class LinkPump(Closing):
         link: Link,
         handlers: Mapping[type, Callable[[int, Any], None]] | None = None,
         ask: Callable[[], Message | None] = lambda: None,
+        silence: Callable[[float], None] = lambda _silence_s: None,
     ) -> None:
         self._link = link
         self._handlers = dict(handlers or {})
-        self._ask = ask
+        self._ask, self._silence = ask, silence
         self._outbox: deque[tuple[int, Message]] = deque()
         self._inbox: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
         self._closing = False
@@ -143,6 +148,7 @@ class LinkPump(Closing):
         self._thread.join()
 
     def _run(self) -> None:
+        turn, silence_s = time.monotonic(), 0.0
         while not self._closing:
             message = self._ask()
             if message is not None:
@@ -152,12 +158,19 @@ class LinkPump(Closing):
                 self._unsent = [*self._unsent, rank]  # before it is removed: `flush` looks at both
                 self._outbox.popleft()
                 self._link.send(rank, message)
-            for rank, message in self._link.receive(_TURN_S):
+            arrived = self._link.receive(_TURN_S)
+            since, turn = turn, time.monotonic()
+            is_heard = any(rank == 0 for rank, _ in arrived)
+            silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
+            self._silence(silence_s)
+            for rank, message in arrived:
+                if isinstance(message, Heartbeat):  # of rank 0: it was to be heard, no more
+                    continue
                 handler = self._handlers.get(type(message))
                 if handler is not None:
                     handler(rank, message)
                 else:
                     self._inbox.put((rank, message))
                 if rank == 0 and isinstance(message, RankLost):
-                    self._inbox.put((rank, Leave(EXIT_FAILED)))  # ends the wait for a `Leave`
+                    self._inbox.put((rank, Leave(EXIT_REQUEUE)))  # ends the wait for a `Leave`
             self._unsent = self._link.unsent()

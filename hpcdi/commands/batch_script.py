@@ -83,14 +83,26 @@ if end=$(date -d "${end:-unknown}" +%s 2>/dev/null); then export SLURM_JOB_END_T
 # that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
 mkdir -p "$RUN"
 before=$(cat "$RUN/run.json" 2>/dev/null || true)
+vain=$RUN/submit/starts-in-vain
 {start}\
 said=$(sed -n 's/^  "exit_code": \\([0-9]*\\),\\{0,1\\}$/\\1/p' "$RUN/run.json" 2>/dev/null || true)
 if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
     echo "hpcdi: the run has not begun (exit code $code)" >&2
-    exit $((code > 0 ? code : 1))
+    case $code in 1 | 2) exit "$code" ;; esac  # the user's error: it has been named above
+    mkdir -p "$RUN/submit"
+    echo "job $SLURM_JOB_ID: exit code $code" >> "$vain"
+    if [ "$(wc -l < "$vain")" -gt 3 ]; then
+        echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
+        rm "$vain"
+        exit 1
+    fi
+    said=vain
+else
+    rm -f "$vain"
 fi
 case $said in
+    vain) echo "hpcdi: a rank or node was lost; job $SLURM_JOB_ID will start the run again" ;;
     85) echo "hpcdi: the run was stopped; job $SLURM_JOB_ID will resume it" ;;
     "") echo "hpcdi: the run ended without a verdict (exit code $code): a rank or node was lost" ;;
     *) exit "$said" ;;

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 
 EXIT_CODES = """\
-exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 a snapshot is taken and the run
-can be resumed (time limit, SIGTERM, SIGUSR2), 130 Ctrl-C, 143 a second SIGTERM
+exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 to be resumed (time limit,
+SIGTERM, SIGUSR2, a rank or node that was lost), 130 Ctrl-C, 143 a second SIGTERM
 """
 
 

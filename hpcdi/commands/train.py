@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 
@@ -12,9 +13,7 @@ from hpcdi.commands.options import (
     experiment_of,
     make_parser,
 )
-from hpcdi.launch.entry import run_rank
 from hpcdi.launch.environment import detect
-from hpcdi.launch.local import train as train_here
 
 HELP = """\
 Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
@@ -42,6 +41,20 @@ config.yaml has every setting there is, with its value.
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
+    launched = detect(os.environ)
+    if not launched.is_world:
+        from hpcdi.launch.local import train
+
+        return train(_parse(arguments))
+    from hpcdi.launch.start_guard import StartGuard
+
+    with StartGuard() as guard:  # before anything heavy is imported
+        from hpcdi.launch.entry import run_rank
+
+        return run_rank(_parse(arguments), launched, guard)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser("train", HELP)
     add_experiment(parser, is_optional=True)
     add_ranks(parser)
@@ -53,5 +66,4 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     given = parser.parse_intermixed_args(arguments)
     given.config, given.overrides = experiment_of(given)
-    launched = detect(os.environ)
-    return run_rank(given, launched) if launched.is_world else train_here(given)
+    return given

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, StoreError
+from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, StoreError, state_after
 from hpcdi.launch import messages, resume, run_folder, run_lock
 from hpcdi.launch.environment import allocation
 from hpcdi.launch.placement import learner_count, table, working_collectors
@@ -65,7 +65,8 @@ def coordinate(context: Any, ends_at: float) -> int:
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
         try:
-            run_folder.end(layout, "failed", failure.error, failure.exit_code, {})
+            state = state_after(failure.exit_code)
+            run_folder.end(layout, state, failure.error, failure.exit_code, {})
         finally:  # also where that cannot be written
             run_lock.remove(layout)
             abort_job(failure.exit_code)
@@ -89,11 +90,12 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
 
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
-    """How the run ended: it has failed where ranks are silent, whatever it has reached."""
+    """How the run ended: where ranks are silent it is to go on, whatever it has reached."""
     if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
         return outcome
     reason = f"{outcome.reason}; but ranks {silent} did not end in order"
-    return dataclasses.replace(outcome, state="failed", reason=reason, exit_code=EXIT_FAILED)
+    state = state_after(EXIT_REQUEUE)
+    return dataclasses.replace(outcome, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
 def _tell_silent(silent: list[int], waited_s: float) -> None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.config.load import read_mapping
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
+    REFUSED,
     WITHOUT_NETWORK,
     LaunchEnvironment,
     check_world_size,
@@ -40,6 +42,7 @@ from hpcdi.launch.placement import (
 from hpcdi.launch.private_folder import own_temporary_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
+from hpcdi.launch.start_guard import START_TIMEOUT_S, StartGuard
 
 _SWITCH_INTERVAL_S = 1e-3
 """Python's thread switch interval, shortened for the communication thread."""
@@ -58,13 +61,14 @@ class Agreement:
     exit_code: int = EXIT_DONE
 
 
-def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
+def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard) -> int:
     """Start MPI and run this rank's role; returns the exit code.
 
     Args:
         arguments: ``config``, ``overrides``, ``ranks``, ``run_dir``, ``resume`` and ``time_limit``
             of `hpcdi train`.
         launched: how this process was started.
+        guard: of this rank's start.
     """
     flag = SignalFlag()
     try:
@@ -78,6 +82,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    guard.limit(_start_timeout_s(arguments))
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
@@ -93,16 +98,33 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
             held.enter_context(own_temporary_folder())
             agreement = _agree(arguments, world, held)
             if agreement.error:
-                if world.rank == 0:
-                    sys.stderr.write(f"hpcdi: {agreement.error}\n")
-                exit_code = agreement.exit_code
+                guard.over()
+                exit_code = _refuse(agreement) if world.rank == 0 else EXIT_DONE
             else:
-                exit_code = _play(agreement, world, flag, chosen_by_user)
+                exit_code = _play(agreement, world, flag, guard, chosen_by_user)
         return leave_job(exit_code)
     except BaseException as error:  # any error must end the whole job, with its traceback
-        sys.stderr.write(headline(describe(error, "starting"), world.rank) + "\n")
-        abort_job(EXIT_FAILED)
-    return EXIT_FAILED
+        failure = describe(error, "starting")
+        sys.stderr.write(headline(failure, world.rank) + "\n")
+        guard.over()
+        abort_job(failure.exit_code)
+    return failure.exit_code
+
+
+def _refuse(agreement: Agreement) -> int:
+    """Say why the run does not begin; returns rank 0's exit code, the only one that counts."""
+    sys.stderr.write(f"hpcdi: {agreement.error}\n")
+    is_ours = LAUNCHER_VARIABLE in os.environ
+    return REFUSED if is_ours and agreement.exit_code == EXIT_FAILED else agreement.exit_code
+
+
+def _start_timeout_s(arguments: Namespace) -> float:
+    """Returns how long the start may take; rank 0 says later what is wrong with the settings."""
+    try:
+        settings = read_mapping(resume.config_of(arguments), arguments.overrides)
+        return float(settings["system"]["coordinator"]["start_timeout_s"])
+    except (HpcdiError, KeyError, TypeError, ValueError):
+        return START_TIMEOUT_S
 
 
 def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
@@ -164,7 +186,13 @@ def _assign(placement: list[dict[str, Any]], config: Any) -> None:
         place.update(rank=rank, role=role, gpu=name)
 
 
-def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: set[str]) -> int:
+def _play(
+    agreement: Agreement,
+    world: Any,
+    flag: SignalFlag,
+    guard: StartGuard,
+    chosen_by_user: set[str],
+) -> int:
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
     from hpcdi.launch.experiment import from_mapping
@@ -197,6 +225,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
         tuple(sorted(learners, key=lambda rank: rank != own)), world.split(groups_of(roles)),
         flag.take, agreement.restarts,
     )  # fmt: skip
+    guard.over()  # from here on the link tells of deaths, and rank 0's clocks of silence
     try:
         exit_code = (
             coordinate(context, agreement.ends_at)

@@ -12,6 +12,8 @@ from hpcdi.launch.hostlist import compress, expand
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
+REFUSED = 3
+"""Exit code of rank 0 for `hpcdi train`, which returns 1 for it: mpirun's own 1 says nothing."""
 
 WITHOUT_NETWORK = ("OMPI_MCA_btl", "^ofi,tcp")
 """Setting of Open MPI where all ranks are on one host: they share memory, no rank opens a port to
@@ -62,6 +64,26 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
         sizes = [int(variables[name]) for name in _SIZE_VARIABLES if name in variables]
         return LaunchEnvironment("mpirun", sizes[0] if sizes else 1)
     return LaunchEnvironment("none", 1)
+
+
+def rank_of(variables: Mapping[str, str]) -> str:
+    """Returns this process's rank by its launcher; "?" where it has none."""
+    names = [*_RANK_VARIABLES, *(["SLURM_PROCID"] if _is_slurm_step(variables) else [])]
+    return next((variables[name] for name in names if name in variables), "?")
+
+
+def local_ranks(variables: Mapping[str, str]) -> int:
+    """Returns how many ranks mpirun has started on this host; 0: unknown, or another launcher."""
+    names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    return next((int(variables[name]) for name in names if name in variables), 0)
+
+
+def step_of(variables: Mapping[str, str]) -> str:
+    """Returns the Slurm step whose task this process is, as scancel names it; empty: none."""
+    if not _is_slurm_step(variables):
+        return ""
+    step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
+    return f"{variables.get('SLURM_JOB_ID', '')}.{step}"
 
 
 def is_first(variables: Mapping[str, str]) -> bool:

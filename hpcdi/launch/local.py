@@ -28,10 +28,11 @@ from hpcdi.errors import (
     EXIT_TERMINATED,
     EXIT_USAGE,
     LaunchError,
+    state_after,
 )
 from hpcdi.launch import messages, resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, WITHOUT_NETWORK
+from hpcdi.launch.environment import LAUNCHER_VARIABLE, REFUSED, WITHOUT_NETWORK
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.loopback import keep_to_loopback
 from hpcdi.launch.placement import check_world, default_world_size
@@ -213,14 +214,14 @@ class Job:
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
-        elif not facts and returned != EXIT_DONE:
-            # it never started; the ranks or mpirun have printed why
-            return EXIT_USAGE if returned == EXIT_USAGE else EXIT_FAILED
+        elif not facts and returned in (REFUSED, EXIT_USAGE):
+            return EXIT_FAILED if returned == REFUSED else EXIT_USAGE  # rank 0 has said why
         else:
-            state, exit_code = "failed", EXIT_FAILED
+            state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
             reason = f"the job ended without a result (mpirun: {returned}); was a rank killed?"
-            log = self._path / "log"
-            sys.stderr.write(f"hpcdi: {reason}\n  the ranks' logs are in {log}\n")
+            sys.stderr.write(f"hpcdi: {reason}\n")
+            if facts:
+                sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
             if resume.has_snapshot(RunLayout(self._path)):
                 sys.stderr.write(messages.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
@@ -231,11 +232,11 @@ class Job:
 
     def _ended(self, exit_code: int, returned: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""
-        if exit_code == EXIT_DONE and returned != EXIT_DONE:
+        if exit_code == EXIT_DONE and returned != EXIT_DONE:  # all it has to leave is on disk
             sys.stderr.write(
-                f"hpcdi: the run was done, but a rank did not shut down well (mpirun: {returned})\n"
+                f"hpcdi: warning: the run is done, but a rank broke as it left (mpirun: {returned})"
+                "\n"
             )
-            return EXIT_FAILED
         if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
             return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun forwards SIGTERM
         return exit_code

@@ -14,6 +14,10 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
 
 COORDINATOR_RANK = 0
+HEARTBEAT_S = 5.0
+"""From one heartbeat to the next, of all ranks."""
+OWN_END_S = 15.0
+"""A rank that hangs ends itself; others act only so much later, where that fails."""
 ROLES = ("coordinator", "learner", "collector")
 
 

@@ -8,21 +8,28 @@ import platform
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from hpcdi.comm.failure import abort_job
-from hpcdi.comm.messages import Goodbye, Heartbeat, Leave, Message, WorkerReady
+from hpcdi.comm.failure import abort_job, kill_frozen
+from hpcdi.comm.messages import (
+    Goodbye,
+    Heartbeat,
+    KillFrozen,
+    Leave,
+    Message,
+    RankLost,
+    WorkerReady,
+)
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.compat import Configurable
-from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.utils.uid import get_task_uid
 from hpcdi.utils.watchdog import WAITING, Watchdog
-from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
+from hpcdi.worker.context import COORDINATOR_RANK, HEARTBEAT_S, OWN_END_S, WorkerContext
 
-HEARTBEAT_S = 5.0
 _FIRST_WORD_S = 1.0
 _LEAVE_TIMEOUT_S = 30.0
 """The workers wait for rank 0 so much longer than it waits for them."""
@@ -36,7 +43,7 @@ class MessageSide(Configurable, ABC):
         context: this rank's place in a run; None: it works for no coordinator.
 
     Attributes:
-        pump: to the other ranks; made by subclasses, with `ask`.
+        pump: to the other ranks; made by subclasses, with `ask` and `listen`.
         exit_code: of the process, after `run`.
         meter: where the rank's time goes; every turn of its loop marks it.
     """
@@ -55,6 +62,7 @@ class MessageSide(Configurable, ABC):
             context.config.system.survival.worker_timeout_s if context is not None else math.inf
         )
         self._sent_mark, self._sent_at = 0.0, 0.0
+        self._is_leaving = False
 
     @property
     def _place(self) -> WorkerContext:
@@ -77,7 +85,7 @@ class MessageSide(Configurable, ABC):
 
     def close(self) -> None:
         """Accept no more tasks. Idempotent."""
-        self._end_flag = True
+        self._end_flag = self._is_leaving = True
         self._watchdog.close()
 
     def ask(self) -> Message | None:
@@ -88,13 +96,22 @@ class MessageSide(Configurable, ABC):
         request = self._place.stop_request()
         if request is not None:
             return request
-        mark, now = self.meter.last_mark, time.monotonic()
+        now = time.monotonic()
         # whoever waits for a rank that hangs must outlive it, to go on with the others
-        self._watchdog.look(now if WAITING else mark)
+        mark = now if WAITING else self.meter.last_mark
+        self._watchdog.look(mark)
         if mark == self._sent_mark or now - self._sent_at < HEARTBEAT_S:
             return None
         self._sent_mark, self._sent_at = mark, now
         return Heartbeat(self.meter.activity)
+
+    def listen(self, silence_s: float) -> None:
+        """Ends the job where rank 0 is silent: it hangs and could not end itself, or is frozen.
+
+        Called at every turn of the communication thread, with the seconds of its silence.
+        """
+        if silence_s > self._place.config.system.survival.worker_timeout_s + OWN_END_S:
+            self._end_without_rank_0(f"has been silent for {silence_s:.0f} s: it hangs")
 
     def _announce_itself(self, resource: Mapping[str, int]) -> None:
         """Send rank 0 the message that this rank is ready for tasks.
@@ -107,14 +124,23 @@ class MessageSide(Configurable, ABC):
         )
         self.pump.send(COORDINATOR_RANK, ready)
 
+    def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
+        """Returns the handlers of the messages that every worker gets, see `LinkPump`."""
+        return {
+            KillFrozen: lambda _rank, order: kill_frozen(order),
+            RankLost: lambda rank, _message: self._lost(rank),
+        }
+
     def _lost(self, rank: int) -> None:
         """Handle a rank's death (on the communication thread): without rank 0 the job ends."""
-        if rank != COORDINATOR_RANK or self._end_flag:  # at the end it may just have left first
-            return
+        if rank == COORDINATOR_RANK and not self._is_leaving:  # else it may just have left first
+            self._end_without_rank_0("has died: killed, or out of memory")
+
+    def _end_without_rank_0(self, why: str) -> None:
         if self._place.link.rank > 1:  # rank 1 says so, for all
             wait_s(_FIRST_WORD_S)
-        sys.stderr.write("hpcdi: rank 0 (coordinator) has died: killed, or out of memory\n")
-        abort_job(EXIT_FAILED)
+        sys.stderr.write(f"hpcdi: rank 0 (coordinator) {why}\n")
+        abort_job(EXIT_REQUEUE)
 
     def _shut_down(self, report: Mapping[str, Any]) -> None:
         """Send `Goodbye` and wait until rank 0 lets everybody exit; sets the exit code.
@@ -127,4 +153,4 @@ class MessageSide(Configurable, ABC):
         self.pump.flush(timeout_s)
         leave = self.pump.wait_for(Leave, timeout_s)
         self.pump.close()
-        self.exit_code = leave.exit_code if leave is not None else EXIT_FAILED
+        self.exit_code = leave.exit_code if leave is not None else EXIT_REQUEUE

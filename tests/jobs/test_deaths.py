@@ -96,7 +96,7 @@ def test_without_these_nobody_can_go_on(start: Start, rank: int, role: str) -> N
     job.until_learning()
     job.kill_rank(rank)
     ended = job.wait()
-    ended.check(1, "failed")
+    ended.check(85, "stopped")
     assert f"rank {rank} ({role}" in ended.said
     assert "has died" in ended.err
 
@@ -109,7 +109,7 @@ def test_without_ulfm_a_killed_rank_ends_the_job_which_can_be_resumed(start: Sta
     job.until_learning()
     job.kill_rank(2)
     ended = job.wait()
-    ended.check(1, "failed")
+    ended.check(85, "stopped")
     assert "was a rank killed?" in ended.err
     assert f"hpcdi train --resume {job.run_dir}" in ended.err
-    assert hpcdi("status", job.run_dir).code == 1
+    assert hpcdi("status", job.run_dir).code == 85

@@ -63,8 +63,8 @@ def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     job.until(lambda: any((run_dir / "snapshots").glob("snapshot_*")))
     disk.fill()
     ended = job.wait()
-    assert ended.code == 1, ended.said
-    assert "FAILED: rank" in ended.out
+    assert ended.code == 85, ended.said
+    assert "stopped: rank" in ended.out
     assert "the disk has been full for 2s (system.storage.disk_patience_s)" in ended.out
     assert re.search(NO_SPACE, ended.out)
     assert "--resume" in ended.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from hpcdi.comm.failure import describe, headline
 from hpcdi.comm.messages import WorkerFailed
-from hpcdi.errors import ConfigError, EnvError, LaunchError, Problem
+from hpcdi.errors import CommError, ConfigError, EnvError, LaunchError, Problem, StoreError
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,9 @@ from hpcdi.errors import ConfigError, EnvError, LaunchError, Problem
         (EnvError("it hangs"), "EnvError: it hangs", 1),
         (ConfigError([Problem("a.b", "wrong")], "f"), None, 2),
         (LaunchError("no world"), "LaunchError: no world", 2),
+        (CommError("no answer"), "CommError: no answer", 85),
+        (OSError(errno.EIO, "a disk"), f"OSError: [Errno {errno.EIO}] a disk", 85),
+        (OSError(errno.ENOENT, "no file"), f"FileNotFoundError: [Errno {errno.ENOENT}] no file", 1),
     ],
 )
 def test_a_report_says_what_and_how_to_exit(
@@ -33,6 +37,18 @@ def test_a_report_says_what_and_how_to_exit(
     assert failure.host == platform.node()
     assert failure.error == (summary or f"ConfigError: {error}")
     assert failure.exit_code == exit_code
+
+
+def test_a_file_system_that_fails_is_not_the_user_s_fault() -> None:
+    def planted() -> None:
+        try:
+            raise OSError(errno.ESTALE, "stale")  # noqa: TRY301
+        except OSError as error:
+            raise StoreError("a.h5", "cannot be read") from error
+
+    with pytest.raises(StoreError) as caught:
+        planted()
+    assert describe(caught.value, "learner").exit_code == 85
 
 
 def test_a_report_holds_the_whole_traceback_and_its_causes() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import (
     CloseTask,
     Goodbye,
+    Heartbeat,
     LearnResult,
     Leave,
     Message,
@@ -23,7 +25,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.comm.pump import LinkPump
-from hpcdi.errors import EXIT_FAILED, CommError
+from hpcdi.errors import EXIT_REQUEUE, CommError
 
 LIMIT_S = 30.0
 FAILED = WorkerFailed("collector", "host", "ValueError", "Traceback", 1)
@@ -376,4 +378,42 @@ def test_nobody_waits_for_leave_from_a_rank_0_that_is_dead() -> None:
     world = LocalWorld(2)
     with LinkPump(world.link(1)) as pump:
         world.kill(0)
-        assert pump.wait_for(Leave, 10.0) == Leave(EXIT_FAILED)
+        assert pump.wait_for(Leave, 10.0) == Leave(EXIT_REQUEUE)
+
+
+# ------------------------------------------------------------------------------- rank 0's silence
+
+
+def test_silence_of_rank_0_ends_with_its_heartbeat_which_nobody_else_sees(
+    world: LocalWorld, start: Callable[..., LinkPump]
+) -> None:
+    silences: list[float] = []
+    pump = start(silence=silences.append)
+    deadline = time.monotonic() + LIMIT_S
+    while not silences or silences[-1] < 0.3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    world.link(0).send(1, Heartbeat())
+    world.link(0).send(1, CloseTask("after it"))
+    assert pump.receive(LIMIT_S) == [(0, CloseTask("after it"))]
+    pump.close()
+    assert 0.0 in silences
+
+
+def test_the_pause_of_a_whole_job_is_no_silence(
+    start: Callable[..., LinkPump], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scontrol suspend` stops all ranks for an hour; the clock goes on meanwhile."""
+    turns = iter([0.0, 0.5, 3600.5, 3601.0])
+    silences: list[float] = []
+    ended = threading.Event()
+
+    def silence(silence_s: float) -> None:
+        silences.append(silence_s)
+        if len(silences) == 3:
+            ended.set()
+
+    monkeypatch.setattr(pump_module, "time", SimpleNamespace(monotonic=lambda: next(turns, 3601.0)))
+    start(silence=silence)
+    assert ended.wait(LIMIT_S)
+    assert silences[:3] == [0.5, 1.5, 2.0]

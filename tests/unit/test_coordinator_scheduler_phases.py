@@ -153,9 +153,9 @@ def test_who_came_after_the_stop_has_been_told_already() -> None:
     assert life.goodbye(2, Goodbye()) == leaves(1, 2)
 
 
-def test_who_leaves_before_the_end_has_failed() -> None:
+def test_who_leaves_before_the_end_stops_the_run() -> None:
     life = Life()
-    left = Outcome("failed", "rank 2 left before the end of the run", 1)
+    left = Outcome("stopped", "rank 2 left before the end of the run", 85)
     assert life.goodbye(2, Goodbye()) == stops(1, 3, reason=left.reason)
     assert (life.is_on, life.outcome) == (False, left)
     life.goodbye(1, Goodbye())
@@ -164,7 +164,7 @@ def test_who_leaves_before_the_end_has_failed() -> None:
 
 def test_if_the_only_one_leaves_that_is_the_end() -> None:
     life = Life(1)
-    assert life.goodbye(1, Goodbye()) == leaves(1, exit_code=1)
+    assert life.goodbye(1, Goodbye()) == leaves(1, exit_code=85)
     assert life.phase is Phase.FINISHED
 
 

@@ -6,12 +6,15 @@ import dataclasses
 
 import pytest
 
-from hpcdi.comm.messages import CollectTask, LearnTask, WorkerReady
-from hpcdi.errors import WorkerSilentError
+from hpcdi.comm.messages import CollectTask, KillFrozen, LearnTask, WorkerReady
+from hpcdi.errors import EXIT_REQUEUE, WorkerSilentError
+from hpcdi.worker.context import OWN_END_S
 from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 from hpcdi.worker.coordinator.workers import (
     QUIET_S,
+    FaultPolicy,
     Notice,
+    Order,
     RankQuiet,
     State,
     TaskLate,
@@ -224,8 +227,67 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
     workers[1].hear("Heartbeat", 10.0)
     workers[2].hear("Heartbeat", 500.0)
     workers.check(10.0 + SILENCE_S)
-    with pytest.raises(WorkerSilentError, match=r"rank 1 .* its last message: Heartbeat"):
+    with pytest.raises(WorkerSilentError, match=r"rank 1 .* its last message: Heartbeat") as caught:
         workers.check(11.0 + SILENCE_S)
+    assert caught.value.exit_code == EXIT_REQUEUE
+
+
+def survivors(host: str = "", **of_rank: str) -> Workers:
+    """A run that goes on without a dead rank: a learner, and collectors that have tasks."""
+    workers = Workers(range(1, 5), 1, FaultPolicy(is_possible=True), TIMEOUTS, host)
+    for rank in range(1, 5):
+        role = "learner" if rank == 1 else "collector"
+        host = of_rank.get(f"rank{rank}", "here")
+        workers.report(rank, WorkerReady(role, host, 100 + rank))
+        workers[rank].hear("Heartbeat", 0.0)
+    workers.start_collector(collect("a"), 0.0)
+    return workers
+
+
+def let_all_speak_but(silent: set[int], workers: Workers, now: float) -> None:
+    for worker in workers:
+        if worker.rank not in silent:
+            worker.hear("Heartbeat", now)
+
+
+def test_a_frozen_worker_is_killed_by_a_rank_of_its_host() -> None:
+    """With a task or without one; rank 0 does it where it is on that host."""
+    for host, killer in (("here", 0), ("elsewhere", 1)):
+        workers = survivors(host)
+        let_all_speak_but({2, 4}, workers, SILENCE_S)
+        assert workers.check(SILENCE_S) == []
+        orders = [Order(killer, KillFrozen(2, 102)), Order(killer, KillFrozen(4, 104))]
+        assert workers.check(SILENCE_S + 1) == orders
+        assert workers.check(SILENCE_S + 2) == [], "they are about to die"
+        workers.lose(2)
+        workers.lose(4)
+        assert workers.check(SILENCE_S + 1 + 2 * OWN_END_S) == []
+
+
+def test_a_frozen_worker_that_cannot_be_killed_ends_the_run() -> None:
+    workers = survivors()
+    let_all_speak_but({3}, workers, SILENCE_S)
+    assert workers.check(SILENCE_S + 1)
+    workers.check(SILENCE_S + 1 + OWN_END_S)
+    with pytest.raises(WorkerSilentError, match="rank 3"):
+        workers.check(SILENCE_S + 2 + OWN_END_S)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "of_rank", "why"),
+    [
+        ({2}, {"rank2": "alone"}, "nobody of ours is on its host"),
+        ({1}, {}, "it is the only learner"),
+        ({2, 3}, {"rank2": "node", "rank3": "node"}, "its whole host is frozen"),
+    ],
+)
+def test_a_frozen_worker_that_nobody_can_kill_ends_the_run(
+    frozen: set[int], of_rank: dict[str, str], why: str
+) -> None:
+    workers = survivors(**of_rank)
+    let_all_speak_but(frozen, workers, SILENCE_S)
+    with pytest.raises(WorkerSilentError, match=f"rank {min(frozen)} "):
+        workers.check(SILENCE_S + 1)
 
 
 def test_a_message_from_before_the_task_does_not_count() -> None:

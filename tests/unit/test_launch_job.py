@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
+from hpcdi.launch.environment import REFUSED
 from hpcdi.launch.local import Job
 from hpcdi.store.layout import RunLayout
 
@@ -45,10 +46,13 @@ def write_run(path: Path, **facts: Any) -> None:
 @pytest.mark.parametrize(
     ("run", "returned", "exit_code"),
     [
-        (None, 3, 1),  # mpirun's numbers say little, and not the same in all libraries
         (None, EXIT_USAGE, EXIT_USAGE),
+        (None, REFUSED, 1),
+        (None, 1, 85),  # mpirun's numbers say little, and not the same in all libraries
+        (None, 0, 85),
+        (None, 137, 85),
         ({"state": "done", "exit_code": 0}, 0, 0),
-        ({"state": "done", "exit_code": 0}, 9, 1),  # a rank broke as it left
+        ({"state": "done", "exit_code": 0}, 9, 0),  # a rank broke as it left: all is on disk
         ({"state": "stopped", "exit_code": 143}, 9, 143),  # what the run says counts, not mpirun
         ({"state": "failed", "exit_code": 1}, 0, 1),
         ({"state": "stopped", "exit_code": 143}, 0, 143),
@@ -64,25 +68,25 @@ def test_the_exit_code_is_the_run_s(
 
 
 @pytest.mark.parametrize("returned", [0, 14, 137])
-def test_a_job_that_ends_without_a_word_has_failed(
+def test_a_job_that_ends_without_a_word_is_to_go_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], returned: int
 ) -> None:
     """mpirun exits with 0 when a node dies, with 137 when a rank is killed."""
     path = tmp_path / "run"
     write_run(path, state="running", exp_name="x")
     with Job(["sh", "-c", f"exit {returned}"], path) as job:
-        assert job.wait() == 1
+        assert job.wait() == 85
     said = capfd.readouterr().err
     assert f"mpirun: {returned}" in said
     assert str(path / "log") in said
     facts = json.loads(RunLayout(path).run_file.read_text())
-    assert (facts["state"], facts["exit_code"], facts["exp_name"]) == ("failed", 1, "x")
+    assert (facts["state"], facts["exit_code"], facts["exp_name"]) == ("stopped", 85, "x")
 
 
-def test_a_job_that_ends_well_before_it_began_has_failed(tmp_path: Path) -> None:
+def test_a_job_that_ends_before_it_began_leaves_no_folder(tmp_path: Path) -> None:
     """Nothing was claimed, so there is nothing to write the end into."""
     with Job(["true"], tmp_path / "run") as job:
-        assert job.wait() == 1
+        assert job.wait() == 85
     assert not (tmp_path / "run").exists()
 
 

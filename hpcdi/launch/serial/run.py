@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED
+from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, state_after
 from hpcdi.launch.resume import NewSettings
 from hpcdi.launch.serial.parts import PartsMaker
 from hpcdi.launch.serial.pipeline import SerialPipeline
@@ -117,7 +117,7 @@ class SerialRun(Closing):
         if self._stopped is None:
             return Outcome("done", reason, EXIT_DONE)
         code = self._stopped.exit_code
-        return Outcome("failed" if code == EXIT_FAILED else "stopped", reason, code)
+        return Outcome(state_after(code), reason, code)
 
     def save(self) -> None:
         """Begin a snapshot; threads write its files while the run goes on.
@@ -219,7 +219,7 @@ class SerialRun(Closing):
 
     def _give_up(self, reason: str) -> None:
         if self._stopped is None:
-            self._stopped = StopRequest(reason, EXIT_FAILED)
+            self._stopped = StopRequest(reason, EXIT_REQUEUE)
         self._patience.hurry(_LAST_TRIES_S)
 
     def _announce(self, agent: int, part: SnapshotPart) -> None:

@@ -7,6 +7,7 @@ The callbacks (`deal_with_*`) are a façade: they translate to messages for the 
 from __future__ import annotations
 
 import dataclasses
+import platform
 import threading
 import time
 from collections import deque
@@ -15,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.failure import kill_frozen
 from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import (
     CollectResult,
+    Heartbeat,
+    KillFrozen,
     LearnInfo,
     LearnResult,
     Message,
@@ -31,6 +35,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
+from hpcdi.worker.context import HEARTBEAT_S
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import scheduler_type
 from hpcdi.worker.coordinator.replay import create_replay
@@ -153,7 +158,7 @@ class Coordinator(Closing, Configurable):
             create_parallel_commander(config),
             replay,
             self._view.snapshot_clock(config.system.snapshot_s),
-            Workers(ranks, learners, faults, Timeouts.of(config)),
+            Workers(ranks, learners, faults, Timeouts.of(config), platform.node()),
             self._view.observe,
         )
         collector = config.policy.collect.collector
@@ -163,6 +168,7 @@ class Coordinator(Closing, Configurable):
         self._tasks: dict[str, TaskState] = {}
         self._thread: BackgroundThread | None = None
         self._orders: deque[Order] = deque()  # only the loop speaks MPI: callers' orders wait here
+        self._heartbeat_at = 0.0
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -180,6 +186,7 @@ class Coordinator(Closing, Configurable):
                 if request is not None:
                     self._orders += scheduler.handle(request, link.rank, time.monotonic())
                 self._orders += scheduler.tick(time.monotonic())
+                self._beat(time.monotonic())
                 self._send_orders()
                 needed, freed = self._items.take_needed(), self._items.take_freed()
             meter.mark("schedule")
@@ -362,9 +369,18 @@ class Coordinator(Closing, Configurable):
         with self._lock:
             self._orders += self._scheduler.handle(message, self._link.rank, time.monotonic())
 
+    def _beat(self, now: float) -> None:
+        """Let the workers hear that rank 0 turns, where it has no other orders for them."""
+        if now - self._heartbeat_at >= HEARTBEAT_S:
+            self._heartbeat_at = now
+            self._orders += [Order(rank, Heartbeat()) for rank in self.silent]
+
     def _send_orders(self) -> None:
         while self._orders:
             order = self._orders.popleft()
+            if isinstance(order.message, KillFrozen) and order.rank == self._link.rank:
+                kill_frozen(order.message)
+                continue
             if isinstance(order.message, TakeSnapshot):
                 scheduler = self._scheduler
                 self._view.begin_snapshot(

@@ -36,7 +36,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import EXIT_FAILED, WorkerSilentError
+from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
 from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.replay import ReplayFigures, ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
@@ -208,8 +208,8 @@ class Scheduler(RunState):
             case ScaleCollectors():
                 self.want_collectors(message.count)  # the next tick starts or closes tasks
             case StopRequest():
-                state = "failed" if message.exit_code == EXIT_FAILED else "stopped"
-                return self.stop(Outcome(state, message.reason, message.exit_code), now)
+                state, code = state_after(message.exit_code), message.exit_code
+                return self.stop(Outcome(state, message.reason, code), now)
             case Goodbye():
                 return self._on_goodbye(message, rank, now)
             case WorkerFailed():
@@ -238,14 +238,14 @@ class Scheduler(RunState):
             return self._finish()
         if not self.is_on:
             return []
-        self.workers.check(now)
+        orders = self.workers.check(now)
         waiting = [rank for rank, part in self.replay.partitions.items() if part.waits]
         for rank, notice in self.workers.notices(now, waiting):
             self._observe(rank, notice)
         for rank in self.workers.end_pauses(now):
             self._observe(rank, ComesBack())
             self._fit_task_space()
-        orders = self._assign(now)
+        orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
         orders += self._serve()
         return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
@@ -279,7 +279,7 @@ class Scheduler(RunState):
         """A worker has gone; the last one ends the run, and so does one that was not to go."""
         worker = self.workers[rank]
         worker.has_ended, worker.report = True, message.report
-        left = Outcome("failed", f"rank {rank} left before the end of the run", EXIT_FAILED)
+        left = Outcome("stopped", f"rank {rank} left before the end of the run", EXIT_REQUEUE)
         return self._stop_workers(left, now) or self._finish_if_empty()
 
     def _finish_if_empty(self) -> list[Order]:
@@ -300,7 +300,8 @@ class Scheduler(RunState):
             self._observe(rank, DiesAlone(message))
             return [Order(rank, Leave(EXIT_FAILED, alone=True))]
         self.workers[rank].has_ended = True
-        outcome = Outcome("failed", message.error, message.exit_code, (rank, message))
+        code = message.exit_code
+        outcome = Outcome(state_after(code), message.error, code, (rank, message))
         if self.outcome is not None and self.outcome.failure is None:
             self.outcome = outcome  # it failed while the run was ending: it was not done after all
             self._deadline = min(self._deadline, now + FAILURE_GRACE_S)
@@ -315,7 +316,7 @@ class Scheduler(RunState):
         why = workers.why_not_without(rank)
         if why:
             reason = f"{worker} has died, and the run cannot go on without it: {why}"
-            outcome = Outcome("failed", reason, EXIT_FAILED)
+            outcome = Outcome("stopped", reason, EXIT_REQUEUE)
             # without a learner's part a last snapshot would not be whole
             end = self._stop_workers if worker.role == "learner" else self.stop
             return end(outcome, now)

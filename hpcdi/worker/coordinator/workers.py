@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from hpcdi.comm.messages import (
     CollectTask,
     DataDemand,
+    KillFrozen,
     LearnInfo,
     LearnResult,
     LearnTask,
@@ -30,9 +31,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import WorkerSilentError
-
-_OWN_END_S = 15.0
-"""A rank that hangs ends itself; rank 0 ends the run only where that fails."""
+from hpcdi.worker.context import COORDINATOR_RANK, OWN_END_S
 
 Task: TypeAlias = CollectTask | LearnTask
 
@@ -97,6 +96,7 @@ class Worker:
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
         host: name of its node.
+        pid: its process there.
         gpus: that it uses.
         cpus: that it uses.
         has_ended: it said goodbye, raised or died: nobody waits for it any more.
@@ -109,6 +109,7 @@ class Worker:
         heard: the kind of that message.
         notified_late: people have read that it does not end its task.
         notified_quiet: people have read that it sends nothing.
+        killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
         policy_version: by which it acts; None: it does not.
         turn: free workers get tasks in the order of this number.
         pauses: how often it ran out of environments.
@@ -122,6 +123,7 @@ class Worker:
     state: State = State.EXPECTED
     role: str = ""
     host: str = ""
+    pid: int = 0
     gpus: int = 0
     cpus: int = 0
     has_ended: bool = False
@@ -134,6 +136,7 @@ class Worker:
     heard: str = "nothing"
     notified_late: bool = False
     notified_quiet: bool = False
+    killed_at: float | None = None
     policy_version: int | None = None
     turn: int = 0
     pauses: int = 0
@@ -190,7 +193,7 @@ class Timeouts:
         stop_s: that they may take to end in order.
         collector_task_s: that a collector may take to end a task before another is asked.
         learner_task_s: that a learner may take until its first request for data.
-        silence_s: without any message, after which a worker with a task ends the run.
+        silence_s: without any message, after which a worker is frozen: it is killed.
         rest_s: after which a collector whose environments have all failed makes them anew; each
             further time it pauses twice as long.
     """
@@ -208,7 +211,7 @@ class Timeouts:
         own = config.system.coordinator
         return cls(
             own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
-            own.learner_task_timeout, config.system.survival.worker_timeout_s + _OWN_END_S,
+            own.learner_task_timeout, config.system.survival.worker_timeout_s + OWN_END_S,
             config.env.manager.retry_window_s,
         )  # fmt: skip
 
@@ -248,6 +251,7 @@ class Workers:
         learners: size of the group of learners.
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
+        host: of rank 0.
     """
 
     def __init__(
@@ -256,11 +260,13 @@ class Workers:
         learners: int = 1,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
+        host: str = "",
     ) -> None:
         self.learners = learners
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
         self.learn_task: LearnTask | None = None
+        self._host = host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._roles: defaultdict[str, list[Worker]] = defaultdict(list)  # that have reported
         self._turn = 0
@@ -281,7 +287,7 @@ class Workers:
         worker = self._workers.setdefault(rank, Worker(rank))
         if not worker.role:
             bisect.insort(self._roles[ready.role], worker, key=lambda one: one.rank)
-        worker.role, worker.host = ready.role, ready.host
+        worker.role, worker.host, worker.pid = ready.role, ready.host, ready.pid
         worker.gpus, worker.cpus = ready.gpus, ready.cpus
         self._free(worker)
 
@@ -475,24 +481,49 @@ class Workers:
                 notices.append((worker.rank, RankQuiet(task_id, silence_s)))
         return notices
 
-    def check(self, now: float) -> None:
-        """Check that learners have begun their task, and that all with a task send something.
+    def check(self, now: float) -> list[Order]:
+        """Check that learners have begun their task, and that all send something.
+
+        Returns:
+            Orders to kill workers that are frozen, where the run goes on without them.
 
         Raises:
-            WorkerSilentError: one has not, or does not, for too long.
+            WorkerSilentError: it does not, or a learner has not begun in time.
         """
-        for worker in self:
-            if worker.task is None:
-                continue
-            silence_s = worker.silence_s(now)
-            if silence_s > self.timeouts.silence_s:
-                heard = worker.heard if worker.heard_at > worker.started else "nothing"
-                raise WorkerSilentError(worker.rank, silence_s, heard)
+        frozen = [worker for worker in self if self._is_frozen(worker, now)]
+        orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
+        for worker in frozen:
+            if worker.killed_at is not None and now - worker.killed_at > OWN_END_S:
+                raise self._silent(worker, now)
         for worker in self._roles["learner"]:
             waited_s = now - worker.started
             is_waiting = worker.task is not None and not worker.has_begun
             if is_waiting and waited_s > self.timeouts.learner_task_s:
                 raise WorkerSilentError(worker.rank, waited_s, "that it was ready")
+        return orders
+
+    def _is_frozen(self, worker: Worker, now: float) -> bool:
+        """Returns whether a worker that has come sends nothing any more, not even heartbeats."""
+        is_here = worker.is_available or worker.state is State.PAUSED
+        return is_here and worker.silence_s(now) > self.timeouts.silence_s
+
+    def _kill(self, worker: Worker, now: float, frozen: list[Worker]) -> Order:
+        """Returns the order to kill a worker, to a rank of its host that lives.
+
+        Raises:
+            WorkerSilentError: there is none, or the run cannot go on without it.
+        """
+        beside = [w.rank for w in self if w.host == worker.host and w.state is not State.LOST]
+        alive = [rank for rank in beside if rank not in [w.rank for w in frozen]]
+        alive = [COORDINATOR_RANK] if worker.host == self._host else alive
+        if not (alive and self.faults.is_possible) or self.why_not_without(worker.rank):
+            raise self._silent(worker, now)
+        worker.killed_at = now
+        return Order(alive[0], KillFrozen(worker.rank, worker.pid))
+
+    def _silent(self, worker: Worker, now: float) -> WorkerSilentError:
+        heard = worker.heard if worker.heard_at > worker.started else "nothing"
+        return WorkerSilentError(worker.rank, worker.silence_s(now), heard)
 
     # ------------------------------------------------------------------------------- learners
 

@@ -69,9 +69,13 @@ class LearnerGroup:
         self._ordered: Regroup | None = None  # what is to be carried out
         self._address: GroupAddress | None = None
         if context is not None and context.learners_comm is not None:
-            from hpcdi.comm.dist import dist_init
+            from hpcdi.comm.dist import DEFAULT_TIMEOUT_S, dist_init
 
-            self.rank, self.size = dist_init(self._backend, group=context.learners_comm)
+            # a member that hangs or is frozen is found and killed before the others give up
+            limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
+            self.rank, self.size = dist_init(
+                self._backend, timeout=max(limit_s, DEFAULT_TIMEOUT_S), group=context.learners_comm
+            )
 
     def leave(self) -> None:
         """Leaves the group. Idempotent."""

@@ -16,14 +16,13 @@ from hpcdi.comm.messages import (
     CollectTask,
     Message,
     PolicyUpdate,
-    RankLost,
     Stop,
     StopRequest,
     TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_FAILED, EnvError
+from hpcdi.errors import EXIT_REQUEUE, EnvError
 from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
@@ -72,13 +71,13 @@ class MPIFileSystemCollector(BaseCommCollector):
         )  # fmt: skip
         self._announced: deque[Message] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
+            **self._handlers(),
             PolicyUpdate: lambda _rank, message: self._policies.take(message),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
-            RankLost: lambda rank, _message: self._lost(rank),
         }
-        self.pump = LinkPump(place.link, handlers, self.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         config = place.config
         self._policies = PolicySubscriber(
             lambda rank, request: self.pump.send(rank, request),
@@ -286,7 +285,7 @@ class StopFlags:
         self.everything = False
         self.patience = DiskPatience(
             patience_s,
-            lambda reason: send(StopRequest(f"rank {rank}: {reason}", EXIT_FAILED)),
+            lambda reason: send(StopRequest(f"rank {rank}: {reason}", EXIT_REQUEUE)),
             waiting,
         )
         self._tasks: deque[str] = deque(maxlen=64)

@@ -18,7 +18,6 @@ from hpcdi.comm.messages import (
     LearnResult,
     LearnTask,
     PolicyRequest,
-    RankLost,
     Regroup,
     Stop,
     TakeSnapshot,
@@ -68,6 +67,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._feed: DataFeed | None = None
         self._is_stopping = False
         handlers: dict[type, Callable[[int, Any], None]] = {
+            **self._handlers(),
             AdmitBlock: lambda rank, order: self._the_feed().admit(rank, order),
             Batches: lambda rank, order: self._the_feed().fill(rank, order),
             PolicyRequest: lambda rank, request: self._publisher.request(rank, request),
@@ -76,14 +76,13 @@ class MPIFileSystemLearner(BaseCommLearner):
             LearnTask: lambda _rank, task: self._open_feed(task),
             Regroup: lambda rank, order: self._group.order(rank, order),
             GroupAddress: lambda rank, address: self._group.meet_at(rank, address),
-            RankLost: lambda rank, _message: self._lost(rank),
         }
         self._tasks: queue.SimpleQueue[LearnTask] = queue.SimpleQueue()
         self._publisher = PolicyPublisher(
             lambda rank, update: self.pump.send(rank, update),
             self._policy_file(),
         )
-        self.pump = LinkPump(place.link, handlers, self.ask)
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         self._snapshots = SnapshotPartWriter(
             place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
         )

@@ -1,0 +1,60 @@
+"""Processes of this host, by Linux's /proc: who started a rank, and which ranks stand beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+MPIRUN = ("mpirun", "prterun", "prted")
+"""Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job."""
+_LAUNCHERS = (*MPIRUN, "slurmstepd", "hydra_pmi_proxy")
+
+
+def name_of(pid: int) -> str:
+    """Returns a process's command; empty: it is gone, or there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def stat_of(pid: int) -> tuple[str, int]:
+    """Returns a process's state ("R", "S", "D", "T", "Z") and its parent; ("", 0): it is gone."""
+    try:  # the name, which may hold anything, is in parentheses
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", 0
+    return state, int(parent)
+
+
+def children_of(pid: int) -> list[int]:
+    """Returns the child processes of a process; none where the kernel does not list them."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            found += map(int, listed.read_text().split())
+    return found
+
+
+def launcher_of(pid: int) -> int:
+    """Returns the process of mpirun, or its or Slurm's daemon, above a rank; 0: none is seen."""
+    above = stat_of(pid)[1]
+    while above > 1 and name_of(above) not in _LAUNCHERS:  # a shell script, a container's starter
+        above = stat_of(above)[1]
+    return above if above > 1 else 0
+
+
+def end_mpirun(launcher: int) -> bool:
+    """Have mpirun end the job and all that is left of it; returns whether it was asked to.
+
+    Args:
+        launcher: see `launcher_of`.
+    """
+    if name_of(launcher) not in MPIRUN:
+        return False
+    with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
+        os.kill(launcher, signal.SIGTERM)
+        return True
+    return False

@@ -1,0 +1,77 @@
+"""Ranks that die in the start, and frozen ones: nothing hangs, and 85 says that it is to go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from jobs import CARTPOLE, ENDLESS, PYTHONPATH, ROOT, TWO_LEARNERS, Running, logged, shard_counts
+
+pytestmark = pytest.mark.job
+Start = Callable[..., Running]
+
+LONG = (*ENDLESS, "system.survival.worker_timeout_s=30")
+
+
+def planted(fault: str) -> dict[str, str]:
+    """Variables of a job that has a fault of `tools/start_faults`."""
+    path = f"{ROOT / 'tools' / 'start_faults'}{os.pathsep}{PYTHONPATH['PYTHONPATH']}"
+    return {"PYTHONPATH": path, "START_FAULT": fault}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("killed_in_init", "has died before the run had begun"),
+        pytest.param("import_error", "ImportError: planted", marks=pytest.mark.slow),
+        pytest.param("killed_at_once", "1 of 4 ranks of host", marks=pytest.mark.slow),
+        pytest.param("never_begins", "has not begun (Python or hpcdi", marks=pytest.mark.slow),
+        pytest.param("stopped_before_init", "is stopped (SIGSTOP)", marks=pytest.mark.slow),
+    ],
+)
+def test_a_start_without_one_rank_ends_and_names_it(start: Start, kind: str, said: str) -> None:
+    job = start(
+        CARTPOLE, *LONG, "system.coordinator.start_timeout_s=40", variables=planted(f"{kind}:2")
+    )
+    ended = job.wait()
+    assert ended.code == 85, ended.said
+    assert "rank 2" in ended.err or kind == "killed_at_once"
+    assert said in ended.err
+    assert not job.run_dir.exists(), "nothing was begun"
+
+
+@pytest.mark.slow
+def test_a_learner_dies_while_the_group_forms(start: Start) -> None:
+    ended = start(CARTPOLE, *LONG, TWO_LEARNERS, variables=planted("killed_in_group:2")).wait()
+    ended.check(85, "stopped")
+    assert "rank 2 has died" in ended.said
+
+
+@pytest.mark.slow
+def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on(
+    start: Start,
+) -> None:
+    job = start(CARTPOLE, *LONG, TWO_LEARNERS)
+    job.until_learning()
+    os.kill(job.pid_of(1), signal.SIGSTOP)
+    os.kill(job.pid_of(3), signal.SIGSTOP)
+    for rank in (1, 3):
+        job.until(lambda rank=rank: bool(logged(job.run_dir, 0, f"rank {rank} has died")))
+        assert logged(job.run_dir, 0, f"rank {rank} (process ")
+    job.until(lambda: bool(logged(job.run_dir, 2, "learners have regrouped")))
+    before = shard_counts(job.run_dir)["rank00004"]
+    job.until(lambda: shard_counts(job.run_dir)["rank00004"] > before + 1)
+    job.send_signal(signal.SIGTERM)
+    job.wait().check(85, "stopped")
+
+
+@pytest.mark.slow
+def test_a_frozen_coordinator_ends_the_job_which_is_to_go_on(start: Start) -> None:
+    job = start(CARTPOLE, *LONG)
+    job.until_learning()
+    os.kill(job.pid_of(0), signal.SIGSTOP)
+    ended = job.wait()
+    ended.check(85, "stopped")
+    assert "rank 0 (coordinator) has been silent for" in ended.err

@@ -1,0 +1,114 @@
+"""Faults in a rank's start, for tests and `bench_faults.py`: Python imports this before all else.
+
+Put this folder on PYTHONPATH, and set START_FAULT=KIND:RANK. With START_FAULT_ONCE=FILE the fault
+comes once: the file notes that it has.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import ModuleType
+
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sleep() -> None:
+    time.sleep(3600)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _raise() -> None:
+    raise ImportError("planted: this package cannot be read on this host")
+
+
+def _die_soon() -> None:
+    """Be killed by a child when MPI's library has been loaded, and MPI_Init is under way."""
+    rank = os.getpid()
+    if os.fork() == 0:
+        while True:
+            try:
+                with open(f"/proc/{rank}/maps") as maps:  # noqa: PTH123 (nothing more to import)
+                    if "libmpi" in maps.read():
+                        break
+            except OSError:
+                os._exit(0)
+            time.sleep(0.001)
+        time.sleep(0.05)
+        os.kill(rank, signal.SIGKILL)
+        os._exit(0)
+
+
+_MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.dist"
+_KINDS = {  # kind -> at which module's import, before or after it, what
+    "never_begins": ("", True, _sleep),
+    "killed_at_once": ("", True, _die),
+    "hpcdi_missing": ("hpcdi.launch", True, _raise),
+    "import_error": (_MPI, True, _raise),
+    "killed_before_init": (_MPI, True, _die),
+    "stopped_before_init": (_MPI, True, _stop),
+    "killed_in_init": (_MPI, True, _die_soon),
+    "killed_after_init": (_MPI, False, _die),
+    "killed_in_group": (_GROUP, False, _die),
+}
+
+
+class _Importer(importlib.abc.MetaPathFinder):
+    """Lets something happen before or after a module runs."""
+
+    def __init__(self, name: str, is_before: bool, happen: object) -> None:
+        self._name, self._is_before, self._happen = name, is_before, happen
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        if self._is_before:
+            self._happen()
+            return None
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def run_and_then(module: ModuleType) -> None:
+            run(module)
+            self._happen()
+
+        spec.loader.exec_module = run_and_then
+        return spec
+
+
+def _plant() -> None:
+    kind, _, rank = os.environ.get("START_FAULT", "").partition(":")
+    own = [os.environ[name] for name in _RANKS if name in os.environ]
+    if kind not in _KINDS or own[:1] != [rank]:
+        return
+    once = os.environ.get("START_FAULT_ONCE")
+    if once:
+        try:
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+    module, is_before, happen = _KINDS[kind]
+    if module:
+        sys.meta_path.insert(0, _Importer(module, is_before, happen))
+    else:
+        happen()
+
+
+_plant()
