@@ -78,12 +78,12 @@ def leave_job(exit_code: int) -> int:
     if not ranks_may_die():
         return exit_code
     _flush()
-    _remove_shared_memory()
+    remove_shared_memory()
     os._exit(exit_code)
 
 
 def _die() -> None:
-    _remove_shared_memory()
+    remove_shared_memory()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -95,8 +95,11 @@ def _end_launcher() -> None:
             os.kill(parent, signal.SIGTERM)
 
 
-def _remove_shared_memory() -> None:
-    """Remove that of all ranks on this host, dead ones too: without MPI_Finalize nobody does."""
+def remove_shared_memory() -> None:
+    """Remove Open MPI's of all ranks on this host, dead ones too: without MPI_Finalize nobody does.
+
+    Nor does MPI_Finalize in a process that no launcher has started (seen with 5.0.11).
+    """
     with contextlib.suppress(OSError):
         mapped = {
             line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()

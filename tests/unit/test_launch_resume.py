@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from fakes.small_disk import mounted
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import resume, run_folder
 from hpcdi.launch.resume import NewSettings, Way, config_of, folder_of, way_of
+from hpcdi.launch.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 
@@ -94,6 +96,32 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     assert "is done already (why not)" in resume.done_line(run)
     RunLayout(run).run_file.write_text("")  # killed while it took the folder
     assert line.way(SLURM) is Way.RESTART
+
+
+def test_a_link_to_the_newest_run_is_called_by_its_name(run: Path) -> None:
+    latest = run.with_name("latest")
+    latest.symlink_to(run.name)
+    assert folder_of(Line(resume=str(latest)), Way.GO_ON, "x") == run
+
+
+def test_a_full_disk_refuses_to_resume_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    """With room for the lock, and for no more; it was a traceback."""
+    with mounted(tmp_path / "small", "1m") as disk:
+        path = disk.root / "run"
+        line = Line(run_dir=str(path))
+        take(line, Way.NEW)
+        reach(path, 10, 100)
+        set_state(path, "stopped")
+        kept = RunLayout(path).run_file.read_bytes()
+        disk.fill()
+        with pytest.raises(LaunchError, match="cannot be written: No space left on device"):
+            RunLock(RunLayout(path))
+        assert not RunLayout(path).lock_file.exists(), "an empty one would stand for a process"
+        with pytest.raises(LaunchError, match=r"No space left .*Free some space and try again"):
+            take(line, Way.GO_ON)
+        assert RunLayout(path).run_file.read_bytes() == kept
+        disk.free()
+        assert take(line, Way.GO_ON) == 1
 
 
 def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
