@@ -284,6 +284,12 @@ def test_a_foreign_run_imports_nothing(
         main([command, str(foreign), "--trust"])
 
 
+@pytest.mark.parametrize("command", ["status", "tail", "inspect"])
+def test_who_only_looks_imports_nothing(foreign: Path, command: str) -> None:
+    assert main([command, str(foreign)]) in (0, 1)
+    assert "evil_module" not in sys.modules
+
+
 def test_ones_own_run_needs_no_flag(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = (foreign / "config.yaml").stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner)
