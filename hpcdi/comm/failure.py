@@ -26,6 +26,14 @@ def ranks_may_die() -> bool:
     return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 
+def forget_world() -> None:
+    """Remove Open MPI's shared memory of a process that no launcher has started, and that ends.
+
+    Its MPI_Finalize leaves it behind (seen with 5.0.11).
+    """
+    _remove_shared_memory()
+
+
 def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
@@ -78,12 +86,12 @@ def leave_job(exit_code: int) -> int:
     if not ranks_may_die():
         return exit_code
     _flush()
-    remove_shared_memory()
+    _remove_shared_memory()
     os._exit(exit_code)
 
 
 def _die() -> None:
-    remove_shared_memory()
+    _remove_shared_memory()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -95,11 +103,8 @@ def _end_launcher() -> None:
             os.kill(parent, signal.SIGTERM)
 
 
-def remove_shared_memory() -> None:
-    """Remove Open MPI's of all ranks on this host, dead ones too: without MPI_Finalize nobody does.
-
-    Nor does MPI_Finalize in a process that no launcher has started (seen with 5.0.11).
-    """
+def _remove_shared_memory() -> None:
+    """Remove that of all ranks on this host, dead ones too: without MPI_Finalize nobody does."""
     with contextlib.suppress(OSError):
         mapped = {
             line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()

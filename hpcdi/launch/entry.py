@@ -78,13 +78,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    from hpcdi.comm.failure import (
-        abort_job,
-        describe,
-        headline,
-        leave_job,
-        remove_shared_memory,
-    )
+    from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
     try:
@@ -93,7 +87,9 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
     except HpcdiError as error:  # the ranks have no contact: only one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
-        remove_shared_memory()
+        from hpcdi.comm.failure import forget_world
+
+        forget_world()
         return error.exit_code
     try:
         with ExitStack() as held:

@@ -146,7 +146,7 @@ GUIDE_LINES = sorted(set(re.findall(r"^hpcdi (.+?)(?:  +#.*)?$", GUIDE, flags=re
 
 
 def test_the_cluster_guide_is_short_and_its_files_exist() -> None:
-    assert len(GUIDE.splitlines()) <= 170
+    assert len(GUIDE.splitlines()) <= 180
     paths = re.findall(r"(?:slurm|tools|configs)/[\w.]+", GUIDE)
     assert len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
