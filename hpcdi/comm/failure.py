@@ -31,6 +31,14 @@ def ranks_may_die() -> bool:
     return os.environ.get(_ULFM_VARIABLE, "0") == "1"
 
 
+def forget_world() -> None:
+    """Remove Open MPI's shared memory of a process that no launcher has started, and that ends.
+
+    Its MPI_Finalize leaves it behind (seen with 5.0.11).
+    """
+    _remove_shared_memory()
+
+
 def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)

@@ -71,6 +71,8 @@ _LISTS = {"module": "modules", "setup": "setup", "option": "options"}
 _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
 _SLURM_LIMIT_S = 30.0
+_NO_CLUSTER = ("configuration source", "Unable to contact slurm controller", "DNS SRV lookup")
+"""What Slurm's commands say where they are installed, and there is no cluster."""
 _CLOCK_S = 60
 """Slurm looks at time limits, and signals jobs, once in so long."""
 _LEAST_S = 60
@@ -395,6 +397,12 @@ def ask_slurm(command: Sequence[str], script: str = "") -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{command[0]} has not answered within {_SLURM_LIMIT_S:g} s") from None
+    if any(words in done.stderr for words in _NO_CLUSTER):
+        last = _words(done.stderr.strip().splitlines()[-1]).removeprefix(f"{command[0]}: ")
+        raise LaunchError(
+            f"no Slurm answers here ({last}): type this on a login node of a Slurm cluster. "
+            "--local runs the job on this host, --print shows the script"
+        )
     if done.returncode:
         raise LaunchError(f"Slurm refuses the job: {_words(done.stderr)}")
     return done.stdout

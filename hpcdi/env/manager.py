@@ -441,7 +441,10 @@ class EnvManager(Closing, abc.ABC):
         LOGGER.warning(
             "environment %d failed %s (%s, %s) and is retired; %d of %d environments go on",
             env, activity, failure.cause, too_often, left, self.env_num,
-            extra={"env_id": env, "detail": failure.detail},
+            extra={
+                "env_id": env, "detail": failure.detail,
+                "once": f"an environment was retired ({failure.cause})",
+            },
         )  # fmt: skip
         return False
 

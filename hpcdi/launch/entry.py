@@ -92,6 +92,9 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     except HpcdiError as error:  # the ranks have no contact: only one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
+        from hpcdi.comm.failure import forget_world
+
+        forget_world()
         return error.exit_code
     try:
         with ExitStack() as held:

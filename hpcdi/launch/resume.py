@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcdi.worker.coordinator.snapshots import Resumed
 
 _CHECK_EVERY_S = 1.0
-_FACTS = ("train_iter", "env_steps", "saved_at")
+_FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
 """Of a snapshot's manifest, without which a run cannot be resumed from it."""
 
 

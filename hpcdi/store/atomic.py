@@ -55,7 +55,7 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
 def stay_in(root: Path) -> None:
     """Let this process write into a run folder, but never make it anew, see `make_folders`."""
     state = root.stat()
-    _HOME["root"], _HOME["identity"] = root, (state.st_dev, state.st_ino)
+    _HOME["root"], _HOME["identity"] = root.resolve(), (state.st_dev, state.st_ino)
 
 
 def is_gone(root: Path) -> bool:
@@ -66,7 +66,7 @@ def is_gone(root: Path) -> bool:
         return True
     except OSError:  # its file system is away for a while
         return False
-    return _HOME.get("root") == root and _HOME["identity"] != (state.st_dev, state.st_ino)
+    return _HOME.get("root") == root.resolve() and _HOME["identity"] != (state.st_dev, state.st_ino)
 
 
 def make_folders(folder: Path) -> None:
@@ -76,7 +76,9 @@ def make_folders(folder: Path) -> None:
         OSError: that cannot be; or this process's run folder is gone: a second one in its place
             would split the run.
     """
-    root = _HOME.get("root")
+    if folder.is_dir():
+        return
+    root, folder = _HOME.get("root"), folder.resolve()
     if root is None or not folder.is_relative_to(root):
         folder.mkdir(parents=True, exist_ok=True)
         return

@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,13 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def newest_checkpoint(
-    folder: Path, needed: Collection[str] = ()
+    folder: Path, needed: Mapping[str, type] | None = None
 ) -> tuple[Checkpoint | None, list[CheckpointError]]:
     """The newest whole checkpoint of a run, and what was wrong with those that are newer.
 
     Args:
         folder: of all checkpoints of the run.
-        needed: facts, numbers all, without which one is of no use.
+        needed: facts without which one is of no use, and their types.
     """
     errors: list[CheckpointError] = []
     for name in reversed(names(folder)):
@@ -189,7 +189,8 @@ def newest_checkpoint(
         except CheckpointError as error:
             errors.append(error)
             continue
-        lacking = [n for n in needed if not isinstance(found.facts.get(n), int | float)]
+        kinds = (needed or {}).items()
+        lacking = [name for name, kind in kinds if not isinstance(found.facts.get(name), kind)]
         if not lacking:
             return found, errors
         errors.append(CheckpointError(found.folder, f"its {MANIFEST} does not say {lacking}"))

@@ -73,6 +73,17 @@ def test_the_script_in_the_run_folder_does_the_same(cluster: Cluster, tmp_path: 
     assert "solved: " in job.wait()
 
 
+def test_a_script_that_was_printed_runs_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    asked = ("submit", CARTPOLE, *QUICK, "--ntasks-per-node", "3", "--print")
+    script.write_text(cluster.hpcdi(*asked, cwd=tmp_path))
+    number = cluster.run("sbatch", "--parsable", script, cwd=tmp_path).strip()
+    (line,) = [line for line in script.read_text().splitlines() if line.startswith("RUN=")]
+    run_dir = Path(line.removeprefix("RUN="))
+    job = Job(cluster, number, tmp_path / f"slurm-{number}.out", run_dir)
+    assert "solved: " in job.wait()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -10,8 +10,11 @@ import pytest
 from hpcdi import cli
 from hpcdi.launch import run_folder
 from hpcdi.store.block import Block, encode
+from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.snapshots import save_state
 from hpcdi.types import ITEM_DTYPE
+from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 
 
 def write_shard(path: Path, *, damaged: bool = False) -> Path:
@@ -58,6 +61,27 @@ def test_damage_is_named(layout: RunLayout, capsys: pytest.CaptureFixture[str]) 
     captured = capsys.readouterr()
     assert "2 shards, 10 transitions" in captured.out
     assert captured.err.startswith(f"hpcdi inspect: {bad}: ")
+
+
+def test_shards_that_are_gone_are_missed(
+    layout: RunLayout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A snapshot needs them: a run whose data were removed was whole to `inspect`."""
+    needed = [layout.shard_path(2, 1), layout.shard_path(2, 2)]
+    replay = {"partitions": {}, "waiting": needed, "newest": {"2": 2}}
+
+    def write(path: Path) -> None:
+        save_state(path, STATE_KIND, STATE_VERSION, {"replay": replay})
+
+    folder = save_checkpoint(
+        layout.snapshots_dir, "snapshot_000001", {STATE_FILE: write}, {"train_iter": 1}, keep=None
+    )
+    assert cli.main(["inspect", str(layout.root)]) == 0
+    assert capsys.readouterr().err == ""
+    layout.inside(needed[1]).unlink()
+    assert cli.main(["inspect", str(layout.root)]) == 1
+    said = f"{folder}: 1 shards that it needs are gone, {needed[1]} first"
+    assert capsys.readouterr().err == f"hpcdi inspect: {said}\n"
 
 
 def test_one_that_is_damaged_does_not_hide_the_others(

@@ -71,6 +71,30 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "sbatch: error: fetch_config: DNS SRV lookup failed\n"
+        "sbatch: fatal: Could not establish a configuration source",
+        "sbatch: error: Unable to contact slurm controller (connect failure)",
+    ],
+)
+def test_a_slurm_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+) -> None:
+    """Its commands are installed; their own words say nothing to a user."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(
+        LaunchError, match=r"no Slurm answers here \(.*(source|failure)\)"
+    ) as caught:
+        ask_slurm(["sbatch"])
+    assert "--local runs the job on this host, --print shows the script" in str(caught.value)
+    assert "res_nsearch" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("given", "nodes", "wanted", "each"), [(0, 1, 4, 4), (0, 2, 4, 2), (0, 3, 4, 2), (7, 2, 4, 7)]
 )
 def test_ranks_are_shared_out_over_nodes(given: int, nodes: int, wanted: int, each: int) -> None:
@@ -141,6 +165,8 @@ def test_what_a_run_has_left_is_never_discarded(tmp_path: Path) -> None:
         (["--launcher", "ssh"], "slurm.launcher: must be one of 'srun', 'mpirun', not 'ssh'"),
         (["slurm.time=12:00:00"], "slurm.time: must be a string"),
         (["--time", "noon"], "'noon' is not a duration"),
+        (["--time", "2:00"], "slurm.time: 2:00 is too short: the run is signalled 120 s before"),
+        (["--time", "3:59"], "Ask for at least 4 minutes, or lower slurm.signal_delay_s"),
         (["--ntasks-per-node", "2"], "a world of 2 ranks is too small"),
         (["slurm.partitoin=x"], "did you mean 'partition'?"),
     ],
@@ -172,6 +198,9 @@ def test_print_shows_the_script_and_writes_nothing(
     assert "module load cuda\nmodule load gcc/12\nexport A='b, c'\n" in text
     assert "srun --mpi=pmi2 --kill-on-bad-exit=1" in text
     assert f"{tmp_path}/runs/cartpole_dqn/2" in text
+    # it runs as it is: what it names is there
+    assert "#SBATCH --output=slurm-%j.out\n" in text
+    assert f"\nset -- {SMALL} system.auto_resume=true\n" in text
     checked = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
     assert checked.returncode == 0
 
@@ -190,3 +219,4 @@ def test_a_run_is_gone_on_with(
     text = capsys.readouterr().out
     assert 'train "$@" --resume "$RUN"' in text
     assert f"RUN={run}\n" in text
+    assert "\nset -- env.stop_value=475 system.auto_resume=true\n" in text

@@ -234,13 +234,17 @@ def test_a_run_folder_that_is_gone_is_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdi.store.atomic._HOME", {})
-    run = tmp_path / "run"
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "scratch").symlink_to("disk")  # as sites have them
+    run = tmp_path / "scratch" / "run"
     run.mkdir()
     stay_in(run)
     write_text(run / "data" / "a" / "x", "1")
     run.rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="has been moved or removed while the run was on"):
         write_text(run / "data" / "a" / "y", "1")
+    with pytest.raises(FileNotFoundError, match="has been moved or removed"):
+        write_text(run.resolve() / "data" / "a" / "y", "1")
     assert not run.exists()
     write_text(tmp_path / "elsewhere" / "y", "1")
 
@@ -282,6 +286,12 @@ def test_a_foreign_run_imports_nothing(
     assert "evil_module" not in sys.modules
     with pytest.raises(RuntimeError, match="it was imported"):
         main([command, str(foreign), "--trust"])
+
+
+@pytest.mark.parametrize("command", ["status", "tail", "inspect"])
+def test_who_only_looks_imports_nothing(foreign: Path, command: str) -> None:
+    assert main([command, str(foreign)]) in (0, 1)
+    assert "evil_module" not in sys.modules
 
 
 def test_ones_own_run_needs_no_flag(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:

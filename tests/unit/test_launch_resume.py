@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from fakes.small_disk import mounted
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import resume, run_folder
 from hpcdi.launch.resume import NewSettings, Way, config_of, folder_of, way_of
+from hpcdi.launch.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 
@@ -45,7 +48,7 @@ def take(line: Line, way: Way) -> int:
 
 def reach(path: Path, train_iter: int, env_steps: int) -> None:
     """Let a run have a snapshot."""
-    facts = {"train_iter": train_iter, "env_steps": env_steps, "saved_at": 0.0}
+    facts = {"train_iter": train_iter, "env_steps": env_steps, "saved_at": 0.0, "learners": [1]}
     name = f"snapshot_{train_iter:03d}_{env_steps:03d}"
     save_checkpoint(RunLayout(path).snapshots_dir, name, {}, facts, keep=2)
 
@@ -94,6 +97,50 @@ def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     assert "is done already (why not)" in resume.done_line(run)
     RunLayout(run).run_file.write_text("")  # killed while it took the folder
     assert line.way(SLURM) is Way.RESTART
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("key", ["train_iter", "env_steps", "saved_at", "learners", "facts"])
+def test_a_snapshot_with_a_damaged_key_is_passed_over(run: Path, key: str, *, is_old: bool) -> None:
+    """It was a KeyError. Manifests of older versions have no checksum of their own."""
+    reach(run, 10, 100)
+    reach(run, 20, 200)
+    manifest = RunLayout(run).snapshots_dir / "snapshot_020_200" / "manifest.json"
+    held = json.loads(manifest.read_text())
+    if is_old:
+        del held["crc32"]
+        held["files"] = {"x": {"bytes": 1, "crc32": 2}}
+        manifest.with_name("x").write_bytes(b"x")
+        held["files"]["x"]["crc32"] = zlib.crc32(b"x")
+    manifest.write_text(json.dumps(held).replace(f'"{key}"', '"dam@ged"'))
+    assert resume.newest_snapshot(RunLayout(run)).facts["train_iter"] == 10
+    assert take(Line(run_dir=str(run)), Way.GO_ON) == 1
+
+
+def test_a_link_to_the_newest_run_is_called_by_its_name(run: Path) -> None:
+    latest = run.with_name("latest")
+    latest.symlink_to(run.name)
+    assert folder_of(Line(resume=str(latest)), Way.GO_ON, "x") == run
+
+
+def test_a_full_disk_refuses_to_resume_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    """With room for the lock, and for no more; it was a traceback."""
+    with mounted(tmp_path / "small", "1m") as disk:
+        path = disk.root / "run"
+        line = Line(run_dir=str(path))
+        take(line, Way.NEW)
+        reach(path, 10, 100)
+        set_state(path, "stopped")
+        kept = RunLayout(path).run_file.read_bytes()
+        disk.fill()
+        with pytest.raises(LaunchError, match="cannot be written: No space left on device"):
+            RunLock(RunLayout(path))
+        assert not RunLayout(path).lock_file.exists(), "an empty one would stand for a process"
+        with pytest.raises(LaunchError, match=r"No space left .*Free some space and try again"):
+            take(line, Way.GO_ON)
+        assert RunLayout(path).run_file.read_bytes() == kept
+        disk.free()
+        assert take(line, Way.GO_ON) == 1
 
 
 def test_another_experiment_is_not_gone_on_with(run: Path) -> None:

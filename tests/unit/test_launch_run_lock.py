@@ -241,3 +241,21 @@ def test_of_several_that_want_a_folder_one_gets_it(
     assert [process.returncode for process in started] == [0, 0, 0]
     assert sorted(int(number) for numbers in won for number in numbers) == list(range(rounds))
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_holder_whose_folder_was_moved_ends(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "BEAT_S", 0.01)
+    seen: list[object] = []
+    told = threading.Event()
+
+    def on_lost(holder: object) -> None:
+        seen.append(holder)
+        told.set()
+
+    with RunLock(layout, on_lost):
+        layout.root.rename(layout.root.with_name("moved"))
+        assert told.wait(30)
+    assert seen == [None]
+    assert not layout.root.exists(), "nothing made it anew"

@@ -636,6 +636,22 @@ def test_an_environment_that_fails_ends_the_run(
     assert err.count("Traceback (most recent call last):") == 1
 
 
+def test_an_environment_that_cannot_even_be_reset_ends_the_run_and_the_process(
+    tmp_path: Path,
+) -> None:
+    """It printed FAILED, and then the process never ended."""
+    program = "import fakes.unresettable; from hpcdi.cli import main; raise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serial", str(ROOT / "configs" / "cartpole_dqn.yaml"),
+         "env.env_id=test/Unresettable-v0", "env.vectorization=sync", "env.manager.max_retry=1",
+         "--run-dir", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "FAILED: EnvError" in done.stderr
+
+
 def test_a_bug_ends_the_run_with_its_traceback_once(
     go: Callable[..., Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,7 +330,8 @@ def test_a_manifest_without_a_needed_fact_is_passed_over(tmp_path: Path) -> None
     tree = json.loads(path.read_text())
     facts = {"train_jter": 5, "env_steps": "9", "saved_at": 1.5}
     path.write_text(json.dumps({"facts": facts, "files": tree["files"]}))
-    found, errors = newest_checkpoint(tmp_path, ("train_iter", "env_steps", "saved_at"))
+    needed = {"train_iter": int, "env_steps": int, "saved_at": float}
+    found, errors = newest_checkpoint(tmp_path, needed)
     assert found is not None
     assert found.folder.name == "1"
     (error,) = errors

@@ -130,3 +130,22 @@ def test_say_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     say("solved")
     say()
     assert capsys.readouterr().out == "solved\n\n"
+
+
+def test_like_warnings_are_shown_once_with_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    open_log(path, 2, "collector")
+    for number in range(48):
+        LOGGER.warning("environment %d failed", number % 8, extra={"once": "an environment failed"})
+    LOGGER.warning("another")
+    LOGGER.warning("another")
+    close_log()
+    assert capsys.readouterr().err.splitlines() == [
+        "[rank 2 collector] warning: environment 0 failed",
+        "[rank 2 collector] warning: another",
+        "[rank 2 collector] warning: another",
+        "[rank 2 collector] warning: 48 times: an environment failed",
+    ]
+    assert len(lines_of(path)) == 50, "the file has all of them"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -288,3 +291,53 @@ def test_without_jobs_there_is_no_thread() -> None:
     before = threading.active_count()
     with JobThread("jobs"):
         assert threading.active_count() == before
+
+
+def test_after_a_failure_nobody_waits_for_jobs_that_are_not_done() -> None:
+    def fail() -> None:
+        raise OSError("planted")
+
+    jobs = JobThread("jobs")
+    jobs.submit(fail)
+    with pytest.raises(OSError, match="planted"):
+        jobs.wait()
+    jobs.wait()  # its thread is dead: it hung here
+    jobs.close()
+
+
+LATE = """
+import gc
+import sys
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.utils.threads import BackgroundThread, JobThread
+
+class Held:
+    def __del__(self):
+        assert sys.is_finalizing()
+        self.jobs.submit(print)
+        self.jobs.wait()
+        self.jobs.close()
+        self.thread.join()
+        self.writer.add_scalar("a", 1.0, 1)
+        self.writer.flush()
+        self.writer.close()
+        sys.stderr.write("closed late\\n")
+
+import threading
+held = Held()
+held.writer, held.jobs = TensorBoardWriter(sys.argv[1]), JobThread("jobs")
+held.jobs.submit(print)
+held.thread = BackgroundThread(threading.Event().wait, "for ever")
+gc.disable()
+held.itself = held  # as what a traceback holds
+del held
+"""
+
+
+def test_a_thread_that_stands_still_at_the_end_is_not_waited_for(tmp_path: Path) -> None:
+    """Of a daemon thread nothing runs while the interpreter ends, and it never dies."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, str(tmp_path)], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "closed late\n")
