@@ -148,12 +148,18 @@ class Parser:
     def parse(self, cls: type, mapping: Any, path: str = "") -> Any:
         """Build the dataclass `cls`; a setting with a problem keeps its default.
 
+        Where `cls` has a ``renewed(mapping) -> (mapping, note)``, that replaces keys of earlier
+        versions first.
+
         Returns:
             The instance; None if a required setting is missing.
         """
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
             mapping = {}
+        if hasattr(cls, "renewed"):
+            mapping, note = cls.renewed(mapping)
+            self.notes += [f"{_join(path, note)}"] if note else []
         hints = typing.get_type_hints(cls)
         known = {f.name: f for f in dataclasses.fields(cls)}
         # an omitted part is parsed like an empty one, so that its rules are checked

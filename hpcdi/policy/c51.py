@@ -89,7 +89,7 @@ class C51Policy(DQNPolicy):
 
     def _by_action(self, output: Tensor) -> Tensor:
         """[batch, actions * atoms] as [batch, actions, atoms]."""
-        return output.view(len(output), -1, self._cfg.model.n_atom)
+        return output.view(-1, self._cfg.model.action_shape, self._cfg.model.n_atom)
 
     def _atoms(self, like: Tensor) -> Tensor:
         """The returns ``z_i`` (3.1), [atoms]."""

@@ -131,7 +131,7 @@ class DQNPolicy(TorchPolicy):
             ``total_loss``, ``q_value``, ``cur_lr``, with fp16 ``skipped_steps`` and, where asked
             for, ``priority``: float32 array [batch].
         """
-        cfg, learn, count = self._cfg, self._cfg.learn, len(batch["action"])
+        cfg, learn, count = self._cfg, self._learn, len(batch["action"])
         seen: list[tuple[Tensor, ...]] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:

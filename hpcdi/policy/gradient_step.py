@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.errors import PolicyError
-from hpcdi.policy.settings import StepConfig
+from hpcdi.policy.settings import LearnConfig, StepConfig
 
 Network = TypeVar("Network", bound=nn.Module)
 
+_FUSED = ("Adam", "AdamW", "SGD")  # have a fused form on every device
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,6 +51,29 @@ def mean_share(values: Tensor, count: float) -> Tensor:
     Shares of all parts add up to the mean; that of no values is 0.
     """
     return values.mean() if len(values) == count else values.sum() / count
+
+
+def make_optimizer(network: nn.Module, settings: LearnConfig) -> torch.optim.Optimizer:
+    """The optimizer that ``settings.optimizer`` names, of the network's parameters.
+
+    Raises:
+        PolicyError: there is none of this name, or it does not take these arguments.
+    """
+    given = dict(settings.optimizer)
+    path = str(given.pop("type", "Adam"))
+    module, _, name = path.rpartition(":")
+    if path in _FUSED and "foreach" not in given:
+        given.setdefault("fused", True)
+    try:
+        make = getattr(importlib.import_module(module or "torch.optim"), name)
+        optimizer: torch.optim.Optimizer = make(
+            network.parameters(), lr=settings.learning_rate, **given
+        )
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise PolicyError(
+            f"policy.learn.optimizer: {path} cannot be made of {given or 'no arguments'}: {error}"
+        ) from error
+    return optimizer
 
 
 def follow(target: nn.Module, network: nn.Module, share: float) -> None:
@@ -147,6 +172,11 @@ class GradientStep:
         if settings.tf32 and device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True  # of the process: all that it computes
             torch.backends.cudnn.allow_tf32 = True
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def gradients(
         self, batch: Mapping[str, Tensor], loss: Callable[[Mapping[str, Tensor]], Tensor]

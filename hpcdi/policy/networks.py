@@ -217,7 +217,7 @@ class QHead(nn.Module):
         value: Tensor = self.value(features)
         if self._atoms == 1:
             return value + advantage - advantage.mean(dim=-1, keepdim=True), state
-        advantage = advantage.view(len(advantage), -1, self._atoms)
+        advantage = advantage.view(-1, advantage.shape[1] // self._atoms, self._atoms)
         values = value.unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
         return values.flatten(1), state
 

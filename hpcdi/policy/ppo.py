@@ -73,12 +73,13 @@ class PPOModelConfig(ModelConfig):
 class PPOLearnConfig(LearnConfig):
     """The update; `batch_size` is that of a minibatch."""
 
+    SCHEDULED = ("learning_rate", "entropy_weight", "clip_ratio")
+
     learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
-    lr_decay_iterations: int | None = setting(
-        None, "train iterations until the learning rate has fallen linearly to its end; empty: "
-        "it stays", minimum=1,
+    optimizer: dict[str, Any] = setting(
+        {"type": "Adam", "eps": 1e-5}, "as of every algorithm; the epsilon is that of PPO's first "
+        "implementation",
     )  # fmt: skip
-    lr_end: float = setting(0.0, "learning rate at the end of its fall", minimum=0)
     epoch_per_collect: int = setting(10, "passes over the data of one policy", minimum=1)
     value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
     entropy_weight: float = setting(0.0, "weight of the entropy bonus", minimum=0)
@@ -89,6 +90,17 @@ class PPOLearnConfig(LearnConfig):
     target_kl: float | None = setting(
         None, "an update ends where the policy has moved farther than this; empty: never", above=0
     )
+
+    @staticmethod
+    def renewed(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Settings as earlier versions had them, as they are now, and a note about that."""
+        old = ("lr_decay_iterations", "lr_end")
+        kept = {key: value for key, value in given.items() if key not in old}
+        if given.get(old[0]) is None:
+            return kept, ""
+        schedule = {"end": given.get(old[1], 0.0), "iterations": given[old[0]]}
+        note = f"{', '.join(old)} are now schedule: {{end: ..., iterations: ...}}, and taken so"
+        return {**kept, "schedule": schedule}, note
 
 
 @dataclass(frozen=True)
@@ -123,8 +135,6 @@ class PPOConfig(PolicyConfig):
             yield Problem("priority", "is for replay buffers; PPO uses all its data alike")
         if self.nstep != 1:
             yield Problem("nstep", "is not PPO's; collect.gae_lambda says how far rewards count")
-        if self.learn.lr_end > self.learn.learning_rate:
-            yield Problem("learn.lr_end", "is above learn.learning_rate, from which it falls")
 
 
 @POLICY_REGISTRY.register("ppo", "ppo_command")
@@ -146,11 +156,6 @@ class PPOPolicy(TorchPolicy):
         if isinstance(network, networks.ActorCritic):
             network.initialize(int(self.random(_NETWORK).integers(2**63)))
         return network
-
-    def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Adam with the epsilon of the algorithm's first implementation."""
-        rate = self._cfg.learn.learning_rate
-        return torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True)
 
     # ----------------------------------------------------------------------------------- acting
 
@@ -211,9 +216,8 @@ class PPOPolicy(TorchPolicy):
     # ---------------------------------------------------------------------------------- learning
 
     def prepare_learning(self) -> None:
-        """Shuffles, and iterations for the schedule of the learning rate."""
+        """Shuffles."""
         self._shuffles = self.random(_SHUFFLES)
-        self._iterations = 0
 
     def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Several passes over all data of one policy, in minibatches.
@@ -228,11 +232,7 @@ class PPOPolicy(TorchPolicy):
             fp16, ``skipped_steps``. Where `target_kl` ends the update, the last ones are of the
             minibatch that was not learnt from.
         """
-        learn = self._cfg.learn
-        rate = self._learning_rate()
-        for group in self._step.optimizer.param_groups:
-            group["lr"] = rate
-        self._iterations += 1
+        learn = self._learn
         names = ("observation", "log_prob", "value", "advantage", "return")
         columns = {name: batch[name] for name in names}
         columns["action"] = batch["raw_action"] if "raw_action" in batch else batch["action"]
@@ -247,7 +247,7 @@ class PPOPolicy(TorchPolicy):
         # one exchange and one copy from a GPU, not one a scalar
         table = torch.stack(rows)
         dist.allreduce_data(table, "avg")
-        others = {"cur_lr": rate, **self._step.scalars()}
+        others = {"cur_lr": learn.learning_rate, **self._step.scalars()}
         return [{**dict(zip(_SCALARS, row, strict=True)), **others} for row in table.tolist()]
 
     def _learn_from(self, minibatch: Mapping[str, Tensor], joint: Joint) -> tuple[Tensor, bool]:
@@ -261,7 +261,7 @@ class PPOPolicy(TorchPolicy):
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(part["observation"], {})
-            losses = ppo_losses(output, part, self._cfg.learn, joint)
+            losses = ppo_losses(output, part, self._learn, joint)
             seen.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total
 
@@ -284,24 +284,14 @@ class PPOPolicy(TorchPolicy):
         dist.allreduce_data(approx_kl, "avg")
         return bool(approx_kl.item() > limit)
 
-    def _learning_rate(self) -> float:
-        """Of the present iteration."""
-        learn: PPOLearnConfig = self._cfg.learn
-        start = learn.learning_rate
-        if learn.lr_decay_iterations is None:
-            return start
-        return start + (learn.lr_end - start) * min(self._iterations / learn.lr_decay_iterations, 1)
-
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "cur_lr"]
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        state = {"iterations": self._iterations, "rng": self._shuffles.bit_generator.state}
-        return {**super()._state_dict_learn(), **state}
+        return {**super()._state_dict_learn(), "rng": self._shuffles.bit_generator.state}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state_dict)
-        self._iterations = state_dict.get("iterations", 0)
         if "rng" in state_dict:
             self._shuffles.bit_generator.state = state_dict["rng"]
 

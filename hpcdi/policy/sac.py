@@ -121,10 +121,8 @@ class SACPolicy(TorchPolicy):
         self._critics = gradient_step.placed(networks.ActionValues(cfg.model, critics=2), device)
         self._targets = copy.deepcopy(self._critics).requires_grad_(False)
         self._temperature = networks.Number(math.log(learn.alpha)).to(device)
-        self._critic_step, self._temperature_step = (
-            gradient_step.GradientStep(network, self.make_optimizer(network), learn, device)
-            for network in (self._critics, self._temperature)
-        )
+        self._critic_step = self.make_step(self._critics)
+        self._temperature_step = self.make_step(self._temperature)
         self._values, self._target_values = (
             gradient_step.forward_of(network, learn, device)
             for network in (self._critics, self._targets)
@@ -203,7 +201,7 @@ class SACPolicy(TorchPolicy):
         info: dict[str, Any] = dict(zip(_SCALARS, torch.stack(scalars).tolist(), strict=True))
         if cfg.priority:
             info["priority"] = error.cpu().numpy()
-        return {**info, "cur_lr": cfg.learn.learning_rate, **self._step.scalars()}
+        return {**info, "cur_lr": self._learn.learning_rate, **self._step.scalars()}
 
     @property
     def _alpha(self) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from hpcdi.config.fields import ComponentConfig, component, section, setting
+from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
@@ -123,17 +125,87 @@ class StepConfig:
     )  # fmt: skip
 
 
+OPTIMIZERS = (
+    "Adam", "AdamW", "RAdam", "NAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "SGD",
+    "ASGD",
+)  # fmt: skip
+"""Of torch.optim, without importing it; others are 'torch.optim:Name'."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How a setting changes while the run goes on: from its own value to `end`."""
+
+    key: str = setting("learning_rate", "the setting, of the section that this is in")
+    type: str = setting("linear", "'linear', or 'exp' decay", choices=("linear", "exp"))
+    end: float = setting(0.0, "value that it ends at, or approaches", minimum=0)
+    iterations: int | None = setting(
+        None, "train iterations: the whole way (linear), or 1/e of it (exp)", minimum=1
+    )
+    env_steps: int | None = setting(None, "environment steps instead of iterations", minimum=1)
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if (self.iterations is None) == (self.env_steps is None):
+            yield Problem("iterations", "either this or env_steps says how long it takes")
+
+    def value(self, start: float, iterations: int, env_steps: int) -> float:
+        """The setting after so many iterations and environment steps of the run."""
+        if self.env_steps is not None:
+            way = env_steps / self.env_steps
+        else:
+            way = iterations / (self.iterations or 1)
+        left = math.exp(-way) if self.type == "exp" else max(0.0, 1 - way)
+        return self.end + (start - self.end) * left
+
+
 @dataclass(frozen=True)
 class LearnConfig(StepConfig):
     """How a learner updates; algorithms add their own."""
 
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    """Settings that may have a schedule."""
+
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    optimizer: dict[str, Any] = setting(
+        {"type": "Adam"}, "type: its name in torch.optim, or 'my_module:Class'; beside it its "
+        "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}",
+    )  # fmt: skip
+    schedule: tuple[ScheduleConfig, ...] = sections(
+        ScheduleConfig, "settings of this section that change while the run goes on"
+    )
     update_per_collect: int | None = setting(
         None, "updates after each collecting of a serial or deterministic run; empty: one for 64 "
         "transitions, or one on-policy", minimum=1,
     )  # fmt: skip
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        keys = [schedule.key for schedule in self.schedule]
+        for key in keys:
+            if key not in self.SCHEDULED:
+                said = f"{key!r} has no schedules; those that may are {', '.join(self.SCHEDULED)}"
+                yield Problem("schedule.key", said)
+            elif keys.count(key) > 1:
+                yield Problem("schedule.key", f"{key!r} is there twice")
+        name = self.optimizer.get("type", "Adam")
+        if name not in OPTIMIZERS and ":" not in str(name):
+            said = f"is {name!r}: none of {', '.join(OPTIMIZERS)}, nor a 'my_module:Class'"
+            yield Problem("optimizer.type", said)
+        if "lr" in self.optimizer:
+            yield Problem("optimizer.lr", "is learn.learning_rate")
+
+    def at(self, iterations: int, env_steps: int) -> Self:
+        """These settings after so many train iterations and environment steps."""
+        if not self.schedule:
+            return self
+        now: dict[str, Any] = {
+            each.key: each.value(getattr(self, each.key), iterations, env_steps)
+            for each in self.schedule
+        }
+        return dataclasses.replace(self, **now)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from hpcdi.comm import dist
     from hpcdi.policy import gradient_step, networks
 else:
     torch = lazy_module("torch")
+    dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     networks = lazy_module("hpcdi.policy.networks")
 
@@ -52,6 +54,7 @@ class TorchPolicy(Policy):
     ``_model``, ``_device``: the network and where it is.
     ``_forward``: when learning: the network compiled and in the configured precision.
     ``_step``: when learning: the `GradientStep` of the network.
+    ``_learn``: when learning: the section `learn` of `_cfg`, as its schedules have it by now.
     ``_updates``: when learning: gradient steps so far, for `update` to count.
     """
 
@@ -103,9 +106,8 @@ class TorchPolicy(Policy):
         return TrainColumns({})
 
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Of the network's parameters."""
-        rate: float = self._cfg.learn.learning_rate
-        return torch.optim.Adam(network.parameters(), lr=rate, fused=True)
+        """Of the network's parameters, as configured."""
+        return gradient_step.make_optimizer(network, self._cfg.learn)
 
     def prepare_acting(self) -> None:
         """Build what `act` needs beside the network; called in collectors and evaluators."""
@@ -136,6 +138,16 @@ class TorchPolicy(Policy):
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
 
+    def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
+        """The `GradientStep` of a network that learns; `_step` is that of `_model`.
+
+        Its optimizer is `make_optimizer`'s, its learning rate follows the schedule.
+        """
+        optimizer, learn = self.make_optimizer(network), self._cfg.learn
+        step = gradient_step.GradientStep(network, optimizer, learn, self._device)
+        self._steps.append(step)
+        return step
+
     def random(self, stream: int) -> np.random.Generator:
         """Random numbers that follow from the seed and the number of the stream alone."""
         key = (*self._seed.spawn_key, stream)
@@ -146,11 +158,11 @@ class TorchPolicy(Policy):
     def _init_learn(self) -> None:
         self._device = networks.learner_device(cuda=self._cfg.cuda)
         self._model = gradient_step.placed(self._new_network(), self._device)
-        self._step = gradient_step.GradientStep(
-            self._model, self.make_optimizer(self._model), self._cfg.learn, self._device
-        )
+        self._learn = self._cfg.learn
+        self._steps: list[gradient_step.GradientStep] = []
+        self._step = self.make_step(self._model)
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
-        self._updates = 0
+        self._updates = self._iterations = self._env_steps = 0
         self.prepare_learning()
 
     def _forward_learn(self, data: Any, **_kwargs: Any) -> dict[str, Any]:
@@ -158,15 +170,28 @@ class TorchPolicy(Policy):
             discount = self._cfg.discount_factor**self._cfg.nstep
             columns = columns_of_samples(data, discount)
             data = {name: torch.from_numpy(column) for name, column in columns.items()}
+        self._follow_schedules()
+        self._iterations += 1
         logs = self.update(
             {name: tensor.to(self._device, non_blocking=True) for name, tensor in data.items()}
         )
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
+    def _follow_schedules(self) -> None:
+        env_steps = self._env_steps  # which a learner sets
+        if any(schedule.env_steps for schedule in self._cfg.learn.schedule):
+            known = torch.tensor(float(env_steps), dtype=torch.float64, device=self._device)
+            dist.allreduce_data(known, "avg")  # equal parameters need equal rates
+            env_steps = int(known.item())
+        self._learn = self._cfg.learn.at(self._iterations, env_steps)
+        for step in self._steps:
+            step.set_rate(self._learn.learning_rate)
+
     def _state_dict_learn(self) -> dict[str, Any]:
         return {
             "model": self._model.state_dict(),
             "updates": self._updates,
+            "iterations": self._iterations,
             **self._step.state_dict(),
         }
 
@@ -174,6 +199,7 @@ class TorchPolicy(Policy):
         self._model.load_state_dict(state_dict["model"])
         self._step.load_state_dict(state_dict)
         self._updates = state_dict.get("updates", 0)
+        self._iterations = state_dict.get("iterations", self._updates)
 
     # -------------------------------------------------------------------------- collect, evaluate
 

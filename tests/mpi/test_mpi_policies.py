@@ -138,7 +138,7 @@ def test_dqn_is_equal_after_every_step(
         assert len(states) == STEPS + 1
 
 
-@pytest.mark.parametrize("kind", ["sac"])
+@pytest.mark.parametrize("kind", ["sac", "td3"])
 @pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
 def test_actors_critics_and_targets_are_equal_after_every_step(
     world: World, members: tuple[int, ...], learn: dict[str, Any], kind: str
@@ -173,7 +173,7 @@ def test_ppo_is_equal_after_every_step(
     with learners(world, members) as rank:
         if rank is None:
             return
-        policy = small(kind, rank, lr_decay_iterations=STEPS, **learn)
+        policy = small(kind, rank, schedule={"iterations": STEPS}, **learn)
         mode, updates = policy.learn_mode, 0
         demand_equal(mode.state_dict())
         for step in range(STEPS):

@@ -94,7 +94,8 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     assert image.version == 5
     assert same(image.state_dict(), dict(learner.policy.state_dict()["model"]))
     held = load_tensors(checkpoint.file("learner.pt"))
-    assert held["policy"].keys() == {"target_model", "optimizer", "updates"}, "weights are apart"
+    counted = {"updates", "iterations"}
+    assert held["policy"].keys() == {"target_model", "optimizer", *counted}, "weights are apart"
     assert (held["train_iter"], held["collector_envstep"]) == (5, 400)
 
 

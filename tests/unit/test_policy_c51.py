@@ -14,6 +14,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from hpcdi.errors import ConfigError
 from hpcdi.policy.c51 import project
 from hpcdi.policy.create import create_policy
+from hpcdi.policy.programs import PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -180,6 +181,16 @@ def test_the_action_of_the_largest_mean_is_chosen_among_legal_ones() -> None:
     exported = built.eval_mode.get_attribute("export_module")(torch.from_numpy(observation))
     assert exported[0].tolist() == actions.tolist()
     np.testing.assert_allclose(exported[1].detach().numpy(), means, atol=1e-5)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_it_is_exported_for_any_number_of_observations(dueling: bool) -> None:
+    built = policy("eval", model={"dueling": dueling})
+    program = PROGRAMS["torch"].trace(built.eval_mode.get_attribute("export_module"), (4,), None)
+    act = PROGRAMS["torch"].load(program.data)
+    for count in (1, 7):
+        observation = np.random.default_rng(count).standard_normal((count, 4), dtype=np.float32)
+        assert act(observation).tolist() == built._act_greedily(observation, {})["action"].tolist()
 
 
 def test_a_learner_goes_on_as_if_it_had_not_been_stopped() -> None:

@@ -238,7 +238,7 @@ def test_parameters_go_from_learner_to_collector_and_evaluator(model: dict[str, 
 @BOTH
 def test_a_learner_goes_on_as_if_it_had_not_been_stopped(model: dict[str, Any]) -> None:
     batches = [batch_of(collected(model, seed)) for seed in range(4)]
-    learn = {"batch_size": 16, "epoch_per_collect": 2, "lr_decay_iterations": 8}
+    learn = {"batch_size": 16, "epoch_per_collect": 2, "schedule": {"iterations": 8}}
     whole, first = (policy("learn", model=model, learn=learn) for _ in (0, 1))
     second = policy("learn", seed=9, model=model, learn=learn)
     logs = [whole.learn_mode.forward(batch) for batch in batches]
@@ -428,7 +428,6 @@ print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
         ({"on_policy": False}, "on_policy: PPO learns from its present policy's data"),
         ({"priority": True}, "priority: is for replay buffers"),
         ({"nstep": 3}, "nstep: is not PPO's; collect.gae_lambda"),
-        ({"learn": {"lr_end": 1.0}}, "learn.lr_end: is above learn.learning_rate"),
         ({"learn": {"clip_ratio": 0}}, "learn.clip_ratio: must be above 0"),
         ({"learn": {"clip_ration": 0.2}}, "unknown key; did you mean 'clip_ratio'"),
         ({"collect": {"gae_lambda": 1.5}}, "collect.gae_lambda: must be at most 1"),

@@ -251,6 +251,8 @@ class BaseLearner(Configurable):
         policy, is_multitask = self._the_policy(), self._cfg.is_multitask_pipeline
         if envstep >= 0:
             self.collector_envstep = envstep
+            if hasattr(policy, "set_attribute"):  # the least policy has `forward` alone
+                policy.set_attribute("env_steps", envstep)  # for schedules
         self.call_hook("before_iter")
         outputs = policy.forward(
             _for_forward(data, is_multitask=is_multitask), **(policy_kwargs or {})

@@ -1,0 +1,223 @@
+"""TD3: off-policy learning of a deterministic policy of continuous actions (Fujimoto et al. 2018).
+
+With ``learn: {critics: 1, policy_delay: 1, target_noise: 0}`` it is DDPG (Lillicrap et al. 2016).
+Equations and sections are those of arXiv:1802.09477. The actions that networks see are between -1
+and 1, those of the environment between its bounds.
+
+Network (the actor): observation -> an action before it is squashed by tanh, [batch, components].
+A factory is told that many actions; critics are made by it too, see `networks.ActionValues`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from hpcdi.config.fields import section, setting
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.settings import CollectConfig, ContinuousConfig, LearnConfig
+from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hpcdi.policy import gradient_step, networks
+else:
+    torch = lazy_module("torch")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    networks = lazy_module("hpcdi.policy.networks")
+
+_ACTIONS, _UPDATES = range(2)  # streams of random numbers
+
+
+@dataclass(frozen=True)
+class TD3LearnConfig(LearnConfig):
+    """The update."""
+
+    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
+    tau: float = setting(0.005, "share by which target networks follow", above=0, maximum=1)
+    critics: int = setting(2, "critics, of which the least value counts", minimum=1)
+    policy_delay: int = setting(2, "updates of the critics for one of the actor", minimum=1)
+    target_noise: float = setting(
+        0.2, "deviation of the noise of actions that targets value, of half the range", minimum=0
+    )
+    target_noise_clip: float = setting(0.5, "limit of that noise", minimum=0)
+
+
+@dataclass(frozen=True)
+class TD3CollectConfig(CollectConfig):
+    """Collecting."""
+
+    noise: float = setting(
+        0.1, "deviation of the noise of actions that explore, of half the range", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class TD3Config(ContinuousConfig):
+    """Settings of TD3."""
+
+    type: str = "td3"
+    learn: TD3LearnConfig = section(TD3LearnConfig, "the update")
+    collect: TD3CollectConfig = section(TD3CollectConfig, "collecting")
+
+
+@POLICY_REGISTRY.register("td3", "td3_command")
+class TD3Policy(TorchPolicy):
+    """TD3, for continuous actions within bounds."""
+
+    Config: ClassVar[type] = TD3Config
+    ACTIONS = ("continuous",)
+    BOUNDED = True
+
+    def make_network(self) -> nn.Module:
+        """The actor; see the module's docstring."""
+        model = self._cfg.model
+        size = math.prod(as_shape(model.action_shape))
+        return networks.make_network(dataclasses.replace(model, action_shape=size), "linear")
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def prepare_acting(self) -> None:
+        """Random numbers of exploration."""
+        self._rng = self.random(_ACTIONS)
+        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
+
+    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
+        """Actions [envs, ...]: the actor's, and noise."""
+        squashed = np.tanh(self.infer(observation)[0])
+        noise = self._rng.standard_normal(squashed.shape, dtype=np.float32)
+        explored = (squashed + np.float32(self._cfg.collect.noise) * noise).clip(-1, 1)
+        shape = (len(squashed), *as_shape(self._cfg.model.action_shape))
+        return {"action": (self._middle + self._half * explored).reshape(shape)}
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """The actor's actions [batch, ...]."""
+        middle, half = (torch.from_numpy(x).to(output.device) for x in (self._middle, self._half))
+        action = middle + half * output.tanh()
+        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
+
+    def train_columns(
+        self,
+        transitions: Mapping[str, Array],
+        item_len: Array,
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
+        """The n-step return, and where and by which factor its bootstrap is valued."""
+        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def prepare_learning(self) -> None:
+        """Critics, which learn by a step of their own, and targets of actor and critics."""
+        cfg, device = self._cfg, self._device
+        critics = networks.ActionValues(cfg.model, cfg.learn.critics)
+        self._critics = gradient_step.placed(critics, device)
+        self._critic_step = self.make_step(self._critics)
+        self._target_actor, self._target_critics = (
+            copy.deepcopy(network).requires_grad_(False) for network in (self._model, self._critics)
+        )
+        self._values, self._next_actions, self._next_values = (
+            gradient_step.forward_of(network, cfg.learn, device)
+            for network in (self._critics, self._target_actor, self._target_critics)
+        )
+        box = box_of(cfg.model.action_low, cfg.model.action_high)
+        self._box = [torch.from_numpy(part).to(device) for part in box]
+        self._noise = self.random(_UPDATES)
+
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """A gradient step of the critics and, every `policy_delay` times, one of the actor.
+
+        Args:
+            batch: ``observation, action, n_step_return, bootstrap_discount, next_observation`` and,
+                where weights are used, ``weight``; each [batch, ...].
+
+        Returns:
+            ``total_loss`` (of the critics), ``q_value, cur_lr``, where the actor has learnt
+            ``actor_loss``, with fp16 ``skipped_steps`` and, where asked for, ``priority``: float32
+            array [batch], the absolute TD error, mean of the critics.
+        """
+        cfg, count = self._cfg, len(batch["n_step_return"])
+        middle, half = self._box
+        drawn = self._noise.standard_normal((count, len(half)), dtype=np.float32)
+        noise = torch.from_numpy(drawn).to(self._device)
+        action = (batch["action"].reshape(count, -1) - middle) / half
+        batch = {**batch, "action": action, "noise": noise}
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
+            target = self._td_target(part)
+            values = self._values(part["observation"], part["action"])
+            errors = (values - target).square().sum(dim=0)  # of all critics
+            if cfg.priority_IS_weight:
+                errors = errors * part["weight"]
+            seen.append((values.detach().mean(dim=0), (values.detach() - target).abs().mean(dim=0)))
+            return gradient_step.mean_share(errors, count)
+
+        def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
+            output, _ = self._forward(part["observation"], {})
+            values = self._values(part["observation"], output.tanh())[0]
+            return gradient_step.mean_share(-values, count)  # section 5.2: of the first critic
+
+        loss = self._critic_step.gradients(batch, critic_loss)
+        self._critic_step.apply()
+        self._updates += 1
+        info: dict[str, Any] = {"total_loss": loss.item(), "cur_lr": self._learn.learning_rate}
+        if self._updates % cfg.learn.policy_delay == 0:
+            info["actor_loss"] = self._step.gradients(batch, actor_loss).item()
+            self._step.apply()
+            gradient_step.follow(self._target_actor, self._model, cfg.learn.tau)
+            gradient_step.follow(self._target_critics, self._critics, cfg.learn.tau)
+        value, error = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        if cfg.priority:
+            info["priority"] = error.cpu().numpy()
+        return {**info, "q_value": value.mean().item(), **self._critic_step.scalars()}
+
+    def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """``y = R + d min_i Q'_i(o', a' + noise)``, a' of the target actor, [batch].
+
+        Eq. 10 and 14; R is the n-step return, d the bootstrap discount, Q' the target critics.
+        """
+        learn, following = self._cfg.learn, batch["next_observation"]
+        limit = learn.target_noise_clip
+        with torch.no_grad():
+            output, _ = self._next_actions(following, {})
+            noise = (learn.target_noise * batch["noise"]).clamp(-limit, limit)
+            action = (output.tanh() + noise).clamp(-1, 1)
+            values = self._next_values(following, action).amin(dim=0)
+            target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * values
+        return target
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["total_loss", "actor_loss", "q_value", "cur_lr"]
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {
+            **super()._state_dict_learn(),
+            "target_actor": self._target_actor.state_dict(),
+            "critics": self._critics.state_dict(),
+            "target_critics": self._target_critics.state_dict(),
+            "critic_step": self._critic_step.state_dict(),
+            "rng": self._noise.bit_generator.state,
+        }
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state_dict)
+        self._target_actor.load_state_dict(state_dict.get("target_actor", state_dict["model"]))
+        if "critics" in state_dict:  # else weights of the actor alone
+            self._critics.load_state_dict(state_dict["critics"])
+            self._target_critics.load_state_dict(state_dict["target_critics"])
+            self._critic_step.load_state_dict(state_dict["critic_step"])
+        if "rng" in state_dict:
+            self._noise.bit_generator.state = state_dict["rng"]
