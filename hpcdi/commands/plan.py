@@ -82,7 +82,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     files_per_s = collectors * max(
         1 / storage.seal_seconds, _STEPS_PER_S / full_block(config, row_bytes)
     )
-    kept = "kept" if storage.keep_data else "removed when the replay buffer has dropped them"
+    kept = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
         *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
         "",

@@ -90,7 +90,9 @@ class StorageConfig:
     )
     fsync: bool = setting(True, "force shards to disk before they are announced")
     keep_data: bool = setting(
-        True, "keep every shard; false: remove those that the replay buffer has dropped"
+        True,
+        "keep every shard; false: remove those that the replay buffer has dropped and a snapshot "
+        "has counted",
     )
     disk_patience_s: float = setting(
         300.0,

@@ -134,7 +134,7 @@ class DataPublisher(Closing):
         self._announce(
             BlockReady(
                 facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
-                facts["sealed_at"],
+                facts["sealed_at"], facts["episodes"],
             )
         )  # fmt: skip
 
