@@ -160,7 +160,7 @@ def test_files_a_second(overrides: tuple[str, ...], files_per_s: str) -> None:
 def test_what_becomes_of_the_shards() -> None:
     assert "shards are kept" in "\n".join(plan(*experiment(), 4))
     text = "\n".join(plan(*experiment("system.storage.keep_data=false"), 4))
-    assert "shards are removed when the replay buffer has dropped them" in text
+    assert "shards are removed when neither buffer nor snapshots need them" in text
 
 
 def test_more_ranks_than_cores_are_warned_of() -> None:
