@@ -137,7 +137,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
     for said in ("ckpt_final: checkpoint at train iteration", "snapshot at train iteration 5"):
         assert told.count(said) == 1
     assert "samples drawn per transition" in out
-    assert [path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")] == ["rank00000"]
+    assert {path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")} == {"rank00000"}
 
 
 def test_a_policy_that_is_good_enough_solves_it(
@@ -628,7 +628,11 @@ def test_an_environment_that_fails_ends_the_run(
     often = "EnvError: an environment failed stepping, 6 times in a row: ValueError: planted: no"
     assert facts["reason"].startswith(often)
     assert err.count(f"FAILED: {often}") == 1
-    assert err.count("all 2 are re-created") == 5
+    assert err.count("all 2 are re-created") == 1, "shown once"
+    said = "an environment failed (ValueError: planted: no such step)"
+    assert f"warning: 5 times: {said}\n" in err
+    log = (run_dir / "log" / "rank00000.jsonl").read_text()
+    assert log.count("all 2 are re-created") == 5
     assert err.count("Traceback (most recent call last):") == 1
 
 
