@@ -86,7 +86,10 @@ class StorageConfig:
         1 << 22, "a block is sealed when its rows reach this size", minimum=4096
     )
     seal_seconds: float = setting(
-        0.75, "a block is sealed at this age even if it is not full", above=0
+        0.75,
+        "a block is sealed at this age even if it is not full; at 10 s where it has less than 2 % "
+        "of what the replay buffer holds of its collector",
+        above=0,
     )
     fsync: bool = setting(True, "force shards to disk before they are announced")
     keep_data: bool = setting(

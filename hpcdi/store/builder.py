@@ -14,6 +14,12 @@ from hpcdi.store.frames import check_stacks, sliding
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
+SMALL_SHARE = 1 / 50
+"""A block with less than this share of its collector's rows in the replay buffer is small: it waits
+for more, beyond the usual age. So a long run of slow environments leaves fewer and larger files."""
+SMALL_S = 10.0
+"""Age at which a small block is sealed all the same."""
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -68,6 +74,11 @@ class BlockBuilder:
     def is_empty(self) -> bool:
         """True if no row is waiting to be sealed."""
         return self._used == 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait to be sealed."""
+        return self._used
 
     def append(self, segment: Segment) -> list[Block]:
         """Add a segment; returns the blocks that it fills.
