@@ -60,14 +60,19 @@ class BlockReady(Message):
     items: Array  # [items] of `ITEM_DTYPE`
     tail_rows: int
     sealed_at: float  # seconds since the epoch
+    episodes: int = 0  # that ended in it
+
+    @property
+    def transitions(self) -> int:
+        """Environment steps that it holds: what the run's counters count."""
+        return int(self.items["item_len"].sum())
 
 
 @dataclass(frozen=True)
 class CollectProgress(Message):
-    """A collector's work since its last report."""
+    """A collector's work since its last report; its steps count when they are published."""
 
     task_id: str
-    env_steps: int
     episode_returns: Array  # of the episodes that ended, float64 [episodes]
     episode_lengths: Array  # in steps, int64 [episodes]
     policy_version: int

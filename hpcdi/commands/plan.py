@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
@@ -19,14 +20,17 @@ from hpcdi.launch.placement import (
     threads_of,
     working_collectors,
 )
+from hpcdi.launch.time_limit import seconds_of
 from hpcdi.types import Spaces
-from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.metrics import human_bytes, human_count
 
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
 """Stored per row beside observation and action: reward, two flags, n-step return, discount and
 offset of its bootstrap."""
 _INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
 """Stored per item in rank 0's index: mass, its share of the sums above, uses, version, row."""
+_LARGE_SHARE = 0.5
+"""Of the files that can still be made: a run that would take more is warned of."""
 _STEPS_PER_S = 20_000
 """Assumed speed of one collector; cheap environments reach it on one core."""
 
@@ -79,19 +83,69 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     spare = ranks - 1 - learner_count(config) - collectors
     per_s = collectors * _STEPS_PER_S * row_bytes
     storage = config.system.storage
-    files_per_s = collectors * max(
-        1 / storage.seal_seconds, _STEPS_PER_S / full_block(config, row_bytes)
-    )
-    kept = "kept" if storage.keep_data else "removed when the replay buffer has dropped them"
+    files_per_s = collectors * files_per_s_of(config, row_bytes)
+    kept = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
         *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
         f"{human_bytes(per_s * 3600)} an hour, about {files_per_s:.1f} files/s; shards are {kept}",
+        forecast_of_files(config, row_bytes, ranks),
         *_warnings(ranks, cores, files_per_s),
     ]
     return lines
+
+
+def files_per_s_of(config: Any, row_bytes: int) -> float:
+    """Returns the shards that one collector publishes a second, at the assumed speed."""
+    policy = config.policy
+    if policy.on_policy:
+        return float(_STEPS_PER_S / (policy.collect.n_sample * config.env.collector_env_num))
+    from hpcdi.store.builder import SMALL_S, SMALL_SHARE
+
+    seal_s = config.system.storage.seal_seconds
+    rows = policy.other.replay_buffer.replay_buffer_size // policy.collect.collector.collector_num
+    not_small = _STEPS_PER_S / (SMALL_SHARE * rows)
+    by_age = min(1 / seal_s, max(not_small, 1 / max(SMALL_S, seal_s)))
+    return float(max(by_age, _STEPS_PER_S / full_block(config, row_bytes)))
+
+
+def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Path()) -> str:
+    """Returns a line: the shards of a job's time limit, beside the files that may still be made.
+
+    Args:
+        config: the experiment.
+        row_bytes: see `row_size`.
+        ranks: of the run.
+        folder: on the file system that the run will use.
+    """
+    an_hour = 3600 * files_per_s_of(config, row_bytes)
+    in_all = an_hour * working_collectors(ranks, config) * seconds_of(config.slurm.time) / 3600
+    said = f"about {human_count(an_hour)} shards an hour of each collector"
+    if not config.system.storage.keep_data:
+        return said
+    said += f", {human_count(in_all)} in {config.slurm.time} (slurm.time)"
+    left = files_left(folder)
+    if left is None or in_all < _LARGE_SHARE * left:
+        return said
+    return (
+        f"warning: {said}, but only {human_count(left)} files can still be made here: remove small "
+        "files, or set system.storage.keep_data=false"
+    )
+
+
+def files_left(folder: Path) -> int | None:
+    """Returns how many files a folder's quotas and file system still allow; None: not known."""
+    from hpcdi.commands.doctor.facts import quotas_of
+    from hpcdi.store.probe import mount_of
+
+    path = folder.resolve()
+    kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
+    quotas = quotas_of(path, kind, (mount, device))
+    left = [max(0, quota.limit - quota.used) for quota in quotas if quota.what == "files"]
+    space = os.statvfs(path)
+    return min(left + [space.f_favail] * bool(space.f_files), default=None)
 
 
 def row_size(config: Any, spaces: Spaces) -> int:

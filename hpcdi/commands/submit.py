@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcdi
-from hpcdi.commands import status, tail
+from hpcdi.commands import plan, status, tail
 from hpcdi.commands.batch_script import EXPERIMENT_FILE, BatchJob, script_text, slurm_options
 from hpcdi.commands.options import (
     add_experiment,
@@ -214,10 +214,13 @@ def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
             folder cannot be used.
     """
     source = resume.config_of(given)
-    compiled, _ = load_experiment(source, given.overrides)
+    compiled, spaces = load_experiment(source, given.overrides)
     config = compiled.config
     slurm = resolved(config.slurm, default_world_size(config))
-    check_world(slurm.nodes * slurm.ntasks_per_node, config)
+    ranks = slurm.nodes * slurm.ntasks_per_node
+    check_world(ranks, config)
+    files = plan.forecast_of_files(config, plan.row_size(config, spaces), ranks)
+    sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
     if given.resume is not None:
         folder = Path(given.resume).resolve()
         run_lock.check(RunLayout(folder))

@@ -86,11 +86,16 @@ class StorageConfig:
         1 << 22, "a block is sealed when its rows reach this size", minimum=4096
     )
     seal_seconds: float = setting(
-        0.75, "a block is sealed at this age even if it is not full", above=0
+        0.75,
+        "a block is sealed at this age even if it is not full; at 10 s where it has less than 2 % "
+        "of what the replay buffer holds of its collector",
+        above=0,
     )
     fsync: bool = setting(True, "force shards to disk before they are announced")
     keep_data: bool = setting(
-        True, "keep every shard; false: remove those that the replay buffer has dropped"
+        True,
+        "keep every shard; false: remove those that the replay buffer has dropped and a snapshot "
+        "has counted",
     )
     disk_patience_s: float = setting(
         300.0,

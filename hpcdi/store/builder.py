@@ -14,6 +14,12 @@ from hpcdi.store.frames import check_stacks, sliding
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
+SMALL_SHARE = 1 / 50
+"""A block with less than this share of its collector's rows in the replay buffer is small: it waits
+for more, beyond the usual age. So a long run of slow environments leaves fewer and larger files."""
+SMALL_S = 10.0
+"""Age at which a small block is sealed all the same."""
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -26,12 +32,14 @@ class Segment:
         views: columns that readers derive.
         tail_rows: rows after each item's transitions that are not transitions; others, which only
             views refer to, may follow.
+        ended: bool [items]; which items end with their episode; None: none does.
     """
 
     columns: Columns
     items: Array
     views: tuple[RowView, ...] = ()
     tail_rows: int = 0
+    ended: Array | None = None
 
 
 class BlockBuilder:
@@ -40,7 +48,8 @@ class BlockBuilder:
     Args:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
         first_item_id: ids count up from here; unique in the run by the caller's choice.
-        facts: returns what is known of a block as it is sealed.
+        facts: returns what is known of a block as it is sealed, beside its number of ``episodes``
+            that ended.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
     """
 
@@ -57,7 +66,7 @@ class BlockBuilder:
         self._facts = facts
         self._columns: Columns = {}
         self._items: list[Array] = []
-        self._used = 0
+        self._used, self._episodes = 0, 0
         self._like: Segment | None = None
         self._capacity = 0  # rows of a full block; follows from the first segment
 
@@ -65,6 +74,11 @@ class BlockBuilder:
     def is_empty(self) -> bool:
         """True if no row is waiting to be sealed."""
         return self._used == 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait to be sealed."""
+        return self._used
 
     def append(self, segment: Segment) -> list[Block]:
         """Add a segment; returns the blocks that it fills.
@@ -88,6 +102,8 @@ class BlockBuilder:
             if count:
                 stop = int(stops[first + count - 1])
                 self._take(segment, items[first : first + count], start, stop)
+                if segment.ended is not None:
+                    self._episodes += int(np.count_nonzero(segment.ended[first : first + count]))
                 first += count
             elif (block := self.seal()) is not None:
                 full.append(block)
@@ -99,8 +115,9 @@ class BlockBuilder:
             return None
         columns = {name: column[: self._used] for name, column in self._columns.items()}
         items = np.concatenate(self._items)
-        self._columns, self._items, self._used = {}, [], 0
-        return Block(columns, items, self._facts(), self._like.views, self._like.tail_rows)
+        facts = {**self._facts(), "episodes": self._episodes}
+        self._columns, self._items, self._used, self._episodes = {}, [], 0, 0
+        return Block(columns, items, facts, self._like.views, self._like.tail_rows)
 
     def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
         """Copy the rows [start, end) of some items."""
@@ -184,7 +201,7 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     items = segment.items.copy()
     items["item_start"] = firsts
     placed[f"{stored[0]}_frames"] = frames
-    return Segment(placed, items, tuple(views), segment.tail_rows)
+    return Segment(placed, items, tuple(views), segment.tail_rows, segment.ended)
 
 
 def _frames_of_item(

@@ -135,10 +135,14 @@ class RunLayout:
         hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
         return f"data/rank{rank:05d}/{hour}/{number:06d}.h5"
 
-    def shard_numbers(self) -> dict[str, tuple[int, int]]:
-        """Every shard that is there, by its path relative to the run folder: rank and number."""
+    def shard_numbers(self, of: int | None = None) -> dict[str, tuple[int, int]]:
+        """Every shard that is there, by its path relative to the run folder: rank and number.
+
+        Args:
+            of: rank of a collector; None: of all.
+        """
         found = {}
-        for path in self.data_dir.glob("rank*/*/*.h5"):
+        for path in self.data_dir.glob(f"{'rank*' if of is None else f'rank{of:05d}'}/*/*.h5"):
             rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
             if rank.isdigit() and number.isdigit():
                 found[str(path.relative_to(self.root))] = int(rank), int(number)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
-from fakes.replay import (
-    make_replay,
-)
+from fakes.replay import make_replay, rollout
 from hpcdi.comm.messages import (
+    AdmitBlock,
     CollectProgress,
     CollectResult,
     CollectTask,
@@ -55,6 +55,7 @@ class Run:
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
         self.tasks: dict[int, CollectTask | LearnTask] = {}
+        self.blocks = 0
         for rank in self.ranks if ready else ():
             self.ready(rank)
 
@@ -88,9 +89,18 @@ class Run:
     def progress(self, rank: int, steps: int, now: float = 0.0, version: int = 0) -> list[Order]:
         task_id = self.tasks[rank].task_id
         returns, lengths = np.array([9.0]), np.array([steps])
-        return self.hear(
-            rank, CollectProgress(task_id, steps, returns, lengths, version, {}), now
-        )  # fmt: skip
+        return [
+            *self.published(rank, steps, 1, now),
+            *self.hear(rank, CollectProgress(task_id, returns, lengths, version, {}), now),
+        ]
+
+    def published(self, rank: int, steps: int, episodes: int, now: float = 0.0) -> list[Order]:
+        """A small block, that claims so many steps; what learners are to read is left out."""
+        self.blocks += 1
+        ready = rollout(rank, self.blocks, 0, [1])
+        ready.items["item_len"] = steps
+        orders = self.hear(rank, dataclasses.replace(ready, episodes=episodes), now)
+        return [order for order in orders if not isinstance(order.message, AdmitBlock)]
 
     def result(self, rank: int, now: float = 0.0, returns: tuple[float, ...] = ()) -> list[Order]:
         """What a collector says at the end of its task."""
@@ -189,9 +199,8 @@ class Shown(Run):
     def collected(self, steps: int, *returns: float, version: int = 0) -> None:
         lengths = np.full(len(returns), 20, np.int64)
         task_id = self.tasks[2].task_id
-        self.hear(
-            2, CollectProgress(task_id, steps, np.array(returns), lengths, version, {"env": 0.75})
-        )
+        self.published(2, steps, len(returns))
+        self.hear(2, CollectProgress(task_id, np.array(returns), lengths, version, {"env": 0.75}))
 
     def evaluated(self, *returns: float, version: int = 7) -> None:
         lengths = np.ones(len(returns), np.int64)

@@ -25,7 +25,9 @@ from hpcdi.comm.messages import (
     LearnTask,
     Leave,
     Message,
+    SnapshotPart,
     Stop,
+    TakeSnapshot,
     WorkerFailed,
     WorkerReady,
 )
@@ -82,6 +84,8 @@ class SimulatedWorker:
                 self.said.append(BlockAdmitted(message.block_id, 0.0))
             case Batches():
                 self.learn(len(message.rows))
+            case TakeSnapshot():
+                self.said.append(SnapshotPart(message.name, {}, 0, 0.0))
 
     def work(self, chance: int) -> None:
         raise NotImplementedError
@@ -110,7 +114,7 @@ class SimulatedCollector(SimulatedWorker):
             self.blocks += 1
             self.said.append(block(1000 * self.rank + self.blocks, [3, 4]))
         self.said.append(
-            CollectProgress(self.task.task_id, 7, none, none.astype(np.int64), self.steps, {})
+            CollectProgress(self.task.task_id, none, none.astype(np.int64), self.steps, {})
         )
 
     def end_task(self, returns: Any = None) -> None:

@@ -26,6 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hpcdi.cli import main
 from hpcdi.config.load import load
+from hpcdi.store.block import survey_block
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.layout import RunLayout
 
@@ -98,7 +99,7 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     assert "restart 1" in ended.out
     assert len(ended.run["placement"]) == 4
     assert ended.run["figures"]["train_iter"] >= goal
-    assert ended.run["figures"]["env_steps"] > before["env_steps"]
+    assert ended.run["figures"]["env_steps"] == transitions(run_dir) > before["env_steps"]
     kept = load(run_dir / "config.yaml").config
     assert kept.policy.other.commander.max_train_iter == goal, "the next restart has it, too"
     assert not (run_dir / "run.lock").exists()
@@ -106,6 +107,12 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     code, told = status(run_dir)
     assert (code, told["state"], told["restarts"]) == (0, "done", 1)
     assert told["next"] == [f"hpcdi eval {run_dir}"]
+
+
+def transitions(run_dir: Path) -> int:
+    """How many lie in all shards of a run."""
+    shards = (run_dir / "data").rglob("*.h5")
+    return sum(survey_block(path, path.name)[1].transitions for path in shards)
 
 
 def status(run_dir: Path) -> tuple[int, dict[str, Any]]:
@@ -194,6 +201,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     assert ended.run["restarts"] == 2
     assert ended.run["restarts_without_progress"] == 0
     assert ended.run["figures"]["train_iter"] >= goal
+    assert ended.run["figures"]["env_steps"] == transitions(run_dir)
     assert not list(temporary.glob("*")), "also what the killed job had left"
 
     before = (run_dir / "run.json").read_bytes()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdi.commands.doctor.facts import Quota
 from hpcdi.commands.plan import memory_of, plan, row_size
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
@@ -157,10 +158,29 @@ def test_files_a_second(overrides: tuple[str, ...], files_per_s: str) -> None:
     assert ("load a cluster's metadata server" in text) == (float(files_per_s) > 250)
 
 
+def test_files_of_a_job_beside_those_that_can_still_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = "policy.other.replay_buffer.replay_buffer_size=100000000"
+    text = "\n".join(plan(*experiment(), 4))
+    assert "about 4800 shards an hour of each collector, 9600 in 01:00:00 (slurm.time)" in text
+    slow = (large, "system.storage.block_bytes=100000000", "slurm.time='10:00:00'")
+    text = "\n".join(plan(*experiment(*slow), 4))
+    assert "about 360 shards an hour of each collector, 7200 in 10:00:00" in text
+    assert "shards an hour of each collector, " not in "\n".join(
+        plan(*experiment("system.storage.keep_data=false"), 4)
+    )
+    quotas = (Quota("user", "bytes", 1, 2), Quota("user", "files", 95_000, 100_000))
+    monkeypatch.setattr("hpcdi.commands.doctor.facts.quotas_of", lambda *_: quotas)
+    text = "\n".join(plan(*experiment(), 4))
+    assert "warning: about 4800 shards" in text
+    assert "but only 5000 files can still be made here: remove small files" in text
+
+
 def test_what_becomes_of_the_shards() -> None:
     assert "shards are kept" in "\n".join(plan(*experiment(), 4))
     text = "\n".join(plan(*experiment("system.storage.keep_data=false"), 4))
-    assert "shards are removed when the replay buffer has dropped them" in text
+    assert "shards are removed when neither buffer nor snapshots need them" in text
 
 
 def test_more_ranks_than_cores_are_warned_of() -> None:

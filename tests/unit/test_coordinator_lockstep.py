@@ -119,7 +119,7 @@ class World:
                 self.blocks[rank] += 1
                 ready = block((rank << BLOCK_ID_BITS) + self.blocks[rank], [steps])
                 none = np.zeros(0, np.int64)
-                progress = CollectProgress(task.task_id, steps, none * 1.0, none, 0, {})
+                progress = CollectProgress(task.task_id, none * 1.0, none, 0, {})
                 self.said[rank] += [ready, progress]
         lengths = np.ones(len(returns), np.int64)
         result = CollectResult(task.task_id, task.eval_flag, 0, STEPS, 1.0, returns, lengths)

@@ -74,7 +74,7 @@ def test_the_way_of_a_block() -> None:
     assert [order.rank for order in orders] == [1]
     batches: Any = orders[0].message
     assert isinstance(batches, Batches)
-    assert (batches.rows.shape, batches.env_steps) == ((2, 4), 33)
+    assert (batches.rows.shape, batches.env_steps) == ((2, 4), 8 + 33)
     assert [type(order.message) for order in run.ask(1)] == [Batches]
 
 

@@ -86,7 +86,7 @@ def test_curves_of_the_system() -> None:
         run.hear(2, block(k, [8]))
         run.hear(1, BlockAdmitted(k, 0.25, error))
     run.ask(2)
-    run.collected(60, version=3)
+    run.collected(60 - 3 * 8, version=3)
     run.learn_info(10)
     run.record.shares[3] = {"wait": 0.125}
     run.look(1000.0)
@@ -255,8 +255,8 @@ def test_figures_are_what_was_counted() -> None:
     view.look(run.scheduler)
     figures = view.figures(run.scheduler)
     expected = {
-        "env_steps": 30, "train_iter": 9, "episodes": 2, "items_admitted": 8, "samples_drawn": 8,
-        "blocks": 2, "blocks_lost": 0, "data_bytes": 2000, "block_latency_p50_s": 0.01,
+        "env_steps": 38, "train_iter": 9, "episodes": 2, "items_admitted": 8, "samples_drawn": 8,
+        "blocks": 3, "blocks_lost": 0, "data_bytes": 3000, "block_latency_p50_s": 0.01,
     }  # fmt: skip
     assert {key: figures[key] for key in expected} == expected
     assert [e["mean"] for e in figures["evaluations"]] == [4.0]
@@ -324,7 +324,7 @@ def test_a_line_with_data_an_evaluation_and_the_end() -> None:
     run.evaluated(100.0, 150.0)
     run.hear(0, StopRequest("SIGINT", 130))
     text = progress_line().text(status_of(run.scheduler, run.record), 1000.0 + 3 * 3600 + 62)
-    assert text == ("[3:01:02] env 0 (0/s) | train 0 (0/s) | buffer 8/100 | eval 125.0 | ending")
+    assert text == ("[3:01:02] env 8 (0/s) | train 0 (0/s) | buffer 8/100 | eval 125.0 | ending")
 
 
 def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,10 +393,10 @@ def test_the_summary_of_a_run() -> None:
     run.hear(1, Goodbye(report("learner", 1.25, train=1.0)))
     told = summary(run.scheduler, run.record, 75.0, report("coordinator", 0.05, wait=0.9))
     assert told == [
-        "  12.3k env steps and 600 train iterations in 1m15s; 3 episodes; "
+        "  12.4k env steps and 600 train iterations in 1m15s; 3 episodes; "
         "0.50 samples drawn per transition",
-        "  data: 3 shards, 2.9 KiB; from a full block to learnable p50 15 ms",
-        "  best evaluation: mean return 160.0 at env step 12.3k, policy of iteration 500",
+        "  data: 5 shards, 4.9 KiB; from a full block to learnable p50 15 ms",
+        "  best evaluation: mean return 160.0 at env step 12.4k, policy of iteration 500",
         "  1 block could not be read; the log says why",
         "  rank 0    coordinator cpu   5%  wait 90%",
         "  rank 1    learner    cpu 125%  train 100%",

@@ -22,11 +22,11 @@ from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowPlacer, transitions
 from hpcdi.transport import open_transport
-from hpcdi.types import Columns, number_of
+from hpcdi.types import Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.collector.comm.channels import DataPublisher
-from hpcdi.worker.coordinator.replay import HeldBlock, item_rows, make_placer, transition_count
+from hpcdi.worker.coordinator.replay import HeldBlock, item_rows, make_placer, note_newest
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 _PARTITION = "rank1"
@@ -102,14 +102,14 @@ class LocalReplay(Closing):
         taken = []
         while self.published:
             ready = self.published.popleft()
-            self._newest["0"] = number_of(ready.block_id)
+            note_newest(self._newest, ready)
             self._hold(ready)
             taken.append(ready)
         return taken
 
     def _hold(self, ready: BlockReady) -> None:
         """Note that the next items are those of a block."""
-        first, self._end_id = self._end_id, self._end_id + transition_count(ready)
+        first, self._end_id = self._end_id, self._end_id + ready.transitions
         self._blocks.append(HeldBlock(ready, -1, first, self._end_id))
 
     def take_freed(self) -> list[str]:
@@ -147,6 +147,11 @@ class LocalReplay(Closing):
         """Items that were ever drawn."""
         return self.drawn
 
+    @property
+    def unpublished(self) -> int:
+        """Transitions in the buffer that are in no shard: not yet, or the disk had no room."""
+        return self._buffers[0].push_count - self._end_id if self._data is not None else 0
+
     # ----------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +168,7 @@ class LocalReplay(Closing):
     def _partition(self) -> dict[str, Any]:
         """The buffer as a learner's partition: its blocks lie one after the other in a ring."""
         buffer, blocks = self._buffers[0], list(self._blocks)
-        if self._end_id < buffer.push_count:  # the disk had no room for the last ones
+        if self.unpublished:  # the disk had no room for the last ones
             buffer.evict(buffer.push_count, self._end_id)
         placer, rows = None, np.full(buffer.push_count - buffer.first_id, -1, np.int32)
         if blocks:
@@ -198,6 +203,8 @@ class LocalReplay(Closing):
             published: the blocks that exist, by path, oldest first.
         """
         self._newest = dict(state["newest"])
+        for ready in published.values():
+            note_newest(self._newest, ready)
         for agent, saved in state.get("agents", {}).items():
             self._buffers[int(agent)].load_state_dict(saved)
         if self._data is None:

@@ -151,10 +151,11 @@ class SerialRun(Closing):
         parts.replay.load_state_dict(state["replay"], resumed.published)
         counters = {**state["counters"], "train_iter": int(resumed.facts["train_iter"])}
         self.state.counters = dataclasses.replace(self.state.counters, **counters)
-        steps = self.state.counters.env_steps = self.state.counters.env_steps + resumed.later
+        steps = counters["env_steps"] + resumed.later
+        episodes = counters["episodes"] + resumed.later_episodes
         own = state.get("serial", {"evaluated_at": counters["train_iter"] or -1, "samples": steps})
         parts.collector.totals = {
-            "envstep": steps, "train_sample": own["samples"], "episode": counters["episodes"],
+            "envstep": steps, "train_sample": own["samples"], "episode": episodes,
         }  # fmt: skip
         if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
             parts.evaluator.should_eval(own["evaluated_at"])
@@ -162,7 +163,8 @@ class SerialRun(Closing):
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
-        self.view.adopt(resumed.published)
+        self.view.adopt(resumed)
+        self._count()
 
     def summary(self) -> list[str]:
         """Closing lines for people."""
@@ -198,16 +200,17 @@ class SerialRun(Closing):
 
     def _look(self) -> None:
         """Show the run, and take what threads have written."""
-        self._count()
         for ready in self.pipeline.parts.replay.take_published():
             self.view.observe(0, ready)
+        self._count()
         while self._parts:
             self.state.snapshots.part(*self._parts.popleft())
         self.view.look(self.state)
 
     def _count(self) -> None:
-        counters, totals = self.state.counters, self.pipeline.parts.collector.totals
-        counters.env_steps, counters.episodes = totals["envstep"], totals["episode"]
+        parts, counters = self.pipeline.parts, self.state.counters
+        counters.env_steps = parts.collector.totals["envstep"] - parts.replay.unpublished
+        counters.episodes = parts.collector.totals["episode"]
         counters.train_iter = self.pipeline.train_iter
 
     def _ask_for_stop(self) -> None:

@@ -298,7 +298,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._loop: Loop = collect_loop(self._env_manager, self._policy, length)
         self._version = -1
         self._acted: tuple[Any, Any] = (None, None)  # observation and outputs of the current step
-        self._reported_at, self._reported_steps = time.monotonic(), 0
+        self._reported_at = time.monotonic()
         self._gate = StalenessGate(policy.get_attribute("cfg"), time.monotonic())
 
     def begin(self, task: CollectorTask) -> None:
@@ -307,7 +307,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         An evaluation begins with new episodes; collecting continues where the last task ended.
         """
         super().begin(task)
-        self._reported_at, self._reported_steps = time.monotonic(), 0
+        self._reported_at = time.monotonic()
         if self.evaluates:
             self._env_manager.reset()
             self._policy.reset()
@@ -393,13 +393,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
         returns, lengths = self._env_manager.take_episodes()
         self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
         if self.port is not None and not self.evaluates:
-            steps = self.task.env_steps - self._reported_steps
-            self.port.send_metadata(self._progress(steps, returns, lengths))
-        self._reported_at, self._reported_steps = now, self.task.env_steps
-
-    def _progress(self, steps: int, returns: Array, lengths: Array) -> CollectProgress:
-        shares = self.port.meter.shares() if self.port is not None else {}
-        return CollectProgress(self.task.task_id, steps, returns, lengths, self._version, shares)
+            shares = self.port.meter.shares()
+            self.port.send_metadata(
+                CollectProgress(self.task.task_id, returns, lengths, self._version, shares)
+            )
+        self._reported_at = now
 
     def _update_policy(self) -> None:
         if self.port is not None:

@@ -142,7 +142,7 @@ class Recorder:
         table["env_id"] = env[last]
         table["episode_id"] = self._episode[row[last], env[last]] * len(self.held) + env[last]
         self._clear()
-        return Segment(placed, table, extra.views, tail_rows=1)
+        return Segment(placed, table, extra.views, tail_rows=1, ended=ended[last])
 
     def _begin_episodes(self, envs: int | Array) -> None:
         self._begun[envs] = self._rows
@@ -200,6 +200,8 @@ class Trajectory(NamedTuple):
     episode: int
     samples: list[Transition]
     transitions: int
+    is_whole: bool
+    """Whether its episode ended with it."""
 
 
 class TrajectoryRecorder:
@@ -255,8 +257,9 @@ class TrajectoryRecorder:
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
         self._open.record(columns, live, ended, failed)
-        due = live & (ended | (self._open.held >= self.length))
-        self._finish(due)
+        over = live & ended
+        self._finish(over, is_whole=True)
+        self._finish(live & ~over & (self._open.held >= self.length))
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""
@@ -286,12 +289,13 @@ class TrajectoryRecorder:
         table["env_id"] = [trajectory.env for trajectory in cut]
         table["episode_id"] = [trajectory.episode for trajectory in cut]
         return Segment(
-            stack_columns([one for trajectory in cut for one in trajectory.samples]), table
-        )
+            stack_columns([one for trajectory in cut for one in trajectory.samples]), table,
+            ended=np.array([trajectory.is_whole for trajectory in cut]),
+        )  # fmt: skip
 
-    def _finish(self, envs: Array) -> None:
+    def _finish(self, envs: Array, *, is_whole: bool = False) -> None:
         for env in envs.nonzero()[0].tolist():
             columns, episode = self._open.take(env)
             transitions = columns["transition"].tolist()
             samples = self._make_samples(transitions)
-            self._finished.append(Trajectory(env, episode, samples, len(transitions)))
+            self._finished.append(Trajectory(env, episode, samples, len(transitions), is_whole))

@@ -25,6 +25,7 @@ from hpcdi.comm.messages import (
     LearnInfo,
     LearnResult,
     Message,
+    RankLost,
     TakeSnapshot,
 )
 from hpcdi.config.compat import Configurable
@@ -40,7 +41,7 @@ from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import scheduler_type
 from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.coordinator.snapshots import Resumed
+from hpcdi.worker.coordinator.snapshots import Resumed, unannounced
 from hpcdi.worker.coordinator.view import RunView
 from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
@@ -147,6 +148,7 @@ class Coordinator(Closing, Configurable):
     ) -> None:
         config = as_experiment(cfg)
         self._link: Link = link if link is not None else LocalWorld(1).link(0)
+        self._layout = layout
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
         ranks = range(1, self._link.size) if workers is None else workers
@@ -181,10 +183,10 @@ class Coordinator(Closing, Configurable):
             meter.mark("wait")
             with self._lock:
                 for rank, message in arrived:
-                    self._orders += scheduler.handle(message, rank, time.monotonic())
+                    self._handle(message, rank)
                 request = self._stop_request()
                 if request is not None:
-                    self._orders += scheduler.handle(request, link.rank, time.monotonic())
+                    self._handle(request, link.rank)
                 self._orders += scheduler.tick(time.monotonic())
                 self._beat(time.monotonic())
                 self._send_orders()
@@ -272,10 +274,11 @@ class Coordinator(Closing, Configurable):
         counters, scheduler = self._scheduler.counters, self._scheduler
         counters.train_iter = int(resumed.facts["train_iter"])
         counters.env_steps += resumed.later
+        counters.episodes += resumed.later_episodes
         scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
         scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder
-        self._view.adopt(resumed.published)
+        self._view.adopt(resumed)
 
     # ----------------------------------------------------------------------- the seeds' callbacks
 
@@ -367,7 +370,15 @@ class Coordinator(Closing, Configurable):
 
     def _hand_over(self, message: Message) -> None:
         with self._lock:
-            self._orders += self._scheduler.handle(message, self._link.rank, time.monotonic())
+            self._handle(message, self._link.rank)
+
+    def _handle(self, message: Message, rank: int) -> None:
+        """Have a message handled; of a rank that has died, what it could not announce before."""
+        scheduler, now = self._scheduler, time.monotonic()
+        if isinstance(message, RankLost) and self._layout is not None:
+            for ready in unannounced(self._layout, rank, scheduler.replay.newest_of(rank)):
+                self._orders += scheduler.handle(ready, rank, now)
+        self._orders += scheduler.handle(message, rank, now)
 
     def _beat(self, now: float) -> None:
         """Let the workers hear that rank 0 turns, where it has no other orders for them."""

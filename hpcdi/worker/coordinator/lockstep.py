@@ -138,17 +138,14 @@ class LockstepScheduler(Scheduler):
 
     # --------------------------------------------------------------------------------- in a round
 
-    def _on_collect_progress(
-        self,
-        message: CollectProgress,
-        rank: int,
-        now: float,  # noqa: ARG002
-    ) -> list[Order]:
-        """Count; limits and settings wait for the end of the round."""
-        self._count_steps(message, rank)
+    def _on_collect_progress(self, message: CollectProgress, rank: int) -> list[Order]:
+        """Settings wait for the end of the round."""
+        super()._on_collect_progress(message, rank)
         return []
 
-    def _on_block_ready(self, message: BlockReady) -> list[Order]:
+    def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
+        """Count; learners and limits wait for the end of the round."""
+        self._count_block(message)
         self._round.blocks.append(message)
         return []
 
@@ -168,7 +165,7 @@ class LockstepScheduler(Scheduler):
     def _read(self) -> list[Order]:
         """All rollouts have come: the learners read them."""
         blocks = sorted(self._round.blocks, key=lambda ready: ready.block_id)
-        transitions = sum(int(ready.items["item_len"].sum()) for ready in blocks)
+        transitions = sum(ready.transitions for ready in blocks)
         self._round.step, self._round.batches = _Step.READ, self._plan.updates(transitions)
         orders = [Order(*order) for ready in blocks for order in self.replay.assign(ready)]
         return [*orders, *self._serve()]

@@ -62,7 +62,7 @@ def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) 
 def make_placer(partition_size: int, block_bytes: int, first: BlockReady) -> RowPlacer:
     """Make the placer of a partition's ring, which takes its size from the first block."""
     full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
-    rows_per_item = first.shard.rows / max(transition_count(first), 1)
+    rows_per_item = first.shard.rows / max(first.transitions, 1)
     return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
 
 
@@ -72,9 +72,10 @@ def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
     return first_row + transition_rows(ready.items), versions
 
 
-def transition_count(ready: BlockReady) -> int:
-    """Transitions of a block."""
-    return int(ready.items["item_len"].sum())
+def note_newest(newest: dict[str, int], ready: BlockReady) -> None:
+    """Note the number of a collector's last block, by its rank: a snapshot has counted it."""
+    rank, number = str(collector_of(ready.block_id)), number_of(ready.block_id)
+    newest[rank] = max(number, newest.get(rank, 0))
 
 
 class Backlog:
@@ -602,7 +603,7 @@ class ReplayManager:
         free_items = self.capacity() - self.count()
         taken: list[BlockReady] = []
         for ready in reversed(part.release_blocks()):
-            free_items -= transition_count(ready)
+            free_items -= ready.transitions
             if free_items >= 0:
                 taken.append(ready)
             else:
@@ -613,13 +614,16 @@ class ReplayManager:
 
     def assign(self, ready: BlockReady) -> list[tuple[int, AdmitBlock]]:
         """Give a block to the learner with the least load; without learners it waits."""
-        collector, number = str(collector_of(ready.block_id)), number_of(ready.block_id)
-        self._newest[collector] = max(number, self._newest.get(collector, 0))
+        note_newest(self._newest, ready)
         if not self.partitions:
             self._early.add(ready)
             return []
         rank = min(self.partitions, key=lambda rank: self.partitions[rank].load)
         return [(rank, order) for order in self.partitions[rank].offer(ready)]
+
+    def newest_of(self, rank: int) -> int:
+        """Number of a collector's last announced block; 0: there is none."""
+        return self._newest.get(str(rank), 0)
 
     def admit(self, rank: int, admitted: BlockAdmitted) -> list[AdmitBlock]:
         """A learner has read a block, or failed to; returns what it should read next."""
@@ -704,6 +708,8 @@ class ReplayManager:
                 the past are of no use.
         """
         self._newest = dict(state["newest"])
+        for ready in (published or {}).values():  # also where they are of no use
+            note_newest(self._newest, ready)
         self._restored = state["partitions"]
         self._published = dict(published or {}) if self._kind.is_replay else {}
 

@@ -46,7 +46,6 @@ from hpcdi.worker.coordinator.workers import (
     Notice,
     Order,
     State,
-    Task,
     Worker,
     Workers,
 )
@@ -79,6 +78,8 @@ class Counters:
     """Totals of the run.
 
     Attributes:
+        env_steps: transitions that were published, also in shards that are removed by now.
+        episodes: that ended in them.
         priorities_stale: new priorities of items that had left the buffer.
         rounds: done in a deterministic run.
         evaluated_at: train iteration of the last evaluation of a deterministic run.
@@ -187,13 +188,13 @@ class Scheduler(RunState):
             case WorkerReady():
                 return self._on_worker_ready(message, rank, now)
             case CollectProgress():
-                return self._on_collect_progress(message, rank, now)
+                return self._on_collect_progress(message, rank)
             case CollectResult():
                 return self._on_collect_result(message, rank, now)
             case TaskReturned():
                 return self._on_task_returned(message, rank, now)
             case BlockReady():
-                return self._on_block_ready(message)
+                return self._on_block_ready(message, now)
             case BlockAdmitted():
                 return self._on_block_admitted(message, rank)
             case DataDemand():
@@ -381,11 +382,12 @@ class Scheduler(RunState):
         tasks = [(worker.rank, worker.task) for worker in closing]
         return orders + [Order(rank, CloseTask(task.task_id)) for rank, task in tasks if task]
 
-    def _on_collect_progress(self, message: CollectProgress, rank: int, now: float) -> list[Order]:
-        task = self._count_steps(message, rank)
-        orders = self._stop_at_limit(now)
-        if orders or not isinstance(task, CollectTask) or task.eval_flag:
-            return orders
+    def _on_collect_progress(self, message: CollectProgress, rank: int) -> list[Order]:
+        worker = self.workers[rank]
+        worker.policy_version = message.policy_version
+        task = worker.begin(message.task_id)
+        if not self.is_on or not isinstance(task, CollectTask) or task.eval_flag:
+            return []
         setting = dict(self.commander.get_setting_collect())
         return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
 
@@ -435,8 +437,9 @@ class Scheduler(RunState):
 
     # -------------------------------------------------------------------------------------- data
 
-    def _on_block_ready(self, message: BlockReady) -> list[Order]:
-        return list(starmap(Order, self.replay.assign(message)))
+    def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:
+        self._count_block(message)
+        return [*starmap(Order, self.replay.assign(message)), *self._stop_at_limit(now)]
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
         if rank not in self.replay.partitions:
@@ -478,13 +481,10 @@ class Scheduler(RunState):
 
     # ---------------------------------------------------------------------------------- progress
 
-    def _count_steps(self, message: CollectProgress, rank: int) -> Task | None:
-        """Count a collector's steps and episodes; returns its task."""
-        self.counters.env_steps += message.env_steps
-        self.counters.episodes += len(message.episode_returns)
-        worker = self.workers[rank]
-        worker.policy_version = message.policy_version
-        return worker.begin(message.task_id)
+    def _count_block(self, ready: BlockReady) -> None:
+        """Count what is published: nothing else is there after a restart."""
+        self.counters.env_steps += ready.transitions
+        self.counters.episodes += ready.episodes
 
     def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, train_iter)

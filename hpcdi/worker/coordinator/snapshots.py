@@ -300,7 +300,7 @@ class Resumed:
         facts: of the manifest.
         state: of the coordinator.
         published: the blocks that exist, by path, oldest first.
-        later: transitions among them that were published after the snapshot.
+        after: paths of those among them that were published after the snapshot.
         lost: shards that the snapshot names and that are missing or damaged.
     """
 
@@ -309,8 +309,18 @@ class Resumed:
     facts: Mapping[str, Any]
     state: Mapping[str, Any]
     published: dict[str, BlockReady] = field(default_factory=dict)
-    later: int = 0
+    after: frozenset[str] = frozenset()
     lost: int = 0
+
+    @property
+    def later(self) -> int:
+        """Transitions that were published after the snapshot, which has not counted them."""
+        return sum(self.published[path].transitions for path in self.after)
+
+    @property
+    def later_episodes(self) -> int:
+        """Episodes that ended in them."""
+        return sum(self.published[path].episodes for path in self.after)
 
     def __str__(self) -> str:
         said = (
@@ -347,9 +357,9 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         )
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
     known, newest = set(shards_of(state)), state["replay"]["newest"]
-    numbers = layout.shard_numbers()
-    later = {path for path, (r, number) in numbers.items() if number > newest.get(str(r), 0)}
-    missing = sorted(known - numbers.keys())
+    existing = layout.shard_numbers()
+    later = _later(existing, newest)
+    missing = sorted(known - existing.keys())
     if missing:
         LOGGER.warning(
             "%d shards of the snapshot are missing, %s first; they are left out",
@@ -359,20 +369,42 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         for path in later:
             layout.inside(path).unlink(missing_ok=True)
         later = set()
-    published, lost = [], len(missing)
-    for path in sorted((known | later) & numbers.keys()):
+    named = (known | later) & existing.keys()
+    published = {ready.shard.path: ready for ready in _announcements(layout, named)}
+    lost = len(missing) + len((named & known) - published.keys())
+    has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
+    folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
+    after = frozenset(later & published.keys())
+    return Resumed(snapshot.folder.name, folder, snapshot.facts, state, published, after, lost)
+
+
+def unannounced(layout: RunLayout, rank: int, newest: int) -> list[BlockReady]:
+    """Returns the blocks that a collector has published, and has died before it could say so.
+
+    Args:
+        layout: the run folder.
+        rank: of the collector.
+        newest: number of the last block that it has announced.
+    """
+    return _announcements(layout, _later(layout.shard_numbers(rank), {str(rank): newest}))
+
+
+def _later(existing: Mapping[str, tuple[int, int]], newest: Mapping[str, int]) -> set[str]:
+    """Paths of the shards whose number is above their collector's newest."""
+    return {path for path, (r, number) in existing.items() if number > newest.get(str(r), 0)}
+
+
+def _announcements(layout: RunLayout, paths: Iterable[str]) -> list[BlockReady]:
+    """The messages by which shards were published, oldest first; damaged ones are left out."""
+    published = []
+    for path in sorted(paths):
         try:
             published.append(_announcement(layout, path))
         except ShardError as error:
             LOGGER.warning("%s; it is left out", error)
-            lost += path in known
     published.sort(key=lambda ready: ready.sealed_at)
     now = time.time()  # a block's latency is counted from here
-    fresh = {r.shard.path: dataclasses.replace(r, sealed_at=now) for r in published}
-    steps = sum(int(r.items["item_len"].sum()) for path, r in fresh.items() if path in later)
-    has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
-    folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
-    return Resumed(snapshot.folder.name, folder, snapshot.facts, state, fresh, steps, lost)
+    return [dataclasses.replace(ready, sealed_at=now) for ready in published]
 
 
 def _announcement(layout: RunLayout, path: str) -> BlockReady:
@@ -382,7 +414,7 @@ def _announcement(layout: RunLayout, path: str) -> BlockReady:
     try:
         return BlockReady(
             str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
-            float(facts["sealed_at"]),
+            float(facts["sealed_at"]), int(facts.get("episodes", 0)),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ShardError(path, f"does not say whose it is: {error}") from error

@@ -49,7 +49,13 @@ from hpcdi.utils.metrics import (
 from hpcdi.utils.progress import Evaluation, Status, StatusLine
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.scheduler import RunState
-from hpcdi.worker.coordinator.snapshots import Kept, Snapshot, SnapshotClock, SnapshotKeeper
+from hpcdi.worker.coordinator.snapshots import (
+    Kept,
+    Resumed,
+    Snapshot,
+    SnapshotClock,
+    SnapshotKeeper,
+)
 from hpcdi.worker.coordinator.workers import (
     ComesBack,
     DiesAlone,
@@ -302,6 +308,8 @@ class RunView:
         self._file: StatusFile | None = None
         self._retention: Retention | None = None
         self._keeper: SnapshotKeeper | None = None
+        self._uncounted: list[str] = []  # shards that were published since the last snapshot
+        self._counted: dict[str, list[str]] = {}  # by each snapshot that is not whole yet
         self._is_failure_shown = False
         if layout is None:
             return
@@ -337,6 +345,7 @@ class RunView:
         """Take a message that the scheduler is about to handle, or a notice."""
         if isinstance(message, BlockReady) and self._retention is not None:
             self._retention.need(message.shard.path)
+            self._need_to_count([message.shard.path])
         self._record.observe(rank, message)
 
     def look(self, run: RunState, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
@@ -395,6 +404,7 @@ class RunView:
             "learners": sorted(learners),
             "saved_at": time.time(),
         }
+        self._counted[order.name], self._uncounted = self._uncounted, []
         for path in self._keeper.begin(order, state(), facts):
             if self._retention is not None:
                 self._retention.need(path)
@@ -417,12 +427,20 @@ class RunView:
             self._keeper.close()
         self._tend_snapshots(run)
 
-    def adopt(self, published: Iterable[str]) -> None:
+    def adopt(self, resumed: Resumed) -> None:
         """Keep the shards of a resumed run, and those that its snapshots need."""
         if self._retention is None or self._keeper is None:
             return
-        for path in [*published, *self._keeper.adopt_all()]:
+        for path in [*resumed.published, *self._keeper.adopt_all()]:
             self._retention.need(path)
+        self._need_to_count(resumed.after)
+
+    def _need_to_count(self, paths: Iterable[str]) -> None:
+        """Keep shards until a snapshot has counted them: a run that is resumed before does."""
+        if self._retention is not None:
+            for path in paths:
+                self._retention.need(path)
+                self._uncounted.append(path)
 
     def _tend_snapshots(self, run: RunState) -> None:
         if self._keeper is None:
@@ -433,8 +451,11 @@ class RunView:
             self._record.snapshot(kept, run.counters.env_steps)
             if self._line is not None and kept.is_worth_a_line:
                 self._line.say(str(kept))
+            counted = self._counted.pop(kept.snapshot.name, [])
+            if kept.error:
+                self._uncounted, counted = counted + self._uncounted, []
             if self._retention is not None:
-                self._retention.release(kept.released)
+                self._retention.release([*kept.released, *counted])
 
     def summary(self, run: RunState) -> list[str]:
         """Closing lines for people."""

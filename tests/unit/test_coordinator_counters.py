@@ -1,0 +1,257 @@
+"""Counters of a run are those of its shards, after whatever kills, ends and resumes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
+from hpcdi.comm.link import LocalWorld
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    BlockAdmitted,
+    BlockReady,
+    Goodbye,
+    Message,
+    RankLost,
+    SnapshotPart,
+    Stop,
+    StopRequest,
+    TakeSnapshot,
+    WorkerReady,
+)
+from hpcdi.config.load import compile_config
+from hpcdi.launch.resume import newest_snapshot
+from hpcdi.store.builder import Segment
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import ITEM_DTYPE
+from hpcdi.worker.collector.comm.channels import DataPublisher
+from hpcdi.worker.coordinator import Coordinator
+from hpcdi.worker.coordinator.scheduler import Phase
+from hpcdi.worker.coordinator.snapshots import resume_from
+
+LEARNER, COLLECTORS = 1, (2, 3, 4)
+PATIENCE_S = 20.0
+
+
+def experiment(policy: str) -> Any:
+    """A buffer that a few blocks fill, and shards that go when nobody needs them."""
+    other = {"replay_buffer": {"replay_buffer_size": 40}}
+    collect = {"n_sample": 4, "collector": {"collector_num": 3}}
+    storage = {"keep_data": False, "fsync": False, "seal_seconds": 3600.0}
+    return compile_config(
+        {
+            "env": {"env_id": "CartPole-v1", "collector_env_num": 2},
+            "policy": {
+                "type": policy,
+                "other": other,
+                "collect": collect,
+                "learn": {"batch_size": 8},
+            },
+            "system": {"storage": storage, "snapshot_s": 3600.0},
+        }
+    ).config
+
+
+def segment(ended: list[bool]) -> Segment:
+    """Items of three transitions and one row more; which of them end with their episode."""
+    items = np.zeros(len(ended), ITEM_DTYPE)
+    items["item_start"], items["item_len"] = 4 * np.arange(len(ended)), 3
+    columns = {"value": np.zeros(4 * len(ended), np.float32)}
+    return Segment(columns, items, tail_rows=1, ended=np.array(ended))
+
+
+class History:
+    """A run with its restarts: rank 0 and collectors are real, and so are all files.
+
+    `steps` and `episodes` are the truth: what was ever in a shard.
+    """
+
+    def __init__(self, root: Path, policy: str) -> None:
+        self.config, self.layout = experiment(policy), RunLayout(root)
+        self.steps = self.episodes = 0
+        self.restarts = -1
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run, or the next part of it."""
+        self.restarts += 1
+        resumed = None
+        if self.restarts:
+            resumed = resume_from(self.layout, newest_snapshot(self.layout))
+        world = LocalWorld(5)
+        self.link = world.link(0)
+        self.link.ranks_may_die = True
+        self.coordinator = Coordinator(self.config, self.link, self.layout)
+        if resumed is not None:
+            self.coordinator.resume(resumed)
+            self.check()
+        else:
+            self.coordinator._view.keep_beginning(
+                self.coordinator.state_dict, self.coordinator._scheduler
+            )
+        self.links = {rank: world.link(rank) for rank in (LEARNER, *COLLECTORS)}
+        self.silent: set[int] = set()  # collectors that will die before they announce anything
+        self.heard: list[tuple[int, BlockReady]] = []
+        self.publishers = {
+            rank: DataPublisher(
+                self.config, self.layout, rank,
+                lambda ready, rank=rank: self.published(rank, ready), restarts=self.restarts,
+            )  # type: ignore[misc]
+            for rank in COLLECTORS
+        }  # fmt: skip
+        for rank in (LEARNER, *COLLECTORS):
+            role = "learner" if rank == LEARNER else "collector"
+            self.say(rank, WorkerReady(role, "host", rank))
+        for publisher in self.publishers.values():
+            publisher.begin("task")
+
+    def published(self, rank: int, ready: BlockReady) -> None:
+        self.steps += ready.transitions
+        self.episodes += ready.episodes
+        if rank not in self.silent:
+            self.heard.append((rank, ready))
+
+    def say(self, rank: int, message: Message) -> None:
+        """Rank 0 hears it and does what follows; the learner answers at once."""
+        self.coordinator._handle(message, rank)
+        self.coordinator._send_orders()
+        for _, order in self.links[LEARNER].receive(0.0):
+            if isinstance(order, AdmitBlock):
+                self.say(LEARNER, BlockAdmitted(order.block_id, 0.0))
+            if isinstance(order, TakeSnapshot):
+                self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
+        self.coordinator._view.look(self.coordinator._scheduler)
+
+    def hear(self) -> None:
+        """What collectors have announced comes to rank 0."""
+        while self.heard:
+            self.say(*self.heard.pop(0))
+        if not self.silent:
+            self.check()
+
+    def check(self) -> None:
+        figures = self.coordinator.figures()
+        assert (figures["env_steps"], figures["episodes"]) == (self.steps, self.episodes)
+
+    # ---------------------------------------------------------------------------------- events
+
+    def collect(self, rank: int, number: int) -> None:
+        if rank in self.publishers:
+            self.publishers[rank].put(segment([k % 3 == 0 for k in range(number)]))
+            self.publishers[rank]._writer.flush()  # blocks that are full; the open one is not
+            self.hear()
+
+    def publish(self, rank: int, _number: int) -> None:
+        if rank in self.publishers:
+            self.publishers[rank].flush()
+            self.hear()
+
+    def snapshot(self, _rank: int, _number: int) -> None:
+        orders = self.coordinator._scheduler._take_snapshot(0.0)
+        self.coordinator._orders += orders
+        self.coordinator._send_orders()
+        view, deadline = self.coordinator._view, time.monotonic() + PATIENCE_S
+        for _, order in self.links[LEARNER].receive(0.0):
+            if isinstance(order, TakeSnapshot):
+                self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
+        while view._counted:
+            view.look(self.coordinator._scheduler)
+            assert time.monotonic() < deadline
+
+    def die(self, rank: int, number: int) -> None:
+        """A collector dies, perhaps between a shard's name and its announcement."""
+        if rank not in self.publishers or len(self.publishers) == 1:
+            return
+        if number % 2:
+            self.publishers[rank].flush()
+            self.hear()
+        self.silent.add(rank)
+        if number % 3:
+            self.publishers[rank].flush()
+        self.drop(rank)
+        self.say(rank, RankLost())
+        self.silent.discard(rank)
+        self.check()
+
+    def kill(self, _rank: int, number: int) -> None:
+        """Everything dies; what was not published is lost, some of it was but nobody heard."""
+        if number % 2:
+            self.silent.update(self.publishers)
+            for publisher in self.publishers.values():
+                publisher.flush()
+        self.close()
+        self.begin()
+
+    def close(self) -> None:
+        """All processes are gone, rank 0 without a last snapshot."""
+        for rank in list(self.publishers):
+            self.drop(rank)
+        self.coordinator._scheduler.phase = Phase.FINISHED
+        self.coordinator.close()
+
+    def end(self, _rank: int, _number: int) -> None:
+        """A signal: all is published and kept."""
+        self.coordinator._handle(StopRequest("SIGTERM", 85), 0)
+        self.coordinator._send_orders()
+        for rank, publisher in self.publishers.items():
+            publisher.close()
+            self.hear()
+            assert any(isinstance(m, Stop) for _, m in self.links[rank].receive(0.0))
+            self.say(rank, Goodbye())
+        self.say(LEARNER, Goodbye())
+        assert self.coordinator._scheduler.finished
+        self.check()
+        self.coordinator._view.finish_snapshots(self.coordinator._scheduler)
+        self.coordinator.close()
+        self.begin()
+
+    def drop(self, rank: int) -> None:
+        """A collector is gone with what it had not sealed."""
+        publisher = self.publishers.pop(rank)
+        publisher._builder.seal()
+        publisher.close()
+
+
+KINDS = ["collect"] * 6 + ["publish"] * 5 + ["snapshot", "snapshot", "die", "kill", "end"]
+events = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.sampled_from(COLLECTORS), st.integers(1, 12)),
+    min_size=15, max_size=40,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["dqn", "ppo"])
+@settings(max_examples=6, deadline=None)
+@given(events=events)
+def test_counters_are_what_was_published(
+    policy: str, events: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """To the unit, also where shards are gone by now, or were found when their writer had died."""
+    root = tmp_path_factory.mktemp("run")
+    history = History(root, policy)
+    for kind, rank, number in events:
+        getattr(history, kind)(rank, number)
+    history.kill(0, 1)
+    history.close()
+    shutil.rmtree(root)
+
+
+def test_the_simulation_removes_shards_and_still_counts_them(tmp_path: Path) -> None:
+    history = History(tmp_path, "dqn")
+    for number in range(30):
+        history.collect(2, 3)
+        history.publish(2, 0)
+        if number % 5 == 4:
+            history.snapshot(0, 0)
+    assert history.steps == 30 * 9
+    assert len(history.layout.shard_numbers()) < 30, "of sixty"
+    history.kill(0, 0)
+    history.kill(0, 0)
+    history.close()
