@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -305,6 +306,8 @@ def _dtype_of(descr: Any) -> np.dtype[Any]:
 
 @lru_cache(maxsize=256)
 def _simple_dtype(descr: str) -> np.dtype[Any]:
+    if re.fullmatch(r"[<>|=]?a\d*", descr):  # which numpy itself would only warn of
+        raise ValueError(f"there is no dtype {descr!r}")
     return np.dtype(descr)
 
 
