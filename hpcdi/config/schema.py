@@ -42,8 +42,8 @@ class CoordinatorConfig:
     )
     start_timeout_s: float = setting(
         300.0,
-        "seconds that ranks may take to start MPI, and then to their first message; then those that "
-        "are missing are named and the job ends (exit code 85)",
+        "seconds that ranks may take to start MPI, and then to their first message; after that "
+        "the missing ones are named and the job ends (exit code 85)",
         above=0,
     )
     stop_timeout_s: float = setting(
