@@ -1,10 +1,12 @@
 """What a run bears: kinds of faults x seeds, each at a random moment of a real `mpirun -n 5`.
 
-Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is resumed
-until it is done. Of each kind the table says how often the run went on by itself and how often it
-was resumed, after how many seconds the fault was noticed (a warning, or the end of the job), how
-many environment steps had to be done again, how many published shards were lost (0 is the only
-good number), and the exit codes. Fails (exit code 1) if a run hangs: 60 s without progress.
+Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is started
+again until it is done, as a batch script does. Of each kind the table says how often the run went
+on by itself and how often it was resumed, after how many seconds the fault was noticed (a warning,
+or the end of the job), how many environment steps had to be done again, how many published shards
+were lost (0 is the only good number), and exit codes other than those of the contract in
+slurm/README.md: 0 and 85, where the fault is not the user's. Fails (exit code 1) if a run hangs
+(90 s without progress), or ends with such a code.
 
     python tools/bench_faults.py                       every kind, 10 seeds each: an hour
     python tools/bench_faults.py --quick               four kinds, one seed each
@@ -39,14 +41,16 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
-RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4]}
-ITERATIONS, HANG_S, RESUMES = 1500, 60.0, 4
+RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4], "any": [0, 1, 2, 3, 4]}
+ITERATIONS, HANG_S, RESUMES = 1500, 90.0, 4
+START_FAULTS = Path(__file__).parent / "start_faults"
 SETTINGS = (
     "policy.learn.learner.learner_num=2", "policy.collect.collector.collector_num=2",
     "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9",
     f"policy.other.commander.max_train_iter={ITERATIONS}",
     "policy.other.commander.eval_interval=1", "system.snapshot_s=2",
-    "system.survival.worker_timeout_s=10",
+    "system.survival.worker_timeout_s=20", "system.auto_resume=true",
+    "system.coordinator.start_timeout_s=60",
 )  # fmt: skip
 
 
@@ -57,23 +61,34 @@ class Trial:
         folder: for the run and what it prints.
         overrides: settings of its own.
         dice: random numbers of this trial.
+        start_fault: of `tools/start_faults`, once; empty: none.
     """
 
-    def __init__(self, folder: Path, overrides: Iterable[str], dice: random.Random) -> None:
+    def __init__(
+        self, folder: Path, overrides: Iterable[str], dice: random.Random, start_fault: str = ""
+    ) -> None:
         self.run, self.dice, self.codes = folder / "run", dice, list[int]()
         self.hung = False
         self._printed = folder / "printed"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self.start(str(CONFIG), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides)
+        self._arguments = [
+            str(CONFIG), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides
+        ]  # fmt: skip
+        paths = filter(None, [str(START_FAULTS), os.environ.get("PYTHONPATH")])
+        self._variables = {
+            "HPCDI_ALLOW_FAULTS": "1", "START_FAULT": start_fault,
+            "START_FAULT_ONCE": str(folder / "start_fault"), "PYTHONPATH": os.pathsep.join(paths),
+        }  # fmt: skip
+        self.start()
 
-    def start(self, *arguments: str) -> None:
-        """Start `hpcdi train`."""
+    def start(self) -> None:
+        """Start `hpcdi train`, or start it again, always by the same command."""
         with self._printed.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpcdi", "train", *arguments],
+                [sys.executable, "-m", "hpcdi", "train", *self._arguments],
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, "HPCDI_ALLOW_FAULTS": "1"},
+                env={**os.environ, **self._variables},
             )  # fmt: skip
 
     @property
@@ -117,7 +132,8 @@ class Trial:
 
     def kill_all(self) -> float:
         """As if the node had gone."""
-        for pid in [*self.pids(), self.process.pid]:
+        pids = self.pids() if (self.run / "run.json").exists() else []
+        for pid in [*pids, self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         struck = time.time()
@@ -158,6 +174,17 @@ def kill_in_snapshot(trial: Trial) -> float:
     return trial.kill_all()
 
 
+def before_the_first_snapshot(trial: Trial) -> float:
+    """A rank dies when the run has begun, and has no snapshot yet."""
+    trial.wait(lambda: (trial.run / "log").exists() and bool(trial.pids()))
+    return trial.signal(trial.dice.randrange(5))
+
+
+def in_the_start(_trial: Trial) -> float:
+    """The fault has come by itself, before anything else."""
+    return 0.0
+
+
 def by_itself(trial: Trial) -> float:
     """The run has its fault from its configuration; it may have ended before anybody looks."""
     words = "injected fault"
@@ -173,15 +200,23 @@ class Kind:
         strike: makes it.
         fault: of the configuration's `fault`; the step is drawn.
         role: whose fault that is.
+        steps: from and to which step of that role.
         settings: of its runs.
         may_lose: shards that are damaged on purpose.
+        start_fault: of `tools/start_faults`, on a rank of `role`.
+        waits: whether the fault comes only when the run learns.
+        codes: exit codes that are right.
     """
 
     strike: Strike = by_itself
     fault: str = ""
     role: str = ""
+    steps: tuple[int, int] = ()
     settings: tuple[str, ...] = ()
     may_lose: int = 0
+    start_fault: str = ""
+    waits: bool = True
+    codes: tuple[int, ...] = (0, 85)
 
     def overrides(self, dice: random.Random) -> list[str]:
         """Settings of one trial."""
@@ -189,12 +224,13 @@ class Kind:
             return list(self.settings)
         rank = dice.choice(RANKS[self.role])
         steps = {"collector": (2000, 15000), "learner": (50, 900), "coordinator": (3, 10)}
-        step = dice.randint(*steps[self.role])
+        step = dice.randint(*(self.steps or steps[self.role]))
         return [*self.settings, f"fault={{kind: {self.fault}, rank: {rank}, at_step: {step}}}"]
 
 
 LONG = ("policy.other.commander.max_train_iter=5000",)  # else it is over before that is noticed
 SURVIVE = ("system.survival.on_worker_error=continue",)
+USERS = (0, 1)
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
 KINDS = {
     "kill_collector": Kind(kill_of("collector")),
@@ -205,11 +241,24 @@ KINDS = {
     "kill_in_snapshot": Kind(kill_in_snapshot),
     "raise_in_collector": Kind(fault="raise", role="collector", settings=SURVIVE),
     "raise_in_learner": Kind(fault="raise", role="learner", settings=SURVIVE),
-    "raise_ends_the_run": Kind(fault="raise", role="collector"),
+    "raise_ends_the_run": Kind(fault="raise", role="collector", codes=USERS),
     "hang_in_collector": Kind(fault="hang", role="collector"),
     "hang_in_learner": Kind(fault="hang", role="learner"),
     "hang_in_coordinator": Kind(fault="hang", role="coordinator"),
-    "stopped_collector": Kind(kill_of("collector", number=signal.SIGSTOP), settings=LONG),
+    "frozen_collector": Kind(kill_of("collector", number=signal.SIGSTOP), settings=LONG),
+    "frozen_learner": Kind(kill_of("learner", number=signal.SIGSTOP), settings=LONG),
+    "frozen_coordinator": Kind(kill_of("coordinator", number=signal.SIGSTOP), settings=LONG),
+    "killed_in_mpi_init": Kind(in_the_start, role="any", start_fault="killed_in_init", waits=False),
+    "import_error_on_one_rank": Kind(
+        in_the_start, role="any", start_fault="import_error", waits=False
+    ),
+    "killed_while_the_group_forms": Kind(
+        in_the_start, role="learner", start_fault="killed_in_group", waits=False
+    ),
+    "killed_before_the_first_snapshot": Kind(before_the_first_snapshot, waits=False),
+    "full_disk_at_the_end": Kind(
+        fault="enospc, seconds: 20", role="learner", steps=(ITERATIONS - 30, ITERATIONS - 5)
+    ),
     "environment_hangs": Kind(fault="env_hang", role="collector", settings=CHILDREN),
     "torn_shard": Kind(fault="torn_shard", role="collector", may_lose=1),
     "no_room_for_3_s": Kind(fault="enospc, seconds: 3", role="collector"),
@@ -231,14 +280,17 @@ class Result:
     steps_again: list[int] = field(default_factory=list)
     shards_lost: int = 0
     codes: Counter[int] = field(default_factory=Counter)
+    wrong_codes: int = 0
 
 
 def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
     """One run with one fault, to its end."""
     dice = random.Random(seed)
-    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice)
-    trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
-    if kind.strike is not by_itself:
+    start_fault = f"{kind.start_fault}:{dice.choice(RANKS[kind.role])}" if kind.start_fault else ""
+    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice, start_fault)
+    if kind.waits:
+        trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
+    if kind.waits and kind.strike is not by_itself:
         moment = time.monotonic() + dice.uniform(0.0, 5.0)
         trial.wait(lambda: time.monotonic() >= moment)
     published, struck = trial.shards(), kind.strike(trial)
@@ -254,10 +306,11 @@ def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
         if trial.codes[-1] == 0 or trial.hung:
             break
         steps_again += steps_to_do_again(trial)
-        trial.start("--resume", str(trial.run))
+        trial.start()
     result.steps_again.append(steps_again)
     result.shards_lost += lost_shards(published, kind.may_lose)
     result.codes.update(trial.codes)
+    result.wrong_codes += sum(code not in kind.codes for code in trial.codes)
     result.hung += trial.hung
     is_done = trial.codes[-1] == 0
     result.survived += is_done and len(trial.codes) == 1
@@ -295,6 +348,7 @@ def rows_of(name: str, result: Result) -> list[Row]:
         Row(f"{name}: env steps done again (median)", median(again), "steps",
             peer=f"max {max(again)}"),
         at_most(f"{name}: hangs", result.hung, "runs", 0),
+        at_most(f"{name}: exit codes against the contract", result.wrong_codes, "codes", 0),
     ]  # fmt: skip
 
 
@@ -308,7 +362,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
     kinds, seeds = (QUICK, 1) if given.quick else (given.kinds, given.seeds)
-    hung = 0
+    bad = 0
     for name in kinds:
         result = Result()
         for seed in range(seeds):
@@ -319,8 +373,8 @@ def main() -> int:
             folder.mkdir(parents=True, exist_ok=True)
             try_once(KINDS[name], seed, folder, result)
         show(rows_of(name, result), given.json)
-        hung += result.hung
-    return 1 if hung else 0
+        bad += result.hung + result.wrong_codes
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

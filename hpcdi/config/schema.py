@@ -41,7 +41,10 @@ class CoordinatorConfig:
         600.0, "seconds a learner may take from its task to its first demand for data", above=0
     )
     start_timeout_s: float = setting(
-        300.0, "seconds that ranks may take from MPI's start to their first message", above=0
+        300.0,
+        "seconds that ranks may take to start MPI, and then to their first message; after that "
+        "the missing ones are named and the job ends (exit code 85)",
+        above=0,
     )
     stop_timeout_s: float = setting(
         20.0, "seconds that ranks may take to shut down before the job is aborted", above=0
@@ -68,7 +71,7 @@ class SurvivalConfig:
     worker_timeout_s: float = setting(
         900.0,
         "seconds that a rank may make no progress (one environment step, one update); then its "
-        "stacks are printed and it is killed",
+        "stacks are printed and it is killed; one that is frozen is killed by others 15 s later",
         minimum=5.0,
     )
     on_worker_error: str = setting(
