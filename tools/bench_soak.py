@@ -51,6 +51,8 @@ def soak(folder: Path, minutes: float) -> list[Row]:
             for samples, pid in zip(taken, trial.pids(), strict=True):
                 samples.append(sample(pid))
     is_on = trial.process.poll() is None
+    if not taken[0]:
+        raise SystemExit("the run has ended, or hung, before it learnt anything")
     took_s, shards = time.monotonic() - began, trial.shards()
     trial.kill_all()
     rows = [at_most("runs that ended, or hung, before the time was over", int(not is_on), "", 0)]

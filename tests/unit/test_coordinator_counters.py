@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
@@ -230,6 +230,19 @@ events = st.lists(
 @pytest.mark.parametrize("policy", ["dqn", "ppo"])
 @settings(max_examples=6, deadline=None)
 @given(events=events)
+@example(events=[*20 * [("collect", 2, 3), ("publish", 2, 1)], ("kill", 2, 2)])  # shards had to go
+@example(
+    events=[
+        ("collect", 2, 3),
+        ("publish", 2, 1),
+        ("kill", 2, 2),
+        ("collect", 3, 2),
+        ("publish", 3, 1),
+        ("snapshot", 2, 1),
+        ("kill", 2, 2),
+    ]
+)  # the first rank publishes nothing after its restart
+@example(events=[("collect", 2, 2), ("die", 2, 4)])  # it dies with a shard that nobody has heard of
 def test_counters_are_what_was_published(
     policy: str, events: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
