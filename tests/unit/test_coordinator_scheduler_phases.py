@@ -159,7 +159,7 @@ def test_who_leaves_before_the_end_stops_the_run() -> None:
     assert life.goodbye(2, Goodbye()) == stops(1, 3, reason=left.reason)
     assert (life.is_on, life.outcome) == (False, left)
     life.goodbye(1, Goodbye())
-    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3, exit_code=1)
+    assert life.goodbye(3, Goodbye()) == leaves(1, 2, 3, exit_code=85)
 
 
 def test_if_the_only_one_leaves_that_is_the_end() -> None:

@@ -119,9 +119,10 @@ with StartGuard():
     ],
 )
 def test_an_error_of_one_rank_ends_the_start_of_all(tmp_path: Path, error: str, code: int) -> None:
-    ended = run(with_block(error), folder=tmp_path)
     is_alone = code == EXIT_REQUEUE
+    others = [BEGIN + WAIT_FOR_EVER] if is_alone else [with_block(error)]
+    ended = run(with_block(error), *others, folder=tmp_path)
     assert ("has died before the run had begun" in ended.stderr) is is_alone
     assert ("could not start\nTraceback" in ended.stderr) is is_alone
     if not is_alone:
-        assert ended.stdout == f"code {code}\n"
+        assert ended.stdout == f"code {code}\n" * 2
