@@ -47,6 +47,7 @@ class LocalReplay(Closing):
     Attributes:
         items_admitted: items that were ever pushed.
         drawn: items that were ever drawn.
+        unpublished: transitions that are in no shard: not yet, or the disk had no room.
         published: announcements of shards since they were last taken from here.
     """
 
@@ -62,7 +63,7 @@ class LocalReplay(Closing):
         restarts: int,
         patience: DiskPatience,
     ) -> None:
-        self.items_admitted = self.drawn = 0
+        self.items_admitted = self.drawn = self.unpublished = 0
         self.published: deque[BlockReady] = deque()
         self._config, self._buffers = config, list(buffers)
         self._fetch = open_transport(config.system, layout).fetch
@@ -86,6 +87,7 @@ class LocalReplay(Closing):
             ShardError: an earlier block could not be written.
         """
         if self._data is not None:
+            self.unpublished += int(segment.items["item_len"].sum())
             self._data.put(segment)
 
     def flush(self) -> None:
@@ -103,6 +105,7 @@ class LocalReplay(Closing):
         while self.published:
             ready = self.published.popleft()
             note_newest(self._newest, ready)
+            self.unpublished -= ready.transitions
             self._hold(ready)
             taken.append(ready)
         return taken
@@ -147,11 +150,6 @@ class LocalReplay(Closing):
         """Items that were ever drawn."""
         return self.drawn
 
-    @property
-    def unpublished(self) -> int:
-        """Transitions in the buffer that are in no shard: not yet, or the disk had no room."""
-        return self._buffers[0].push_count - self._end_id if self._data is not None else 0
-
     # ----------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,7 +166,7 @@ class LocalReplay(Closing):
     def _partition(self) -> dict[str, Any]:
         """The buffer as a learner's partition: its blocks lie one after the other in a ring."""
         buffer, blocks = self._buffers[0], list(self._blocks)
-        if self.unpublished:  # the disk had no room for the last ones
+        if self._end_id < buffer.push_count:  # the disk had no room for the last ones
             buffer.evict(buffer.push_count, self._end_id)
         placer, rows = None, np.full(buffer.push_count - buffer.first_id, -1, np.int32)
         if blocks:

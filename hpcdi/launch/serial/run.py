@@ -172,6 +172,7 @@ class SerialRun(Closing):
 
     def figures(self) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
+        self.pipeline.parts.replay.take_published()  # as it was closed
         self._count()
         return self.view.figures(self.state)
 
