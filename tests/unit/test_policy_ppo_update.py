@@ -286,7 +286,7 @@ def test_data_of_a_strange_policy_are_not_learnt_from_where_there_is_a_limit() -
 def test_the_learning_rate_falls_to_its_end_and_stays() -> None:
     schedule = {"key": "learning_rate", "end": 0.1, "iterations": 3}
     built = learner(learning_rate=0.4, schedule=schedule, epoch_per_collect=1)
-    rates = [built.learn_mode.forward(columns(8))[0]["cur_lr"] for _ in range(5)]
+    rates = [built.learn_mode.forward(columns(8))["cur_lr"] for _ in range(5)]
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
     assert built._step.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
