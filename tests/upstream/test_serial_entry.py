@@ -55,4 +55,7 @@ def evaluations(package: str, *arguments: object) -> list[dict[str, Any]]:
 def test_one_changed_import(run: tuple[str, str, int, int]) -> None:
     theirs, ours = evaluations("ding", *run), evaluations("hpcdi", *run)
     assert len(theirs) >= 2
-    assert ours == theirs
+    for one, other in zip(ours, theirs, strict=True):
+        # DI-engine's evaluator shortens returns to float32
+        assert one["returns"] == pytest.approx(other["returns"], rel=1e-6)
+        assert {**one, "returns": 0} == {**other, "returns": 0}
