@@ -28,15 +28,24 @@ import numpy as np
 
 from hpcdi.errors import CommError
 from hpcdi.types import Array, ColumnSpec, Lockstep, RowView, ShardRef
+from hpcdi.utils.nested import parse_json
 
 C = TypeVar("C", bound=type)
 
 INLINE_BYTES = 32 << 10
 """Arrays up to this size travel in the head's buffer: one MPI message instead of two."""
 
+LARGEST_FRAME_BYTES = 1 << 36
+"""64 GB. A head that announces more is damaged: no policy or block is that large."""
+
 _ALIGNMENT = 16
 _PREFIX = struct.Struct("<IQ")  # number of arrays, bytes of the JSON
 _ENTRY = struct.Struct("<QB")  # bytes of an array, 1 where it is a frame of its own
+_DAMAGE = (
+    struct.error, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
+    RuntimeError, MemoryError,
+)  # fmt: skip
+"""Errors of decoding what no `encode` has made."""
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
 _CLASSES: dict[str, type] = {}
@@ -102,30 +111,50 @@ def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
 
 
 def frame_sizes(head: Array) -> list[int]:
-    """Bytes of each frame that follows a head."""
-    return [size for size, is_frame in _entries(head.data) if is_frame]
+    """Bytes of each frame that follows a head.
+
+    Raises:
+        CommError: the head is damaged.
+    """
+    try:
+        sizes = [size for size, is_frame in _entries(head.data) if is_frame]
+    except _DAMAGE as error:
+        raise CommError(f"received the damaged head of a message: {error}") from error
+    if sizes and max(sizes) > LARGEST_FRAME_BYTES:
+        raise CommError(
+            f"received a message that announces {max(sizes)} bytes in one piece, more than "
+            f"{LARGEST_FRAME_BYTES >> 30} GB: its head is damaged"
+        )
+    return sizes
 
 
 def decode(head: Array, frames: Sequence[Array]) -> Any:
     """The message of a head and its frames; its arrays are views of them.
 
     Raises:
-        CommError: it is of a class that is not `sendable` here.
+        CommError: it is damaged, or of a class that is not `sendable` here.
     """
-    view = head.data
+    try:
+        return _decoded(head.data, frames)
+    except _DAMAGE as error:
+        raise CommError(f"received a damaged message ({type(error).__name__}: {error})") from error
+
+
+def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
     count, body_size = _PREFIX.unpack_from(view)
     start = _PREFIX.size + count * _ENTRY.size
     at = start + body_size
     remaining = iter(frames)
     buffers: list[memoryview] = []
     for size, is_frame in _entries(view):
-        if is_frame:
-            buffers.append(next(remaining).data)
-        else:
+        if not is_frame:
             at += -at % _ALIGNMENT
-            buffers.append(view[at : at + size])
-            at += size
-    return _value(json.loads(bytes(view[start : start + body_size])), buffers)
+        buffer = next(remaining, _EMPTY).data if is_frame else view[at : at + size]
+        if len(buffer) != size:
+            raise ValueError(f"an array has {len(buffer)} of {size} bytes")
+        buffers.append(buffer)
+        at += 0 if is_frame else size
+    return _value(parse_json(bytes(view[start : start + body_size])), buffers)
 
 
 def pack(value: Any) -> Array:
@@ -140,7 +169,9 @@ def unpack(packed: Array) -> Any:
 
 def _entries(head: memoryview) -> Iterator[tuple[int, int]]:
     """Of each array: its bytes, and whether it is a frame."""
-    count, _ = _PREFIX.unpack_from(head)
+    count, body_size = _PREFIX.unpack_from(head)
+    if _PREFIX.size + count * _ENTRY.size + body_size > len(head):
+        raise ValueError(f"{len(head)} bytes do not hold {count} entries and {body_size} bytes")
     return _ENTRY.iter_unpack(head[_PREFIX.size :][: count * _ENTRY.size])
 
 
@@ -250,7 +281,7 @@ def _tensor(tree: list[Any], buffers: Sequence[memoryview]) -> Any:
     _, number, dtype, shape = tree
     kind, buffer = getattr(torch, dtype), buffers[number]
     if not len(buffer):
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(0, dtype=kind).reshape(shape)
     return torch.from_numpy(np.frombuffer(buffer, np.uint8).copy()).view(kind).reshape(shape)
 
 

@@ -1,7 +1,10 @@
 """The learners' process group: torch.distributed beside MPI.
 
 Messages go by MPI, gradients by NCCL or gloo. The group is formed from MPI ranks, without a port
-for the user to choose: its rank 0 opens torch's TCPStore and shares the address by MPI.
+for the user to choose: its rank 0 opens torch's TCPStore and shares the address by MPI. The store
+asks nobody who he is, so it listens on one address alone: loopback where all members are on one
+host, else that of the network between the hosts; and its keys have a prefix that is drawn anew for
+each group.
 
 Everything here is collective: every member calls it, in the same order. Without a group, a process
 is a group of one.
@@ -10,11 +13,15 @@ is a group of one.
 from __future__ import annotations
 
 import copy
+import fcntl
 import functools
 import math
 import numbers
 import os
 import platform
+import secrets
+import socket
+import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -36,15 +43,19 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Address = tuple[str, int]
+Address = tuple[str, int, str]
+"""Host and port of a group's store, and the prefix of the group's keys."""
 Group = dist.ProcessGroup | None
 """Some of the members, see `get_group`; None: all of them."""
 
 DEFAULT_TIMEOUT_S = 300.0
 ADDRESS_VARIABLE = "HPCDI_MASTER_ADDR"
-"""Address of member 0, for users on hosts with several networks."""
+"""Address of member 0, for users on hosts with several networks; one of that host's own."""
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
+_ASK_INTERFACE = 0x8915  # SIOCGIFADDR of ioctl: the address of an interface
+_DISCARD_PORT = 9
 _set_by_us: list[str] = []  # environment variables to remove when the group is left
 _limit = timedelta(seconds=DEFAULT_TIMEOUT_S)  # of the group that was joined last
 
@@ -139,7 +150,7 @@ def dist_init(
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
-    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+    except (RuntimeError, ValueError, OSError) as error:  # torch's DistError is a RuntimeError
         raise CommError(
             f"learner {rank} of {world_size} could not join the {backend} process group: "
             f"{str(error).rstrip('.')}. On a host with several networks name the right one by "
@@ -275,18 +286,92 @@ def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
     destroyed, which may be at the end of the interpreter, and then never stops reading.
     """
     hosts, size = meeting.hosts, len(meeting.hosts)
-    is_one_host = len(set(hosts)) == 1 and sys.platform == "linux"
-    if is_one_host and _INTERFACE not in os.environ:
-        os.environ[_INTERFACE] = "lo"
-        _set_by_us.append(_INTERFACE)
-    host = "127.0.0.1" if is_one_host else hosts[0]  # whatever names this host has
-    host = os.environ.get(ADDRESS_VARIABLE, host)
+    if _is_one_host(hosts):
+        for name in (_INTERFACE, _NCCL_INTERFACE):
+            if name not in os.environ:
+                os.environ[name] = "lo"
+                _set_by_us.append(name)
     if meeting.rank == 0:
-        made = dist.TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
-        meeting.share((host, made.port))
-        return made
-    host, port = meeting.share(None)
-    return dist.TCPStore(host, port, size, False, timeout)
+        store, host, port = _serve(_own_address(hosts), 0, size, timeout)
+        _, _, key = meeting.share((host, port, secrets.token_hex(16)))
+    else:
+        host, port, key = meeting.share(None)
+        store = dist.TCPStore(host, port, size, False, timeout)
+    return dist.PrefixStore(key, store)
+
+
+def _is_one_host(hosts: Sequence[str]) -> bool:
+    return len(set(hosts)) == 1 and sys.platform == "linux"
+
+
+def _own_address(hosts: Sequence[str]) -> str:
+    """The address of member 0, this one, at which the others reach it."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if named is not None:
+        return named
+    if _is_one_host(hosts):  # whatever names this host has
+        return "127.0.0.1"
+    for variable in (_INTERFACE, _NCCL_INTERFACE):
+        interface = os.environ.get(variable, "")
+        if interface in [name for _, name in socket.if_nameindex()]:
+            return _address_of(interface)
+    other = next((host for host in hosts if host != hosts[0]), hosts[0])
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            other, _DISCARD_PORT, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing, but the kernel chooses the way
+            found = str(probe.getsockname()[0])
+    except OSError:  # this host does not know the other's name
+        return hosts[0]
+    return hosts[0] if found.startswith("127.") or found == "::1" else found
+
+
+def _address_of(interface: str) -> str:
+    """The IPv4 address of a network interface of this host.
+
+    Raises:
+        OSError: it has none.
+    """
+    asked = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe.fileno(), _ASK_INTERFACE, asked)
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _serve(
+    host: str, port: int, world_size: int, timeout: timedelta, *, is_awaited: bool = False
+) -> tuple[dist.TCPStore, str, int]:
+    """Open a store that listens on one address alone; torch's own would listen on all.
+
+    Args:
+        host: name or address, of this host.
+        port: 0: any that is free.
+        world_size: of the group.
+        timeout: of its waits.
+        is_awaited: return when all members have come.
+
+    Returns:
+        The store, its address and port.
+
+    Raises:
+        OSError: it is no address of this host, or the port is taken.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise OSError(f"{host} port {port}: {error.strerror or error}") from error
+        listener.listen()
+        where = listener.getsockname()
+        store = dist.TCPStore(
+            where[0], where[1], world_size, True, timeout,
+            wait_for_workers=is_awaited, master_listen_fd=listener.detach(),
+        )  # fmt: skip
+    return store, str(where[0]), int(where[1])
 
 
 def _store_at(
@@ -297,7 +382,9 @@ def _store_at(
     number = port if port is not None else int(os.environ.get("MASTER_PORT", "0"))
     if world_size > 1 and number == 0:
         raise CommError("a group of several processes needs MPI, or addr and port of rank 0")
-    return dist.TCPStore(host, number, world_size, rank == 0, timeout)
+    if rank == 0:
+        return _serve(host, number, world_size, timeout, is_awaited=True)[0]
+    return dist.TCPStore(host, number, world_size, False, timeout)
 
 
 def _from_environment(name: str, given: int | None) -> int:

@@ -324,3 +324,4 @@ class GroupAddress(Message):
     number: int
     host: str
     port: int
+    key: str  # prefix of the group's keys

@@ -27,6 +27,8 @@ class BatchJob:
         python: the interpreter.
         is_resumed: whether it resumes the run that the folder holds, even if that is done.
         array: indices of an array job as ``sbatch --array`` takes them; empty: a single run.
+        arguments: of `hpcdi train`, in a script that runs although nothing has been written; empty:
+            the experiment lies in `submit_dir`.
     """
 
     name: str
@@ -35,6 +37,7 @@ class BatchJob:
     python: str
     is_resumed: bool = False
     array: str = ""
+    arguments: tuple[str, ...] = ()
 
     @property
     def submit_dir(self) -> Path:
@@ -123,7 +126,11 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
     asked = job.slurm
     # with srun all ranks get the signal; it would kill mpirun's daemons, so the shell passes it on
     receiver = "B:" if asked.launcher == "mpirun" else ""
-    output = "output/slurm-%A_%a.out" if job.array else f"{job.submit_dir.name}/slurm-%j.out"
+    output = str(job.submit_dir / "slurm-%j.out")
+    if job.array:
+        output = str(job.folder / "output/slurm-%A_%a.out")
+    elif job.arguments:
+        output = "slurm-%j.out"  # where it is submitted: that folder exists
     options = {
         "job-name": job.name,
         "array": job.array,
@@ -139,7 +146,7 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
         "time": asked.time,
         "signal": f"{receiver}USR2@{asked.signal_delay_s}",
         "open-mode": "append",
-        "output": str(job.folder / output),
+        "output": output,
     }
     given = {name: value for name, value in options.items() if value}
     given["requeue"] = ""
@@ -174,6 +181,8 @@ def script_text(job: BatchJob) -> str:
             f'RUN=${{HPCDI_RUN:-"$SWEEP/{_INDEX}"}}',
             f'set -- "$SWEEP/experiments/{_INDEX}.yaml"',
         ]
+    elif job.arguments:
+        lines += [f"RUN={folder}", shlex.join(["set", "--", *job.arguments])]
     else:
         lines += [f"RUN={folder}", f'set -- "$RUN/{submit}/{EXPERIMENT_FILE}"']
     body = slurm_body(asked.launcher, asked.mpi)

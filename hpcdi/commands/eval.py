@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         EnvError: the environments break their contract, or cannot be filmed.
     """
     given = _parse(arguments)
-    kept = find(given.policy, given.which, given.config)
+    kept = find(given.policy, given.which, given.config, trust=given.trust)
     ready = make_ready(kept, given.override, given.seed)
     for note in ready.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")

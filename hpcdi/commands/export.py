@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
     _check_packages(kind)
-    kept = find(given.policy, given.which, given.config)
+    kept = find(given.policy, given.which, given.config, trust=given.trust)
     ready = make_ready(kept, given.override)
     for note in ready.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hpcdi.commands.options import make_parser, print_lines
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
+from hpcdi.store.checkpoints import names
 from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.snapshots import load_state
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and
-verify every checksum. The exit code is 1 if something is damaged.
+verify every checksum. The exit code is 1 if something is damaged, or if shards are gone that a
+snapshot needs.
 
   hpcdi inspect runs/cartpole_dqn/latest
   hpcdi inspect runs/cartpole_dqn/latest/policies/best.safetensors shard.h5
@@ -25,8 +31,30 @@ def main(arguments: Sequence[str]) -> int:
     is_damaged = False
     for path in parser.parse_args(arguments).path:
         report = inspect(path)
+        report.errors += lost_shards(RunLayout(Path(path)))
         print_lines(report.lines)
         for error in report.errors:
             sys.stderr.write(f"hpcdi inspect: {error}\n")
         is_damaged |= bool(report.errors)
     return EXIT_FAILED if is_damaged else EXIT_DONE
+
+
+def lost_shards(layout: RunLayout) -> Iterator[str]:
+    """Yields a line for each snapshot of a run that needs shards which are gone."""
+    snapshots = names(layout.snapshots_dir)
+    if not snapshots:
+        return
+    from hpcdi.worker.coordinator.snapshots import (
+        STATE_FILE,
+        STATE_KIND,
+        STATE_VERSION,
+        shards_of,
+    )
+
+    for folder in (layout.snapshots_dir / name for name in snapshots):
+        needed: list[str] = []
+        with contextlib.suppress(StoreError):  # torn, as `inspect` has said, or of an older version
+            needed = shards_of(load_state(folder / STATE_FILE, STATE_KIND, STATE_VERSION))
+        gone = sorted({path for path in needed if not layout.inside(path).is_file()})
+        if gone and folder.is_dir():  # a running run may have removed both
+            yield f"{folder}: {len(gone)} shards that it needs are gone, {gone[0]} first"

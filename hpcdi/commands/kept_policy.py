@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
+import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.load import read_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch.experiment import load_experiment
@@ -24,6 +28,7 @@ from hpcdi.types import Spaces
 CHECKPOINTED = "policy.safetensors"
 """File of the policy in a checkpoint."""
 _SUFFIX = ".safetensors"
+_MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
 
 
@@ -68,16 +73,20 @@ class ReadyPolicy:
     notes: tuple[str, ...]
 
 
-def find(path: str, which: str | None = None, config: str | None = None) -> KeptPolicy:
+def find(
+    path: str, which: str | None = None, config: str | None = None, *, trust: bool = False
+) -> KeptPolicy:
     """Find a policy and verify its checksum; writes nothing.
 
     Args:
         path: a run folder, a checkpoint's folder, or a policy's file.
         which: of a run's policies, "best" or "latest"; None: the best, or else the latest.
         config: the experiment's file; None: the run's own.
+        trust: the run's own may name code to import, whoever has written it.
 
     Raises:
-        LaunchError: the path does not lead to a policy, or no configuration is found for it.
+        LaunchError: the path does not lead to a policy, or no configuration is found for it; or
+            somebody else's names code to import.
         StoreError: the policy, or the checkpoint that holds it, is torn.
     """
     place = Path(path).absolute()
@@ -96,7 +105,12 @@ def find(path: str, which: str | None = None, config: str | None = None) -> Kept
     if file.suffix != _SUFFIX:
         raise LaunchError(f"{short(file)} is no policy; name {_NAMES}")
     image = read_policy(file)
-    config_file = _config_of(file) if config is None else Path(config)
+    if config is not None:
+        config_file = Path(config)
+    else:
+        config_file = _config_of(file)
+        if not trust:
+            _check_trusted(config_file)
     return KeptPolicy(file, title, image, config_file, _home_of(file))
 
 
@@ -169,6 +183,52 @@ def _config_of(file: Path) -> Path:
         f"no config.yaml lies in the folders above {short(file)}; name the experiment that it was "
         "trained by: --config FILE"
     )
+
+
+def _check_trusted(config_file: Path) -> None:
+    """See that a configuration which somebody else may have written names no code to import.
+
+    Raises:
+        LaunchError: it does.
+    """
+    writer = _other_writer(config_file)
+    names = sorted(set(_imported(read_mapping(config_file)))) if writer else []
+    if names:
+        raise LaunchError(
+            f"{short(config_file)} can have been written by {writer}, and names code that would "
+            f"run as you: {', '.join(names)}. Read it; if you trust it, add --trust, or name the "
+            "experiment that you trust by --config FILE"
+        )
+
+
+def _other_writer(file: Path) -> str:
+    """Returns who else may have written a file: not its reader and not root; empty: nobody."""
+    for path in (file, file.parent):
+        state = path.stat()
+        if state.st_uid not in (os.geteuid(), 0):
+            return f"its owner, user {_name_of(state.st_uid)}"
+        if state.st_mode & stat.S_IWOTH:
+            return f"everybody ({short(path)} is writable by all)"
+    return ""
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _imported(tree: Any, key: str = "") -> Iterator[str]:
+    """Yields what a configuration imports: `import_names`, and ``module:name`` anywhere."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from _imported(value, str(name))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _imported(value, key)
+    elif isinstance(tree, str) and (key == "import_names" or _MODULE_AND_NAME.fullmatch(tree)):
+        yield tree
 
 
 def _home_of(file: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -10,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from hpcdi.utils.nested import parse_json
 
 _STEP_BYTES = 65_536
 _KNOWN = frozenset(
@@ -67,7 +68,7 @@ def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine
     for line in lines:
         text = line.decode(errors="replace")
         try:
-            entry = json.loads(text)
+            entry = parse_json(text)
             after = float(entry["time"])
         except (ValueError, KeyError, TypeError):
             entry = {}

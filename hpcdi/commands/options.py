@@ -88,7 +88,7 @@ def experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """Add which saved policy: ``policy``, ``override``, ``which``, ``config``."""
+    """Add which saved policy: ``policy``, ``override``, ``which``, ``config``, ``trust``."""
     parser.add_argument(
         "policy", metavar="RUN|CHECKPOINT|FILE",
         help="run folder, checkpoint folder, or .safetensors file of a policy",
@@ -103,6 +103,11 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", help="the experiment (default: config.yaml of the policy's run)"
     )
+    parser.add_argument(
+        "--trust", action="store_true",
+        help="import the modules that a run of somebody else names (import_names, module:name): "
+        "they run as you. Your own runs do not need it",
+    )  # fmt: skip
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import math
 import os
 import re
@@ -44,9 +43,10 @@ from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.run_folder import read, short
 from hpcdi.launch.time_limit import seconds_of
-from hpcdi.store.atomic import write_json, write_text
+from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.nested import parse_json
 
 HELP = """\
 Submit a run as a Slurm job. It survives time limits, preemptions and lost nodes by starting again
@@ -54,7 +54,7 @@ from its newest snapshot. Errors are reported at once, before anything waits in 
 
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --time 12:00:00
   hpcdi submit configs/cartpole_dqn.yaml --nodes 2 --gpus-per-node 4 policy.cuda=true
-  hpcdi submit configs/cartpole_dqn.yaml --print            print the script, submit nothing
+  hpcdi submit configs/cartpole_dqn.yaml --print > job.sbatch    write the script, submit nothing
   hpcdi submit configs/cartpole_dqn.yaml --local --wait     the same job on this host
   hpcdi submit --resume runs/cartpole_dqn/latest --time 4:00:00
 
@@ -71,6 +71,10 @@ _LISTS = {"module": "modules", "setup": "setup", "option": "options"}
 _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
 _SLURM_LIMIT_S = 30.0
+_CLOCK_S = 60
+"""Slurm looks at time limits, and signals jobs, once in so long."""
+_LEAST_S = 60
+"""For the ranks to start and to do something."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     job, experiment = prepare(given)
     if given.print:
-        sys.stdout.write(script_text(job))
+        sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(given))))
         return EXIT_DONE
     if given.local:
         return _run_locally(with_folder(job, experiment, given.run_dir), experiment, given)
@@ -179,6 +183,13 @@ def settings_of(given: argparse.Namespace) -> list[str]:
     return settings
 
 
+def _arguments(given: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the arguments of `hpcdi train` for a script that is printed."""
+    config = [] if given.config is None else [str(Path(given.config).absolute())]
+    settings = [text for text in given.overrides if not text.startswith("slurm.")]
+    return (*config, *settings, "system.auto_resume=true")
+
+
 def _quoted(text: str) -> str:
     """Returns a text in YAML's single quotes."""
     escaped = text.replace("'", "''")
@@ -205,7 +216,6 @@ def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
     config = compiled.config
     slurm = resolved(config.slurm, default_world_size(config))
     check_world(slurm.nodes * slurm.ntasks_per_node, config)
-    seconds_of(slurm.time)
     if given.resume is not None:
         folder = Path(given.resume).resolve()
         run_lock.check(RunLayout(folder))
@@ -214,6 +224,7 @@ def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
         folder = run_folder.choose(config.exp_name, given.run_dir)
     else:
         folder = Path("runs").absolute() / config.exp_name / time.strftime("%Y%m%d-%H%M%S")
+    check_time(slurm)
     job = BatchJob(
         f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, given.resume is not None
     )
@@ -251,18 +262,39 @@ def resolved(slurm: SlurmConfig, ranks: int) -> SlurmConfig:
 def with_delay(slurm: SlurmConfig, snapshot_s: float) -> SlurmConfig:
     """Returns resources whose signal comes early enough for three snapshots of `snapshot_s`.
 
-    Slurm's own clock may be 60 s early or late.
+    Slurm's own clock may be that early or late.
     """
-    needed = math.ceil(60 + 3 * snapshot_s)
+    needed = math.ceil(_CLOCK_S + 3 * snapshot_s)
     return dataclasses.replace(slurm, signal_delay_s=max(slurm.signal_delay_s, needed))
+
+
+def check_time(slurm: SlurmConfig) -> None:
+    """Check that a job has time to do anything before the signal that ends it.
+
+    Raises:
+        LaunchError: it has not; or the time is no duration.
+    """
+    lead_s = slurm.signal_delay_s + _CLOCK_S
+    if seconds_of(slurm.time) < lead_s + _LEAST_S:
+        raise LaunchError(
+            f"slurm.time: {slurm.time} is too short: the run is signalled {slurm.signal_delay_s} s "
+            f"before its end (slurm.signal_delay_s), by Slurm's clock up to {_CLOCK_S} s earlier, "
+            "and would start again in vain. Ask for at least "
+            f"{-(-(lead_s + _LEAST_S) // 60)} minutes, or lower slurm.signal_delay_s"
+        )
 
 
 def last_snapshot_s(layout: RunLayout) -> float:
     """Returns how long a run's last snapshot took, by rank 0's log; 0: there is none."""
     log = layout.log_file(0)
-    lines = log.read_text().splitlines() if log.exists() else []
-    newest = next((line for line in reversed(lines) if '"took_s": ' in line), "{}")
-    return float(json.loads(newest).get("snapshot", {}).get("took_s", 0.0))
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    for line in reversed(lines):
+        if '"took_s": ' in line:
+            with contextlib.suppress(
+                ValueError, LookupError, TypeError
+            ):  # torn: an older one will do
+                return float(parse_json(line)["snapshot"]["took_s"])
+    return 0.0
 
 
 def write(job: BatchJob, experiment: Mapping[str, Any]) -> None:
@@ -397,7 +429,7 @@ def to_slurm(job: BatchJob) -> str:
         raise LaunchError(f"Slurm refuses the job: {_words(str(error))}") from error
     # how `hpcdi status` knows of it before its first start
     file = RunLayout(job.folder).submit_file
-    write_json(file, {**json.loads(file.read_text()), "job": {"SLURM_JOB_ID": number}})
+    write_json(file, {**load_json(file), "job": {"SLURM_JOB_ID": number}})
     return number
 
 

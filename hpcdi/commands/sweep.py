@@ -626,14 +626,17 @@ def read(root: Path) -> Sweep:
     held = read_json(root / "sweep.json")
     if held.get("format") != _FORMAT:
         raise LaunchError(f"{root} holds no sweep: there is no sweep.json of this version in it")
-    elements = tuple(
-        Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
-        for run in held["runs"]
-    )
-    started = {name: held.get(name) for name in ("command", "started")}
-    return Sweep(
-        root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started
-    )
+    try:
+        elements = tuple(
+            Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
+            for run in held["runs"]
+        )
+        started = {name: held.get(name) for name in ("command", "started")}
+        return Sweep(
+            root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started
+        )
+    except (KeyError, TypeError) as error:
+        raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
 
 
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:

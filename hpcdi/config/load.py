@@ -16,6 +16,8 @@ from hpcdi.config.fields import Parser, to_mapping
 from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.errors import ConfigError, Problem
 
+_LARGEST_BYTES = 4 << 20
+_MOST_NODES = 1_000_000
 _MOST_PLACES = 3
 """A key that occurs in more places is no hint."""
 
@@ -53,16 +55,19 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         message = f"there is no file {source!r}{_neighbours(Path(path))}"
         raise ConfigError([Problem("", message)], source)
     try:
+        _check_size(Path(path))
         tree: Any = OmegaConf.load(path)
         if not OmegaConf.is_dict(tree):
             raise ConfigError([Problem("", "the file must hold a mapping of settings")], source)
         _check_overrides(overrides)
         tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
         resolved: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, TypeError) as error:
-        raise ConfigError([Problem("", " ".join(str(error).split()))], source) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem("", f"the file is not text: {error}")], source) from error
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, TypeError, ValueError) as error:
+        raise ConfigError([Problem("", " ".join(str(error).split()))], source) from error
+    except RecursionError as error:
+        raise ConfigError([Problem("", "the file is nested too deeply")], source) from error
     return {str(key): value for key, value in resolved.items()}
 
 
@@ -107,6 +112,28 @@ def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _paths(value, f"{prefix}{key}.")
+
+
+def _check_size(path: Path) -> None:
+    """See that a file can be an experiment, with its aliases (``*name``) expanded.
+
+    Raises:
+        OSError: it is too large. yaml.YAMLError: it is no YAML. RecursionError: it is too deep.
+    """
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise OSError(f"the file has more than {_LARGEST_BYTES >> 20} MB")
+    sizes: dict[int, int] = {}
+
+    def size_of(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            parts: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
+            flat = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+            sizes[id(node)] = 1 + sum(map(size_of, flat))
+        return sizes[id(node)]
+
+    root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    if root is not None and size_of(root) > _MOST_NODES:
+        raise OSError(f"the file has more than {_MOST_NODES} settings")
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:

@@ -444,15 +444,18 @@ class EnvManager(Closing, abc.ABC):
         return False
 
     def _warn(self, env: int, failure: EnvFailure, done: str) -> None:
+        once = f"an environment failed ({failure.cause})"
         if self._backend.fails_as_one:
             LOGGER.warning(
                 "an environment failed (%s); all %d are re-created, their unfinished episodes are "
-                "dropped", failure.cause, self.env_num, extra={"detail": failure.detail},
+                "dropped", failure.cause, self.env_num,
+                extra={"detail": failure.detail, "once": once},
             )  # fmt: skip
             return
         LOGGER.warning(
             "environment %d failed (%s) and is %s; its unfinished episode is dropped",
-            env, failure.cause, done, extra={"env_id": env, "detail": failure.detail},
+            env, failure.cause, done,
+            extra={"env_id": env, "detail": failure.detail, "once": once},
         )  # fmt: skip
 
     def _new_record(self) -> FailureRecord:

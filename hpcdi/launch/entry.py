@@ -18,9 +18,11 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
+    WITHOUT_NETWORK,
     LaunchEnvironment,
     check_world_size,
     component,
+    is_one_host,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -35,6 +37,7 @@ from hpcdi.launch.placement import (
     thread_variables,
     threads_of,
 )
+from hpcdi.launch.private_folder import own_temporary_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 
@@ -72,6 +75,8 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
     chosen_by_user = set(thread_variables(1)) & os.environ.keys()
     for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
         os.environ.setdefault(name, value)
+    if is_one_host(os.environ):
+        os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
@@ -85,6 +90,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment) -> int:
         return error.exit_code
     try:
         with ExitStack() as held:
+            held.enter_context(own_temporary_folder())
             agreement = _agree(arguments, world, held)
             if agreement.error:
                 if world.rank == 0:
@@ -162,6 +168,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
     from hpcdi.launch.experiment import from_mapping
+    from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
     from hpcdi.worker.context import WorkerContext, role_seed
@@ -175,6 +182,7 @@ def _play(agreement: Agreement, world: Any, flag: SignalFlag, chosen_by_user: se
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
     config = from_mapping(agreement.experiment)
     layout = RunLayout(Path(agreement.run_dir))
+    stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]

@@ -13,6 +13,10 @@ from hpcdi.launch.hostlist import compress, expand
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
 
+WITHOUT_NETWORK = ("OMPI_MCA_btl", "^ofi,tcp")
+"""Setting of Open MPI where all ranks are on one host: they share memory, no rank opens a port to
+the network, and none searches a second long for a fast one."""
+
 _RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -64,6 +68,14 @@ def is_first(variables: Mapping[str, str]) -> bool:
     """Returns whether this process is rank 0 for its launcher, or has no launcher."""
     names = ("SLURM_PROCID", *_RANK_VARIABLES)
     return all(variables[name] == "0" for name in names if name in variables)
+
+
+def is_one_host(variables: Mapping[str, str]) -> bool:
+    """Returns whether a launcher has started all ranks on this host; False where it is unknown."""
+    size = variables.get("OMPI_COMM_WORLD_SIZE")
+    if size is not None:
+        return variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
+    return variables.get("SLURM_STEP_NUM_NODES") == "1" and "SLURM_HET_SIZE" not in variables
 
 
 def check_world_size(environment: LaunchEnvironment, world_size: int) -> None:

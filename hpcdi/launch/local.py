@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import platform
 import re
@@ -32,16 +31,18 @@ from hpcdi.errors import (
 )
 from hpcdi.launch import messages, resume, run_folder, run_lock
 from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE
+from hpcdi.launch.environment import LAUNCHER_VARIABLE, WITHOUT_NETWORK
 from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.loopback import keep_to_loopback
 from hpcdi.launch.placement import check_world, default_world_size
+from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.launch.signals import preempt_signals
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
-_FOLDER_PREFIX = "hpcdi-mpi-"
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
@@ -148,8 +149,7 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
     if is_one_host(environment):
-        # the search for a fast network takes a second at every start, and finds nothing
-        environment.setdefault("OMPI_MCA_btl", "^ofi")
+        environment.setdefault(*WITHOUT_NETWORK)
     environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -163,20 +163,25 @@ class Job:
     Args:
         command: mpirun's command line.
         path: the run folder.
-        folders: variables with folders for MPI's own files; the user's variables take precedence.
+        folders: variables with folders for MPI's own files, for which the user's variables take
+            precedence, and for the ranks' temporary ones, which lie in the user's.
     """
 
     def __init__(
         self, command: list[str], path: Path, folders: Mapping[str, str] | None = None
     ) -> None:
         self._path = path
+        given = folders or {}
+        private = {name: given[name] for name in given if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**(folders or {}), **os.environ}),
+            env=rank_environment({**given, **os.environ, **private}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,
         )
+        if is_one_host():
+            BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
         self._asked: int | None = None
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
@@ -278,7 +283,7 @@ def _die_with_parent() -> None:
 
 @contextlib.contextmanager
 def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
-    """Creates folders for the files of one Open MPI job, and removes them after it.
+    """Creates folders for the files of one Open MPI job and its ranks, and removes them after it.
 
     Open MPI names its files by mpirun's process id and leaves them behind when mpirun is killed.
     Then the next mpirun with that id does not start ("The PMIx server's listener thread failed to
@@ -296,56 +301,14 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            session = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
+            session = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
             variables = {_SESSION_VARIABLE: str(session)}
+            if one_host:  # what ranks leave when they are killed goes with it
+                variables[TEMPORARY_VARIABLE] = str(session)
             if one_host and os.access(_SHARED_MEMORY, os.W_OK):
-                variables[_MEMORY_VARIABLE] = str(stack.enter_context(_own_folder(_SHARED_MEMORY)))
+                variables[_MEMORY_VARIABLE] = str(stack.enter_context(own_folder(_SHARED_MEMORY)))
         except OSError as error:
             raise LaunchError(
                 f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
             ) from error
         yield variables
-
-
-@contextlib.contextmanager
-def _own_folder(base: Path) -> Iterator[Path]:
-    """A new folder in `base`, locked while it is needed."""
-    _sweep(base)
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=base))
-        lock = _locked(path)
-        if path.exists():  # no other launcher removed it before it was locked
-            break
-        _unlock(lock)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)  # ranks that are still ending may write there
-        _unlock(lock)
-
-
-def _sweep(base: Path) -> None:
-    """Remove folders of launchers that were killed."""
-    for path in base.glob(f"{_FOLDER_PREFIX}*"):
-        lock = _locked(path)
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            _unlock(lock)
-
-
-def _locked(path: Path) -> int | None:
-    """Lock a folder until the returned descriptor is closed; None if another process has it."""
-    with contextlib.suppress(OSError):  # another user's, removed, or no locks
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise
-        return lock
-    return None
-
-
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)

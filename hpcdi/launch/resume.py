@@ -17,7 +17,7 @@ from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import names as checkpoint_names
-from hpcdi.store.disk_full import or_warn
+from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hpcdi.worker.coordinator.snapshots import Resumed
 
 _CHECK_EVERY_S = 1.0
+_FACTS = ("train_iter", "env_steps", "saved_at")
+"""Of a snapshot's manifest, without which a run cannot be resumed from it."""
 
 
 class Way(Enum):
@@ -116,7 +118,7 @@ def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
     """
     if way is Way.NEW:
         return run_folder.choose(exp_name, asked.run_dir)
-    return Path(asked.resume or asked.run_dir or "").absolute()
+    return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
 
 
 def _check_fits(path: str, given: str, compiled: Compiled, overrides: Sequence[str]) -> None:
@@ -186,7 +188,8 @@ def take(
     limit = mapping["system"]["max_restarts_without_progress"]
     restarts = run_folder.count_restart(layout, reached, limit)
     if way is Way.GO_ON:
-        run_folder.reopen(layout, restarts, placement)
+        with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
+            run_folder.reopen(layout, restarts, placement)
     else:
         for folder in layout.results:
             shutil.rmtree(folder, ignore_errors=True)
@@ -210,7 +213,7 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     from hpcdi.store.checkpoints import newest_checkpoint
     from hpcdi.utils.log import LOGGER
 
-    snapshot, torn = newest_checkpoint(layout.snapshots_dir)
+    snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
     if snapshot is None:
@@ -237,7 +240,8 @@ def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
         return None
     snapshot = newest_snapshot(layout)
     resumed = resume_from(layout, snapshot, repeats=repeats)
-    drop_events_after(layout.tensorboard_dir, snapshot.facts["saved_at"])
+    drop = partial(drop_events_after, layout.tensorboard_dir, snapshot.facts["saved_at"])
+    or_warn("shortened curves", drop)
     return resumed
 
 

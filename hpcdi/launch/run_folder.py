@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import shlex
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from hpcdi.config.load import dump
 from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.launch import run_lock
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
-from hpcdi.store.atomic import read_json, write_json, write_text
-from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.atomic import load_json, read_json, write_json, write_text
+from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
@@ -138,8 +138,12 @@ def claim(
 def end(
     layout: RunLayout, state: str, reason: str, exit_code: int, figures: Mapping[str, Any]
 ) -> None:
-    """Write into ``run.json`` how the run ended: the mark that scripts look for."""
-    known = json.loads(layout.run_file.read_text())
+    """Write into ``run.json`` how the run ended: the mark that scripts look for.
+
+    Raises:
+        OSError: it cannot be written, or is gone. ValueError: it is damaged.
+    """
+    known = load_json(layout.run_file)
     known.pop("before", None)
     ended = {
         "state": state,
@@ -221,7 +225,7 @@ def leave(layout: RunLayout) -> None:
     before = facts.pop("before", {})
     for name in _RESTARTS:  # of the first time, there are none before
         facts.pop(name, None)
-    write_json(layout.run_file, {**facts, **before})
+    or_warn("state of the run", partial(write_json, layout.run_file, {**facts, **before}))
 
 
 def now_text() -> str:

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from hpcdi.comm.failure import abort_job
 from hpcdi.errors import EXIT_FAILED, LaunchError
 from hpcdi.launch import slurm_queue
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
-from hpcdi.store.atomic import TEMPORARY_MARK, clock_of
+from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
@@ -83,13 +84,16 @@ class RunLock(Closing):
 
     Args:
         layout: the run folder; it is made.
-        on_lost: called when another has taken the folder; by default the process ends at once.
+        on_lost: called with the process that has taken the folder, or None where the folder itself
+            has been moved or removed; by default the job ends at once.
 
     Raises:
         LaunchError: the folder is in use, or cannot be written.
     """
 
-    def __init__(self, layout: RunLayout, on_lost: Callable[[Holder], None] | None = None) -> None:
+    def __init__(
+        self, layout: RunLayout, on_lost: Callable[[Holder | None], None] | None = None
+    ) -> None:
         self._layout, self._on_lost = layout, on_lost or _end_at_once
         self._me = this_process()
         self._closed = threading.Event()
@@ -105,7 +109,12 @@ class RunLock(Closing):
         remove(self._layout)
 
     def _beat(self) -> None:
+        looks_gone = 0
         while not self._closed.wait(BEAT_S):
+            looks_gone = looks_gone + 1 if is_gone(self._layout.root) else 0
+            if looks_gone > 1:  # a mount may have been away for a moment
+                self._on_lost(None)
+                return
             with contextlib.suppress(OSError):  # the disk is full, or away for a while
                 holder = _read(self._layout.lock_file)
                 if holder is not None and not holder.is_process_of(self._me):
@@ -161,9 +170,13 @@ def _take(lock: Path, me: Holder) -> None:
 
 
 def _create(lock: Path, me: Holder) -> None:
-    descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(me), file)
+    file = lock.open("x")
+    try:
+        with file:
+            json.dump(asdict(me), file)
+    except OSError:  # the disk is full: an empty lock would stand for a process that starts
+        lock.unlink(missing_ok=True)
+        raise
 
 
 def _take_over(lock: Path, me: Holder) -> None:
@@ -197,7 +210,7 @@ def _read(path: Path) -> Holder | None:
         OSError: there is none.
     """
     try:
-        facts = json.loads(path.read_text())
+        facts = load_json(path)
         return Holder(**{field.name: facts[field.name] for field in fields(Holder)})
     except (ValueError, KeyError, TypeError):
         return None
@@ -265,11 +278,12 @@ def _born(pid: int) -> str:
     return "" if state in "ZX" else rest[18]
 
 
-def _end_at_once(holder: Holder) -> None:
-    """End this process: what it would still write would go into another process's run."""
-    sys.stderr.write(
-        f"hpcdi: the run folder has been taken over by {holder}: this process had been silent for "
-        f"more than {SILENT_S:.0f} s. It ends at once\n"
+def _end_at_once(holder: Holder | None) -> None:
+    """End the job: what it would still write would go into another process's run, or nowhere."""
+    reason = (
+        f"taken over by {holder}: this process had been silent for more than {SILENT_S:.0f} s"
+        if holder is not None
+        else "moved or removed. Resume the run where it is now"
     )
-    sys.stderr.flush()
-    os._exit(EXIT_FAILED)
+    sys.stderr.write(f"hpcdi: the run folder has been {reason}. The job ends at once\n")
+    abort_job(EXIT_FAILED)

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hpcdi.utils.nested import jsonable
+from hpcdi.utils.nested import jsonable, parse_json
 
 TEMPORARY_MARK = ".tmp-"
+LARGEST_JSON_BYTES = 64 << 20
+"""Of a JSON file that is read: ours have some kilobytes, a sweep's some megabytes."""
 _PRETENCE = {"full_until": float("-inf")}
+_HOME: dict[str, Any] = {}  # this process's run folder, see `stay_in`
 
 
 @contextlib.contextmanager
@@ -34,10 +37,11 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     path = Path(path)
     if time.monotonic() < _PRETENCE["full_until"]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     aside = temporary_beside(path)
+    file = _create(aside)
     try:
-        with aside.open("wb") as file:  # buffered: a raw write stops short where the disk is full
+        with file:
             yield file
             file.flush()
             if fsync:
@@ -46,6 +50,54 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def stay_in(root: Path) -> None:
+    """Let this process write into a run folder, but never make it anew, see `make_folders`."""
+    state = root.stat()
+    _HOME["root"], _HOME["identity"] = root, (state.st_dev, state.st_ino)
+
+
+def is_gone(root: Path) -> bool:
+    """True if a run folder was moved or removed since `stay_in`; False if nobody can tell."""
+    try:
+        state = root.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # its file system is away for a while
+        return False
+    return _HOME.get("root") == root and _HOME["identity"] != (state.st_dev, state.st_ino)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it.
+
+    Raises:
+        OSError: that cannot be; or this process's run folder is gone: a second one in its place
+            would split the run.
+    """
+    root = _HOME.get("root")
+    if root is None or not folder.is_relative_to(root):
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    missing = [each for each in (folder, *folder.parents) if each.is_relative_to(root)]
+    missing = [each for each in missing if each != root and not each.is_dir()]
+    try:
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        said = "the run folder has been moved or removed while the run was on"
+        raise FileNotFoundError(errno.ENOENT, said, str(root)) from None
+
+
+def _create(path: Path) -> IO[bytes]:
+    """A new file at a name that others may guess: what they put there goes, no link is followed.
+
+    Raises:
+        OSError: another user's file, in a folder like /tmp, cannot be removed.
+    """
+    path.unlink(missing_ok=True)  # also of a dead process of the same number
+    return path.open("xb")  # buffered: a raw write stops short where the disk is full
 
 
 def pretend_full(seconds: float) -> None:
@@ -73,10 +125,25 @@ def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
 def read_json(path: str | Path) -> dict[str, Any]:
     """A JSON file's mapping; empty where there is none that is whole."""
     try:
-        held = json.loads(Path(path).read_text())
-    except (OSError, json.JSONDecodeError):
+        return load_json(path)
+    except (OSError, ValueError):
         return {}
-    return held if isinstance(held, dict) else {}
+
+
+def load_json(path: str | Path) -> dict[str, Any]:
+    """A JSON file's mapping.
+
+    Raises:
+        OSError: it cannot be read. ValueError: it holds something else, or is too large.
+    """
+    with Path(path).open("rb") as file:
+        text = file.read(LARGEST_JSON_BYTES + 1)
+    if len(text) > LARGEST_JSON_BYTES:
+        raise ValueError(f"has more than {LARGEST_JSON_BYTES >> 20} MB")
+    held = parse_json(text)
+    if not isinstance(held, dict):
+        raise ValueError("holds JSON, but no mapping")  # noqa: TRY004 (a file, not an argument)
+    return held
 
 
 def sweep_temporary(folder: str | Path) -> list[Path]:
@@ -101,7 +168,7 @@ def clock_of(folder: str | Path) -> float:
     """
     probe = temporary_beside(Path(folder) / "clock")
     try:
-        probe.touch()
+        _create(probe).close()
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)

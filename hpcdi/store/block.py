@@ -24,9 +24,10 @@ import numpy as np
 from hpcdi import __version__
 from hpcdi.errors import ShardError
 from hpcdi.store.checksum import crc32_of, crc32_of_array
-from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.hdf5 import DAMAGE, dataset_of, read_attributes
 from hpcdi.store.image import Image, image_of
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
+from hpcdi.utils.nested import parse_json
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1
@@ -165,10 +166,13 @@ def open_block(path: str | Path) -> tuple[Block, int]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             header = _header_of(file, path)
-            datasets = {name: file[name][...] for name in json.loads(header["columns"])}
-        return _block(header, datasets)
+            names = parse_json(header["columns"])
+            datasets = {name: dataset_of(file, name)[...] for name in names}
+        block, crc32 = _block(header, datasets)
+        _check(block, str(path))
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
+    return block, crc32
 
 
 def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
@@ -185,18 +189,18 @@ def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             header = _header_of(file, path)
-            names = json.loads(header["columns"])
-            specs = tuple(_spec_of(file[column]) for column in names)
-            items = {column: file[column][...] for column in names if column in _ITEM_NAMES}
-        n_bytes = Path(path).stat().st_size
+            datasets = {name: dataset_of(file, name) for name in parse_json(header["columns"])}
+            specs = tuple(_spec_of(name, dataset) for name, dataset in datasets.items())
+            items = {name: datasets[name][...] for name in datasets if name in _ITEM_NAMES}
+        n_bytes, rows = Path(path).stat().st_size, int(header["rows_used"])
+        block, crc32 = _block(header, items)
+        _check_items(block, rows, path)
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
-    block, crc32 = _block(header, items)
-    return ShardRef(name, n_bytes, int(header["rows_used"]), crc32, specs, block.views), block
+    return ShardRef(name, n_bytes, rows, crc32, specs, block.views), block
 
 
-def _spec_of(dataset: h5py.Dataset) -> ColumnSpec:
-    name = str(dataset.name).removeprefix("/")
+def _spec_of(name: str, dataset: h5py.Dataset) -> ColumnSpec:
     return ColumnSpec(name, dataset.dtype.str, dataset.shape, int(dataset.id.get_offset()))
 
 
@@ -213,7 +217,7 @@ def _header_of(file: h5py.File, path: str | Path) -> dict[str, Any]:
 
 
 def _block(header: dict[str, Any], datasets: Columns) -> tuple[Block, int]:
-    views = tuple(RowView(**view) for view in json.loads(header["views"]))
+    views = tuple(RowView(**view) for view in parse_json(header["views"]))
     items = np.empty(len(datasets["item_start"]), dtype=ITEM_DTYPE)
     for name in ITEM_DTYPE.names or ():
         items[name] = datasets.pop(name)
@@ -238,3 +242,11 @@ def _check(block: Block, path: str) -> None:
             raise ShardError(path, f"column {name!r} is {column.dtype}; a shard holds numbers only")
     if block.items.dtype != ITEM_DTYPE:
         raise ShardError(path, f"the item table has dtype {block.items.dtype}, not {ITEM_DTYPE}")
+
+
+def _check_items(block: Block, rows: int, path: str | Path) -> None:
+    """See that all items lie within a block's rows."""
+    starts, lengths = (block.items[name].astype(np.int64) for name in ("item_start", "item_len"))
+    ends = starts + lengths + block.tail_rows
+    if block.tail_rows < 0 or (lengths < 0).any() or (starts < 0).any() or (ends > rows).any():
+        raise ShardError(path, f"its table names rows that it does not have (it has {rows})")

@@ -11,8 +11,9 @@ Life of a checkpoint::
 One that replaces another of its name stands beside it first: for the moment between two renames the
 other one is called `<name>.before`, so that a kill never leaves neither.
 
-The manifest has the size and the crc32 of every file. A folder without one, or whose files differ
-from it, is torn: it is passed over, and the one before it is taken.
+The manifest has the size and the crc32 of every file, and its own. A folder without one, or whose
+files differ from it, is torn: it is passed over, and the one before it is taken. Manifests of hpcdi
+0.1 had no checksum of their own; they are read.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdi.errors import CheckpointError, StoreError
-from hpcdi.store.atomic import temporary_beside, write_json
+from hpcdi.store.atomic import load_json, make_folders, temporary_beside, write_json
 from hpcdi.store.checksum import crc32_of
+from hpcdi.utils.nested import jsonable
 
 MANIFEST = "manifest.json"
 POLICY_FILE = "policy.safetensors"
 """Of every checkpoint: the weights."""
 BEST_CHECKPOINT = "ckpt_best"
 """The one with the best evaluation; of a run over ranks it holds weights alone."""
+_OWN = "crc32"
+"""Of a manifest: the checksum of all else in it."""
 _BEFORE = ".before"
 _CHUNK = 1 << 20
 
@@ -105,11 +110,14 @@ def write_files(
     Raises:
         OSError, StoreError: the file system refuses one.
     """
-    aside.mkdir(parents=True, exist_ok=True)
+    make_folders(aside)
+    if aside.is_symlink():  # somebody else's: the files would go to where it leads
+        raise CheckpointError(aside, "is a link, and not this run's folder")
     files = {}
     for file, write in writers.items():
         write(aside / file)
-        files[file] = _describe(aside / file)
+        path = aside / file
+        files[file] = {"bytes": path.stat().st_size, "crc32": _crc32_of_file(path)}
     return files
 
 
@@ -121,7 +129,8 @@ def finish(
     Raises:
         OSError, StoreError: the file system refuses it.
     """
-    write_json(aside / MANIFEST, {"facts": dict(facts), "files": dict(files)})
+    manifest = jsonable({"facts": facts, "files": files})
+    write_json(aside / MANIFEST, {**manifest, _OWN: _crc32_of_manifest(manifest)})
     _put(aside, target)
 
 
@@ -155,23 +164,35 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         CheckpointError: there is none, or it is torn.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        for name, known in manifest["files"].items():
-            if _describe(folder / name) != known:
+        facts, files = _verified(load_json(folder / MANIFEST))
+        for name, known in files.items():
+            if not _is_as_written(folder / name, known):
                 raise CheckpointError(folder, f"is torn: {name} is not what was written")
-        return Checkpoint(folder, manifest["facts"])
+        return Checkpoint(folder, facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(folder, f"is no whole checkpoint: {error}") from error
 
 
-def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
-    """The newest whole checkpoint of a run, and what was wrong with those that are newer."""
+def newest_checkpoint(
+    folder: Path, needed: Collection[str] = ()
+) -> tuple[Checkpoint | None, list[CheckpointError]]:
+    """The newest whole checkpoint of a run, and what was wrong with those that are newer.
+
+    Args:
+        folder: of all checkpoints of the run.
+        needed: facts, numbers all, without which one is of no use.
+    """
     errors: list[CheckpointError] = []
     for name in reversed(names(folder)):
         try:
-            return open_checkpoint(folder / name), errors
+            found = open_checkpoint(folder / name)
         except CheckpointError as error:
             errors.append(error)
+            continue
+        lacking = [n for n in needed if not isinstance(found.facts.get(n), int | float)]
+        if not lacking:
+            return found, errors
+        errors.append(CheckpointError(found.folder, f"its {MANIFEST} does not say {lacking}"))
     return None, errors
 
 
@@ -237,9 +258,37 @@ def _reason(error: OSError | StoreError) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _describe(path: Path) -> dict[str, int]:
+def _verified(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and files of a manifest.
+
+    Raises:
+        ValueError: it is not what was written. KeyError: a part of it is missing.
+    """
+    own = manifest.pop(_OWN, None)  # None: of hpcdi 0.1
+    if manifest.keys() != {"facts", "files"}:
+        raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")
+    if own is not None and own != _crc32_of_manifest(manifest):
+        raise ValueError(f"checksum of {MANIFEST} is wrong")
+    facts, files = manifest["facts"], manifest["files"]
+    if not isinstance(facts, dict) or not isinstance(files, dict) or not (files or own is not None):
+        raise ValueError(f"{MANIFEST} names no files")
+    return facts, files
+
+
+def _crc32_of_manifest(manifest: Mapping[str, Any]) -> int:
+    return crc32_of(json.dumps(manifest, sort_keys=True).encode())
+
+
+def _is_as_written(path: Path, known: Mapping[str, int]) -> bool:
+    """True if a file has the size and the checksum of the manifest."""
+    state = path.stat()  # first: neither a pipe nor an endless file is ever read
+    is_alike = stat.S_ISREG(state.st_mode) and state.st_size == known["bytes"]
+    return is_alike and _crc32_of_file(path) == known["crc32"]
+
+
+def _crc32_of_file(path: Path) -> int:
     crc32 = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             crc32 = crc32_of(chunk, crc32)
-    return {"bytes": path.stat().st_size, "crc32": crc32}
+    return crc32

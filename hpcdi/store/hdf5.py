@@ -12,8 +12,15 @@ LIBVER = ("v110", "v110")
 """File format with checksums on HDF5's own structures: damage there is seen instead of followed.
 Every HDF5 since 1.10 (2016) reads it."""
 
-DAMAGE = (OSError, KeyError, TypeError, ValueError, RuntimeError)
+DAMAGE = (
+    OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError,
+    MemoryError,
+)  # fmt: skip
 """Errors that h5py raises for damaged files; parsing their content raises these too."""
+
+_LARGEST_RATIO = 1100
+"""Of a dataset to its bytes in the file; zlib, with which other tools may have repacked it, comes
+to 1032. A larger one is declared, but not there."""
 
 
 def write_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
@@ -29,6 +36,32 @@ def write_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
 def read_attributes(file: h5py.File) -> dict[str, Any]:
     """All attributes as Python's texts and numbers."""
     return {name: _plain(value) for name, value in file.attrs.items()}
+
+
+def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset whose bytes lie in this file, and are not many more than the file has.
+
+    Raises:
+        KeyError: there is none of that name. ValueError: it is a group; it, or a group around it,
+            is a link; its bytes are in another file; or it declares more than the file holds.
+    """
+    parts = name.split("/")
+    for depth in range(1, len(parts) + 1):
+        path = "/".join(parts[:depth])
+        kind = file.get(path, getclass=True, getlink=True)
+        if kind is None:
+            raise KeyError(f"there is no {path!r}")
+        if kind is not h5py.HardLink:
+            raise ValueError(f"{path!r} is a link, which is not followed")
+    if file.get(name, getclass=True) is not h5py.Dataset:
+        raise ValueError(f"{name!r} is no dataset")
+    dataset = file[name]
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(f"the bytes of {name!r} are in another file, which is not read")
+    stored = dataset.id.get_storage_size()
+    if stored > file.id.get_filesize() or dataset.nbytes > _LARGEST_RATIO * stored:
+        raise ValueError(f"{name!r} declares {dataset.nbytes} bytes, which the file does not hold")
+    return dataset
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import h5py
 import numpy as np
 
 from hpcdi.errors import CheckpointError, StoreError
-from hpcdi.store.atomic import TEMPORARY_MARK
+from hpcdi.store.atomic import TEMPORARY_MARK, load_json
 from hpcdi.store.block import FORMAT as BLOCK_FORMAT
 from hpcdi.store.checkpoints import MANIFEST, names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
@@ -113,12 +112,12 @@ def _run_folder(path: Path, report: Report) -> None:
     if not layout.run_file.is_file():
         raise StoreError(path, "is not a run folder: it has no run.json")
     try:
-        run: dict[str, Any] = json.loads(layout.run_file.read_text())
-    except ValueError as error:
-        raise StoreError(layout.run_file, f"is not JSON: {error}") from error
+        run = load_json(layout.run_file)
+        of_version = run.get("versions", {}).get("hpcdi")
+    except (OSError, ValueError, AttributeError) as error:
+        raise StoreError(layout.run_file, f"is damaged: {error}") from error
     report.lines.append(
-        f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi "
-        f"{run.get('versions', {}).get('hpcdi')}"
+        f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi {of_version}"
     )
     shards, transitions, size = 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
@@ -156,7 +155,7 @@ def _checkpoint(path: Path) -> str:
     kind = "snapshot" if path.parent.name == "snapshots" else "checkpoint"
     steps = facts.get("env_steps", facts.get("collector_envstep"))
     at = "" if steps is None else f", env step {steps}"
-    return f"{path}: {kind} at train iteration {facts['train_iter']}{at}, all checksums right"
+    return f"{path}: {kind} at train iteration {facts.get('train_iter')}{at}, all checksums right"
 
 
 def _fact(name: str, value: Any) -> str:

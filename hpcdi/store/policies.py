@@ -2,11 +2,13 @@
 
 No pickle anywhere: a safetensors file is a JSON header and raw tensors. The header's metadata carry
 the policy's version, which is the learner's train iteration when it was taken, and a crc32 of the
-version, the names and shapes, and the tensors' bytes in the order of their names.
+version, the names, dtypes and shapes, and the tensors' bytes in the order of their names. Policies
+of hpcdi 0.1, whose checksum stands under another name and does not cover dtypes, are read.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Mapping
@@ -17,8 +19,10 @@ from typing import Any
 from hpcdi.errors import PolicyFileError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
+from hpcdi.utils.nested import parse_json
 
 _LENGTH = struct.Struct("<Q")
+_VERSION, _CHECKSUM, _OLD_CHECKSUM = "policy_version", "checksum", "crc32"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class PolicyImage:
         verify(self.data, source)
         try:
             tensors: dict[str, Any] = load(self.data)
-        except SafetensorError as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PolicyFileError(source, f"is not safetensors: {error}") from error
         return tensors
 
@@ -56,10 +60,12 @@ def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in state_dict.items()
     }
-    crc32 = _contents_crc(version, {name: list(t.shape) for name, t in tensors.items()})
+    crc32 = _contents_crc(
+        version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
+    )
     for name in sorted(tensors):
         crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
-    metadata = {"policy_version": str(version), "crc32": str(crc32)}
+    metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
     return PolicyImage(version, save(tensors, metadata))
 
 
@@ -84,10 +90,11 @@ def read_policy(path: str | Path) -> PolicyImage:
     """
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise PolicyFileError(path, f"cannot be read: {error.strerror or error}") from error
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise PolicyFileError(path, f"cannot be read: {reason}") from error
     metadata = verify(data, path)
-    return PolicyImage(int(metadata["policy_version"]), data)
+    return PolicyImage(int(metadata[_VERSION]), data)
 
 
 def header(data: bytes, source: str | Path) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def header(data: bytes, source: str | Path) -> dict[str, Any]:
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
-        parsed = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        parsed = parse_json(data[_LENGTH.size : _LENGTH.size + length])
     except (struct.error, ValueError) as error:
         raise PolicyFileError(source, f"is not a safetensors file: {error}") from error
     if not isinstance(parsed, dict):
@@ -113,25 +120,40 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
         PolicyFileError: not a policy of ours, or torn.
     """
     entries = header(data, source)
-    metadata: dict[str, str] = entries.pop("__metadata__", {})
-    missing = {"policy_version", "crc32"} - metadata.keys()
+    metadata: Any = entries.pop("__metadata__", {})
+    known = metadata.keys() if isinstance(metadata, dict) else set()
+    own = _OLD_CHECKSUM if _OLD_CHECKSUM in known else _CHECKSUM
+    missing = {_VERSION, own} - known
     if missing:
         raise PolicyFileError(source, f"is not a policy of hpcdi: it lacks {sorted(missing)}")
     body = memoryview(data)[_LENGTH.size + _LENGTH.unpack_from(data)[0] :]
     try:
-        shapes = {name: entry["shape"] for name, entry in entries.items()}
-        crc32 = _contents_crc(int(metadata["policy_version"]), shapes)
+        described = {
+            name: entry["shape"] if own == _OLD_CHECKSUM else (entry["dtype"], entry["shape"])
+            for name, entry in entries.items()
+        }
+        crc32 = _contents_crc(int(metadata[_VERSION]), described)
         for name in sorted(entries):
             start, end = entries[name]["data_offsets"]
             crc32 = crc32_of(body[start:end], crc32)
-        expected = int(metadata["crc32"])
+        expected = int(metadata[own])
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyFileError(source, f"its header is damaged: {error!r}") from error
     if crc32 != expected:
         raise PolicyFileError(source, "checksum is wrong: the file is torn")
-    return metadata
+    return {name: str(value) for name, value in metadata.items()}
 
 
-def _contents_crc(version: int, shapes: Mapping[str, list[int]]) -> int:
-    """crc32 of what the header says: the version, names and shapes."""
-    return crc32_of(json.dumps([version, sorted(shapes.items())]).encode())
+def _contents_crc(version: int, described: Mapping[str, Any]) -> int:
+    """crc32 of what the header says: the version, names, dtypes and shapes."""
+    return crc32_of(json.dumps([version, sorted(described.items())]).encode())
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    """How safetensors calls a torch dtype."""
+    import torch
+    from safetensors.torch import save
+
+    entry = header(save({"x": torch.empty(0, dtype=dtype)}), str(dtype))["x"]
+    return str(entry["dtype"])

@@ -20,9 +20,9 @@ from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
-from hpcdi.store.hdf5 import DAMAGE, read_attributes
+from hpcdi.store.hdf5 import DAMAGE, dataset_of, read_attributes
 from hpcdi.store.image import THREADS, Draft, read_arrays, write_pieces
-from hpcdi.utils.nested import flatten, unflatten
+from hpcdi.utils.nested import flatten, parse_json, unflatten
 
 FORMAT = "hpcdi-state"
 
@@ -86,21 +86,19 @@ def read_state(path: str | Path, lent: bool = False) -> tuple[str, int, dict[str
             attributes = read_attributes(file)
             if attributes.get("format") != FORMAT:
                 raise SnapshotError(path, "is an HDF5 file, but not saved state of hpcdi")
-            text = bytes(file["text"][()])
+            text = bytes(dataset_of(file, "text")[()])
             if crc32_of(text) != attributes["text_crc32"]:
                 raise SnapshotError(path, "checksum of its text is wrong: the file is torn")
-            header = json.loads(text)
-            arrays, found = read_arrays(
-                path, {name: file["arrays"][name] for name in header["checksums"]}, lent
-            )
+            header = parse_json(text)
+            datasets = {name: dataset_of(file, f"arrays/{name}") for name in header["checksums"]}
+            arrays, found = read_arrays(path, datasets, lent)
             wrong = [name for name, crc32 in header["checksums"].items() if found[name] != crc32]
             if wrong:
                 raise SnapshotError(path, f"checksum of {wrong[0]!r} is wrong: the file is torn")
-            flat = {**arrays, **header["plain"]}
-            kind, version = str(header["kind"]), int(header["version"])
+            state = unflatten({**arrays, **header["plain"]})
+            return str(header["kind"]), int(header["version"]), state
     except DAMAGE as error:
         raise SnapshotError(path, f"cannot be read: {error}") from error
-    return kind, version, unflatten(flat)
 
 
 def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -> None:

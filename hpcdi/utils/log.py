@@ -7,8 +7,9 @@ import logging
 import os
 import platform
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hpcdi.utils.disk import AppendFile, is_full
 from hpcdi.utils.nested import jsonable
@@ -54,6 +55,46 @@ class Console(logging.Formatter):
         return f"{self._prefix}{level}{record.getMessage()}"
 
 
+class Repeats(logging.Filter):
+    """Lets the first of like records pass, and counts the others; the log file has them all.
+
+    Records are alike that carry the same text as ``extra={"once": text}``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a record is the first of its kind."""
+        kind = getattr(record, "once", None)
+        if kind is None:
+            return True
+        self._counts[kind] += 1
+        return self._counts[kind] == 1
+
+    def lines(self) -> list[str]:
+        """Returns a line for each kind that occurred more than once."""
+        return [f"{n} times: {kind}" for kind, n in self._counts.items() if n > 1]
+
+
+class Terminal(logging.StreamHandler[TextIO]):
+    """Warnings for people; at the end, how often those came that were shown once."""
+
+    def __init__(self, rank: int, role: str) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(Console(rank, role))
+        self.setLevel(logging.WARNING)
+        self._repeats = Repeats()
+        self.addFilter(self._repeats)
+
+    def close(self) -> None:
+        """Say how often; the stream stays open."""
+        for line in self._repeats.lines():
+            self.handle(LOGGER.makeRecord(LOGGER.name, logging.WARNING, "", 0, line, (), None))
+        super().close()
+
+
 class LogFile(logging.Handler):
     """Appends a line per record; a full disk costs lines, not the run."""
 
@@ -84,11 +125,8 @@ def open_log(path: Path, rank: int, role: str, restart: int = 0) -> None:
     close_log()
     file = LogFile(path)
     file.setFormatter(JsonLines(rank, role, restart))
-    console = logging.StreamHandler(sys.stderr)
-    console.setFormatter(Console(rank, role))
-    console.setLevel(logging.WARNING)
     LOGGER.addHandler(file)
-    LOGGER.addHandler(console)
+    LOGGER.addHandler(Terminal(rank, role))
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
 

@@ -6,6 +6,7 @@ the names of HDF5 groups and datasets.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -160,6 +161,18 @@ def column_objection(columns: Columns, like: Columns) -> str | None:
                 f"not {first.dtype}{first.shape[1:]}"
             )
     return None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than Python reads.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
 
 
 def jsonable(value: Any) -> Any:

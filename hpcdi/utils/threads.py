@@ -1,12 +1,14 @@
 """Background threads whose errors are not lost. Only this file starts threads.
 
 They are daemons: an ordinary thread would keep the interpreter, and so the whole MPI job, alive
-after an error.
+after an error. While the interpreter ends they stand still for ever, so that then nobody waits for
+them: a `__del__` may run as late as that.
 """
 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 
@@ -40,13 +42,13 @@ class BackgroundThread:
 
     def join(self) -> None:
         """Wait for the function to end; does nothing if called from within it."""
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and not sys.is_finalizing():
             self._thread.join()
 
     @property
     def is_alive(self) -> bool:
-        """True if the function is still running."""
-        return self._thread.is_alive()
+        """True if the function is still running, and will go on."""
+        return self._thread.is_alive() and not sys.is_finalizing()
 
     def _run(self) -> None:
         try:
@@ -77,11 +79,14 @@ class JobThread(Closing):
         self._jobs.put(job)
 
     def wait(self) -> None:
-        """Wait for all jobs so far; raises what one of them raised."""
+        """Wait for all jobs so far; raises, once, what one of them raised."""
         done = threading.Event()
         self.submit(done.set)
-        while not done.wait(_LOOK_S) and self._thread is not None:
-            self._thread.check()
+        while (thread := self._thread) is not None and not done.is_set():
+            if not thread.is_alive:
+                thread.check()
+                return
+            done.wait(_LOOK_S)
 
     def close(self) -> None:
         """Finish all jobs and end; raises what one of them raised. Idempotent."""

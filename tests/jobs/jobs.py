@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from fakes.sockets import listening
 from hpcdi.store.inspect import inspect
 
 TESTS = Path(__file__).parent.parent
@@ -166,6 +167,16 @@ class Running:
     def kill_rank(self, rank: int) -> None:
         """Kill one rank, as the kernel does where memory is short."""
         os.kill(self.pid_of(rank), signal.SIGKILL)
+
+    def check_doors(self) -> None:
+        """See that all its processes listen on loopback alone; wait for mpirun's own sockets."""
+        self.until(lambda: not self._doors(), 30)
+        assert listening(*_processes(self.run_dir)), "it has sockets"
+
+    def _doors(self) -> list[tuple[str, int]]:
+        """Sockets that other hosts can reach."""
+        of_all = listening(*_processes(self.run_dir))
+        return [door for door in of_all if not door[0].endswith(("%lo", "::1", "127.0.0.1"))]
 
     def kill_everything(self) -> None:
         """Kill all processes at once, as a node that loses its power."""

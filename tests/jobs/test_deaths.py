@@ -52,7 +52,10 @@ def test_one_collector_is_killed_another_raises_and_the_third_goes_on(start: Sta
 
 
 def test_survivors_of_three_learners_stay_equal_to_the_bit(start: Start, tmp_path: Path) -> None:
-    """The first one dies, which writes the checkpoints and the policy's file for all."""
+    """The first one dies, which writes the checkpoints and the policy's file for all.
+
+    Meanwhile nothing of a job on one host listens to other hosts.
+    """
     watched = tmp_path / "watched"
     watched.mkdir()
     job = start(
@@ -61,6 +64,7 @@ def test_survivors_of_three_learners_stay_equal_to_the_bit(start: Start, tmp_pat
         variables={"WATCHED": str(watched)},
     )  # fmt: skip
     job.until_learning()
+    job.check_doors()  # three learners have met, all ranks have talked
     job.kill_rank(1)
     ended = job.wait()
     check_survived(ended, 1)

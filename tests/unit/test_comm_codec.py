@@ -137,7 +137,7 @@ class Evil:
 def test_nothing_that_comes_is_run(tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
     body = pickle.dumps(Evil(trap))
-    with pytest.raises(ValueError, match=r"codec|JSON|Expecting"):
+    with pytest.raises(CommError, match="received a damaged message"):
         decode(head_of(body), ())
     pickle.loads(body)
     assert trap.exists(), "the trap works where pickles are read"

@@ -76,7 +76,7 @@ def test_a_missing_folder_is_a_missing_file(tmp_path: Path) -> None:
     [
         (b"[1, 2]", "the file must hold a mapping of settings"),
         (b"42", "int"),
-        (b"a: [1", "did not find expected"),
+        (b"a: [1", "expected ',' or ']'"),
         (b"seed: 1\nseed: 2", "duplicate key seed"),
         (b"\xff\xfe\x00", "the file is not text"),
         (b"seed: ${nope}", "Interpolation key 'nope' not found"),

@@ -45,7 +45,7 @@ def take(line: Line, way: Way) -> int:
 
 def reach(path: Path, train_iter: int, env_steps: int) -> None:
     """Let a run have a snapshot."""
-    facts = {"train_iter": train_iter, "env_steps": env_steps}
+    facts = {"train_iter": train_iter, "env_steps": env_steps, "saved_at": 0.0}
     name = f"snapshot_{train_iter:03d}_{env_steps:03d}"
     save_checkpoint(RunLayout(path).snapshots_dir, name, {}, facts, keep=2)
 

@@ -628,7 +628,11 @@ def test_an_environment_that_fails_ends_the_run(
     often = "EnvError: an environment failed stepping, 6 times in a row: ValueError: planted: no"
     assert facts["reason"].startswith(often)
     assert err.count(f"FAILED: {often}") == 1
-    assert err.count("all 2 are re-created") == 5
+    assert err.count("all 2 are re-created") == 1, "shown once"
+    said = "an environment failed (ValueError: planted: no such step)"
+    assert f"warning: 5 times: {said}\n" in err
+    log = (run_dir / "log" / "rank00000.jsonl").read_text()
+    assert log.count("all 2 are re-created") == 5
     assert err.count("Traceback (most recent call last):") == 1
 
 

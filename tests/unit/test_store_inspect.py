@@ -178,7 +178,7 @@ def test_a_torn_run_file_is_told(tmp_path: Path, text: str) -> None:
     file = RunLayout(tmp_path).run_file
     file.write_text(text)
     (error,) = inspect(tmp_path).errors
-    assert error.startswith(f"{file}: is not JSON")
+    assert error.startswith(f"{file}: is damaged: ")
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

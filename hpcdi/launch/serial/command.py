@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, StoreError
 from hpcdi.launch import messages, resume, run_folder
+from hpcdi.launch.private_folder import own_temporary_folder
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.signals import SignalFlag
 
@@ -35,6 +36,7 @@ def serial(arguments: SerialArguments) -> int:
     """
     chosen_by_user = "OMP_NUM_THREADS" in os.environ
     from hpcdi.launch.experiment import load_experiment
+    from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
 
@@ -49,7 +51,8 @@ def serial(arguments: SerialArguments) -> int:
     if way is resume.Way.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
-    with RunLock(layout), ExitStack() as log:
+    with own_temporary_folder(), RunLock(layout), ExitStack() as log:
+        stay_in(layout.root)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
         restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")

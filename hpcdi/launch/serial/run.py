@@ -7,11 +7,10 @@ shards that hold the buffer's items.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from hpcdi.launch.resume import NewSettings
 from hpcdi.launch.serial.parts import PartsMaker
 from hpcdi.launch.serial.pipeline import SerialPipeline
 from hpcdi.launch.serial.replay import LocalReplay
-from hpcdi.store.atomic import write_json
+from hpcdi.store.atomic import load_json, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
@@ -76,7 +75,12 @@ class SerialRun(Closing):
                 columnar=columnar, restarts=restarts, patience=self._patience,
             )  # fmt: skip
 
-        parts = PartsMaker(config, spaces, self.view.writer, layout, restarts).make(make_replay)
+        try:
+            maker = PartsMaker(config, spaces, self.view.writer, layout, restarts)
+            parts = maker.make(make_replay)
+        except BaseException:
+            self.view.close()
+            raise
         self.state = RunState(
             parts.replay, self.view.snapshot_clock(config.system.snapshot_s), Workers(())
         )
@@ -259,7 +263,6 @@ class SerialRun(Closing):
 def _read_best(path: Path) -> float | None:
     """The mean return of the best policy; None where it is not known."""
     try:
-        known: Mapping[str, Any] = json.loads(path.read_text())
-        return float(known["reward_mean"])
+        return float(load_json(path)["reward_mean"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

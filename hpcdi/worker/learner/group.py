@@ -174,7 +174,9 @@ class LearnerGroup:
         is_cuda = self._context is not None and self._context.config.policy.cuda
         return "nccl" if is_cuda else "gloo"
 
-    def _share_address(self, regroup: Regroup, address: tuple[str, int] | None) -> tuple[str, int]:
+    def _share_address(
+        self, regroup: Regroup, address: tuple[str, int, str] | None
+    ) -> tuple[str, int, str]:
         """Sends the new group's address to its members, or returns it; see `Meeting.share`.
 
         Raises:
@@ -189,4 +191,4 @@ class LearnerGroup:
             if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
                 raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")
             backoff.nap()
-        return self._address.host, self._address.port
+        return self._address.host, self._address.port, self._address.key

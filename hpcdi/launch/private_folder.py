@@ -1,0 +1,97 @@
+"""Folders of one process, with unique names, for files that nobody else is to find or to foresee.
+
+A process that is killed leaves its folder behind; the next one of the same user removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+TEMPORARY_VARIABLE = "TMPDIR"
+_PREFIX = "hpcdi-job-"
+
+
+@contextlib.contextmanager
+def own_folder(base: Path) -> Iterator[Path]:
+    """A new folder in `base`, locked while it is needed, and then removed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _sweep(base)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        lock = _locked(path)
+        if path.exists():  # no other process removed it before it was locked
+            break
+        _unlock(lock)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # ranks that are still ending may write there
+        _unlock(lock)
+
+
+@contextlib.contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """Have this process and its children put their temporary files into a folder of its own.
+
+    PyTorch's compiler and multiprocessing leave theirs when a process is killed; and the compiler
+    would run what another user has put into /tmp under its name.
+    """
+    before, default = os.environ.get(TEMPORARY_VARIABLE), tempfile.tempdir
+    if Path(tempfile.gettempdir()).name.startswith(_PREFIX):  # the launcher has made one
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            folder = held.enter_context(own_folder(Path(tempfile.gettempdir())))
+        except OSError:  # a full or read-only /tmp is no reason not to run: few need it
+            yield
+            return
+        os.environ[TEMPORARY_VARIABLE] = tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = default
+            os.environ.pop(TEMPORARY_VARIABLE)
+            if before is not None:
+                os.environ[TEMPORARY_VARIABLE] = before
+
+
+def _sweep(base: Path) -> None:
+    """Remove folders of this user's processes that were killed."""
+    for path in base.glob(f"{_PREFIX}*"):
+        lock = _locked(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            _unlock(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """Lock a folder of this user's until the returned descriptor is closed; None: it is not free.
+
+    A link is not followed: somebody else may have put it there.
+    """
+    with contextlib.suppress(OSError):  # a link, removed, or no locks
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)
+    return None
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
