@@ -520,7 +520,7 @@ def _built(key: str, value: Any) -> tuple[LearnerHook | None, str]:
 
 
 def _build(key: str, value: Any) -> LearnerHook | None:
-    if key in simplified_hook_mapping:
+    if key in simplified_hook_mapping and not isinstance(value, Mapping):
         hook: LearnerHook | None = simplified_hook_mapping[key](value)
         return hook
     if isinstance(value, Mapping) and value.get("type") in hook_mapping:
