@@ -69,7 +69,7 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
 	$(SAY) "test: DI-engine beside hpcdi (about 2 minutes)"
-	@$(DING)/bin/python -m pytest -q -m ding tests/ding
+	@$(DING)/bin/python -m pytest -q -m ding tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs
 $(DING)/.ready: tools/ding.txt pyproject.toml tools/constraints.txt

@@ -9,18 +9,17 @@ Network: observation -> value of each action, float32 [batch, actions].
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
-from hpcdi.policy.returns import n_step
-from hpcdi.policy.settings import LearnConfig, ModelConfig, PolicyConfig
+from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, RowView, Settings
+from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ else:
     torch = lazy_module("torch")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     networks = lazy_module("hpcdi.policy.networks")
-
-NEXT_OBSERVATION = RowView("next_observation", "observation", "bootstrap_offset")
 
 
 @dataclass(frozen=True)
@@ -64,24 +61,12 @@ class DQNPolicy(TorchPolicy):
     """
 
     @dataclass(frozen=True)
-    class Config(PolicyConfig):
+    class Config(ReplayPolicyConfig):
         """Settings of DQN."""
 
         type: str = "dqn"
         model: DQNModelConfig = section(DQNModelConfig, "the network")
         learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            yield from PolicyConfig.problems(self)
-            if self.on_policy:
-                yield Problem("on_policy", "DQN learns from a replay buffer; leave this false")
-            if self.nstep > self.collect.n_sample:
-                yield Problem(
-                    "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
-                )
-            if self.priority_IS_weight and not self.priority:
-                yield Problem("priority_IS_weight", "has a meaning only with priority: true")
 
     ACTIONS = ("discrete",)
     TAKES_MASKS = True
@@ -123,16 +108,7 @@ class DQNPolicy(TorchPolicy):
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
-        steps = n_step(
-            transitions["reward"], transitions["terminated"], item_len,
-            self._cfg.discount_factor, self._cfg.nstep,
-        )  # fmt: skip
-        columns = {
-            "n_step_return": steps.returns,
-            "bootstrap_discount": steps.discount,
-            "bootstrap_offset": steps.steps,
-        }
-        return TrainColumns(columns, (NEXT_OBSERVATION,))
+        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -153,23 +129,17 @@ class DQNPolicy(TorchPolicy):
 
         Returns:
             ``total_loss``, ``q_value``, ``cur_lr``, with fp16 ``skipped_steps`` and, where asked
-            for, ``priority``: float32 array [batch], the absolute TD error.
+            for, ``priority``: float32 array [batch].
         """
         cfg, learn, count = self._cfg, self._cfg.learn, len(batch["action"])
         seen: list[tuple[Tensor, ...]] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            target = self._td_target(part)
-            values, _ = self._forward(part["observation"], {})
-            value = values.gather(1, part["action"].long().unsqueeze(1)).squeeze(1)
-            if learn.loss == "huber":  # the error's gradient clipped to [-1, 1] (Mnih et al. 2015)
-                errors = torch.nn.functional.smooth_l1_loss(value, target, reduction="none")
-            else:
-                errors = torch.nn.functional.mse_loss(value, target, reduction="none")
+            losses, value, priority = self.losses(part)
             if cfg.priority_IS_weight:
-                errors = errors * part["weight"]  # Schaul et al. 2016, 3.4
-            seen.append((value.detach(), target))
-            return gradient_step.mean_share(errors, count)
+                losses = losses * part["weight"]  # Schaul et al. 2016, 3.4
+            seen.append((value.detach(), priority.detach()))
+            return gradient_step.mean_share(losses, count)
 
         loss = self._step.gradients(batch, loss_of)
         self._step.apply()
@@ -177,7 +147,7 @@ class DQNPolicy(TorchPolicy):
         if self._updates % learn.target_update_freq == 0:
             self._target.load_state_dict(self._model.state_dict())
 
-        value, target = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        value, priority = (torch.cat(parts) for parts in zip(*seen, strict=True))
         info: dict[str, Any] = {
             "total_loss": loss.item(),
             "q_value": value.mean().item(),
@@ -185,8 +155,19 @@ class DQNPolicy(TorchPolicy):
             **self._step.scalars(),
         }
         if cfg.priority:
-            info["priority"] = (target - value).abs().cpu().numpy()  # Schaul et al. 2016, 3.3
+            info["priority"] = priority.cpu().numpy()
         return info
+
+    def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, value of the action taken, and priority: the absolute TD error; each [batch]."""
+        target = self._td_target(batch)
+        values, _ = self._forward(batch["observation"], {})
+        value = values.gather(1, batch["action"].long().unsqueeze(1)).squeeze(1)
+        if self._cfg.learn.loss == "huber":  # its gradient clipped to [-1, 1] (Mnih et al. 2015)
+            losses = torch.nn.functional.smooth_l1_loss(value, target, reduction="none")
+        else:
+            losses = torch.nn.functional.mse_loss(value, target, reduction="none")
+        return losses, value, (target - value).abs()  # Schaul et al. 2016, 3.3
 
     def _td_target(self, batch: Mapping[str, Tensor]) -> Tensor:
         """``y = R + d Q'(o', argmax_a Q(o', a))`` (van Hasselt et al. 2016, eq. 4), [batch].
@@ -194,16 +175,22 @@ class DQNPolicy(TorchPolicy):
         R is the n-step return, d the bootstrap discount and Q' the target network; not double,
         Q' chooses too (eq. 3).
         """
-        following = batch["next_observation"]
         with torch.no_grad():
-            values, _ = self._target_forward(following, {})
-            choosing = self._forward(following, {})[0] if self._cfg.learn.double else values
-            legal = batch.get("next_action_mask")
-            # of an end, where nothing is legal, it is some finite value that counts 0 times
-            action, _ = self.greedy(choosing, None if legal is None else legal.bool())
+            values, action = self.following(batch)
             bootstrap = values.gather(1, action.unsqueeze(1)).squeeze(1)
             target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * bootstrap
         return target
+
+    def following(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The target network's output for the next observation, and the action chosen there."""
+        output, _ = self._target_forward(batch["next_observation"], {})
+        choosing = output
+        if self._cfg.learn.double:
+            choosing, _ = self._forward(batch["next_observation"], {})
+        legal = batch.get("next_action_mask")
+        # of an end, where nothing is legal, it is some finite value that counts 0 times
+        action, *_ = self.greedy(choosing, None if legal is None else legal.bool())
+        return output, action
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "q_value", "cur_lr"]

@@ -51,14 +51,20 @@ def mean_share(values: Tensor, count: float) -> Tensor:
     return values.mean() if len(values) == count else values.sum() / count
 
 
+def follow(target: nn.Module, network: nn.Module, share: float) -> None:
+    """Move the target's parameters by `share` of the way to the network's (Polyak averaging)."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), share)
+
+
 def forward_of(
     network: nn.Module, settings: StepConfig, device: torch.device
 ) -> Callable[[Tensor, Any], Any]:
     """The network's forward pass, compiled and in the precision of the settings.
 
-    It takes and returns what the network does (see `networks`). Its output is float32 in any case,
-    so that losses are computed in that. The network itself stays what it is: a module of the same
-    class and names, which computes in float32.
+    It takes and returns what the network does (see `networks`). Tensors that it returns are float32
+    in any case, so that losses are computed in that. The network itself stays what it is: a module
+    of the same class and names, which computes in float32.
     """
     if settings.precision == "float32" and not settings.compile:
         return network
@@ -79,21 +85,26 @@ class _Forward:
         if settings.precision != "float32":
             self._autocast = torch.autocast(device.type, _DTYPES[settings.precision])
 
-    def __call__(self, observation: Tensor, state: Any) -> tuple[Any, Any]:
+    def __call__(self, observation: Tensor, other: Any) -> Any:
         # nothing is compiled for an empty minibatch, which only lets others not wait
         compute = self._compute if len(observation) else self._network
         try:
             with self._autocast:
-                output, state = compute(observation, state)
+                output = compute(observation, other)
         except self._failures as error:
             raise PolicyError(
                 "policy.learn.compile is true, but torch.compile cannot build the network here: "
                 f"{str(error).strip().splitlines()[0]}. Install a C++ compiler (g++) where "
                 "learners run, name one by the variable CXX, or set policy.learn.compile=false"
             ) from error
-        if isinstance(output, Tensor):
-            return output.float(), state
-        return tuple(part.float() for part in output), state
+        return _in_float32(output)
+
+
+def _in_float32(output: Any) -> Any:
+    """Tensors, also those in tuples, as float32; a state stays as it is."""
+    if isinstance(output, tuple):
+        return tuple(map(_in_float32, output))
+    return output.float() if isinstance(output, Tensor) else output
 
 
 class GradientStep:
@@ -108,6 +119,8 @@ class GradientStep:
     (see `placed`) and the mean of their gradients. So a loss that is NaN on one learner makes all
     gradients, and from that step all parameters, NaN on every learner: that one sees it in its loss
     at once, the others in their next one. (With fp16 such a step is skipped on all.)
+
+    A loss may reach other networks: their parameters get no gradients from it.
 
     Args:
         network: whose parameters learn.
@@ -208,5 +221,6 @@ class GradientStep:
 
     def _backward(self, loss: Tensor) -> Tensor:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]
+        needing = [parameter for parameter in self._parameters if parameter.requires_grad]
+        scaled.backward(inputs=needing)  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -38,6 +38,7 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import math
@@ -194,7 +195,7 @@ class QHead(nn.Module):
     """Values of all actions, float32 [batch, actions].
 
     Args:
-        model: settings.
+        model: settings; where they have ``n_atom``, an action has so many outputs, side by side.
         dueling: value and advantage apart, ``Q = V + A - mean(A)`` (Wang et al. 2016, eq. 9).
     """
 
@@ -204,7 +205,8 @@ class QHead(nn.Module):
         self.memory = memory_of(self.encoder.out_features, model)
         features = self.memory.out_features
         self.advantage = nn.Linear(features, _action_size(model))
-        self.value = nn.Linear(features, 1) if dueling else None
+        self._atoms = getattr(model, "n_atom", 1)
+        self.value = nn.Linear(features, self._atoms) if dueling else None
 
     def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
         """Values of actions; see the module's docstring."""
@@ -213,7 +215,11 @@ class QHead(nn.Module):
         if self.value is None:
             return advantage, state
         value: Tensor = self.value(features)
-        return value + advantage - advantage.mean(dim=-1, keepdim=True), state
+        if self._atoms == 1:
+            return value + advantage - advantage.mean(dim=-1, keepdim=True), state
+        advantage = advantage.view(len(advantage), -1, self._atoms)
+        values = value.unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
+        return values.flatten(1), state
 
 
 class DuelingQHead(QHead):
@@ -221,6 +227,60 @@ class DuelingQHead(QHead):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model, dueling=True)
+
+
+class LinearHead(nn.Module):
+    """As many outputs as an action has components, float32 [batch, components]."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = encoder_of(model)
+        self.memory = memory_of(self.encoder.out_features, model)
+        self.output = nn.Linear(self.memory.out_features, _action_size(model))
+
+    def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+        """The outputs; see the module's docstring."""
+        features, state = self.memory(self.encoder(observation.float()), state)
+        return self.output(features), state
+
+
+class ActionValues(nn.Module):
+    """Values of continuous actions by several critics: a network that learners alone have.
+
+    A critic is the network that the settings ask for, with the pair of observation and action as
+    its observation [batch, n] and a value as its only output. Images are encoded before, by one
+    encoder for all critics.
+
+    Args:
+        model: settings.
+        critics: how many.
+    """
+
+    def __init__(self, model: ModelConfig, critics: int) -> None:
+        super().__init__()
+        shape = as_shape(model.obs_shape or ())
+        is_image = len(shape) == 3
+        encoder: Any = encoder_of(model) if is_image else nn.Flatten()
+        size: int = encoder.out_features if is_image else math.prod(shape)
+        self.encoder = encoder
+        pair = dataclasses.replace(
+            model, obs_shape=size + _action_size(model), action_shape=1,
+            encoder="mlp" if is_image else model.encoder,
+        )  # fmt: skip
+        self.critics = nn.ModuleList(make_network(pair, "linear") for _ in range(critics))
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Values float32 [critics, batch], of actions [batch, components] between -1 and 1."""
+        pair = torch.cat([self.encoder(observation.float()), action], dim=1)
+        return torch.stack([critic(pair, {})[0].squeeze(1) for critic in self.critics])
+
+
+class Number(nn.Module):
+    """A number that is learnt."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(start))
 
 
 class ActorCritic(nn.Module):
@@ -293,6 +353,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {"mlp": MLP, "nature_cnn": NatureCNN}
 MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory}
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,
+    "linear": LinearHead,
 }  # fmt: skip
 
 

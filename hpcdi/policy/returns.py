@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from hpcdi.types import Array
+from hpcdi.policy.base import TrainColumns
+from hpcdi.types import Array, RowView
+
+NEXT_OBSERVATION = RowView("next_observation", "observation", "bootstrap_offset")
 
 
 class NStep(NamedTuple):
@@ -44,6 +48,23 @@ def n_step(reward: Array, terminated: Array, item_len: Array, gamma: float, n: i
         np.add(sums, gamma**k * reward[k:], out=sums, where=left[:-k] > k)
     discount = np.where(terminated[row + steps - 1], 0.0, gamma**steps)
     return NStep(returns.astype(np.float32), steps.astype(np.uint16), discount.astype(np.float32))
+
+
+def n_step_columns(
+    transitions: Mapping[str, Array], item_len: Array, gamma: float, n: int
+) -> TrainColumns:
+    """What algorithms with a replay buffer add to transitions before they are stored.
+
+    ``n_step_return``, ``bootstrap_discount`` and ``bootstrap_offset`` are those of `n_step`; the
+    learner reads ``next_observation`` so many rows on.
+    """
+    steps = n_step(transitions["reward"], transitions["terminated"], item_len, gamma, n)
+    columns = {
+        "n_step_return": steps.returns,
+        "bootstrap_discount": steps.discount,
+        "bootstrap_offset": steps.steps,
+    }
+    return TrainColumns(columns, (NEXT_OBSERVATION,))
 
 
 class Advantages(NamedTuple):

@@ -35,7 +35,7 @@ class EpsConfig:
 _BUILT_IN = {
     "type": ("",),
     "encoder": ("", "auto", "mlp", "nature_cnn"),
-    "head": ("", "q", "dueling_q", "actor_critic"),
+    "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
 """Names of the parts that `networks` has in its slots, without importing torch."""
 
@@ -180,3 +180,52 @@ class PolicyConfig(ComponentConfig):
                 "learn.accumulate",
                 f"is above learn.batch_size ({self.learn.batch_size}): a part needs a sample",
             )
+
+
+@dataclass(frozen=True)
+class ReplayPolicyConfig(PolicyConfig):
+    """Settings of algorithms that learn from a replay buffer."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
+        if self.on_policy:
+            yield Problem(
+                "on_policy", f"{self.type.upper()} learns from a replay buffer; leave this false"
+            )
+        if self.nstep > self.collect.n_sample:
+            yield Problem(
+                "nstep", f"is above collect.n_sample ({self.collect.n_sample}), where it ends"
+            )
+        if self.priority_IS_weight and not self.priority:
+            yield Problem("priority_IS_weight", "has a meaning only with priority: true")
+
+
+@dataclass(frozen=True)
+class ContinuousModelConfig(ModelConfig):
+    """The networks of continuous, bounded actions; what is empty is the environment's."""
+
+    action_low: tuple[float, ...] = setting((), "lower bounds of an action, flat")
+    action_high: tuple[float, ...] = setting((), "upper bounds of an action, flat")
+    encoder_hidden_size_list: tuple[int, ...] = setting(
+        (256, 256), "sizes of the hidden layers", minimum=1
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from ModelConfig.problems(self)
+        if len(self.action_low) != len(self.action_high):
+            yield Problem("action_low", "has not as many numbers as model.action_high")
+
+
+@dataclass(frozen=True)
+class ContinuousConfig(ReplayPolicyConfig):
+    """Settings of algorithms with a replay buffer for continuous, bounded actions."""
+
+    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
+    model: ContinuousModelConfig = section(ContinuousModelConfig, "the networks")
+
+    def updates_after(self, transitions: int) -> int:
+        """Updates after so many transitions: one a transition, as in the papers."""
+        given = self.learn.update_per_collect
+        return transitions if given is None else given

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdi.errors import Problem
-from hpcdi.types import Spaces
+from hpcdi.types import Array, Spaces
 
 SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
@@ -17,6 +19,13 @@ SMALLEST_IMAGE = 36
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """A shape; a number is that of a vector."""
     return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def box_of(low: Sequence[float], high: Sequence[float]) -> tuple[Array, Array]:
+    """Middle and half of the width of each component, float32: -1..1 is between the bounds."""
+    bounds = np.array([low, high], dtype=np.float64)
+    middle, half = bounds.mean(axis=0), (bounds[1] - bounds[0]) / 2
+    return middle.astype(np.float32), half.astype(np.float32)
 
 
 def is_board(spaces: Spaces) -> bool:

@@ -57,6 +57,8 @@ class TorchPolicy(Policy):
 
     ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
     """Kinds of action spaces that the algorithm can act in."""
+    BOUNDED: ClassVar[bool] = False
+    """True if continuous actions need bounds on both sides."""
     TAKES_MASKS: ClassVar[bool] = False
     """True if `act` and `greedy` heed masks of legal actions."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
@@ -274,6 +276,8 @@ class TorchPolicy(Policy):
         if spaces.is_masked and not cls.TAKES_MASKS:
             said = f"{cfg.type} knows no action masks, and this environment has them; dqn does"
             problems.append(Problem("type", said))
+        if cls.BOUNDED and not np.isfinite([spaces.action_low, spaces.action_high]).all():
+            problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
         return filled, problems
 
     def _new_network(self) -> nn.Module:

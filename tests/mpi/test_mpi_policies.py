@@ -29,6 +29,7 @@ from hpcdi.comm import dist
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
 from hpcdi.policy import minibatches
+from hpcdi.policy.create import create_policy
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
 
@@ -130,6 +131,33 @@ def test_dqn_is_equal_after_every_step(
         states = {fingerprint(mode.state_dict())}
         for step in range(STEPS):
             told = mode.forward(data_of("dqn", 100 * step + rank, 16))
+            assert math.isfinite(told["total_loss"])
+            assert len(set(gather_objects(told["total_loss"]))) == len(members), "data of its own"
+            demand_equal(mode.state_dict())
+            states.add(fingerprint(mode.state_dict()))
+        assert len(states) == STEPS + 1
+
+
+@pytest.mark.parametrize("kind", ["sac"])
+@pytest.mark.parametrize(("members", "learn"), SWITCHES, ids=str)
+def test_actors_critics_and_targets_are_equal_after_every_step(
+    world: World, members: tuple[int, ...], learn: dict[str, Any], kind: str
+) -> None:
+    with learners(world, members) as rank:
+        if rank is None:
+            return
+        model = {
+            "obs_shape": 4, "action_shape": [2], "action_low": [-1, 0], "action_high": [1, 3],
+            "encoder_hidden_size_list": [32],
+        }  # fmt: skip
+        cfg = {"type": kind, "model": model, "learn": {"tau": 0.1, **learn}}
+        mode = create_policy(cfg, ("learn",), seed=np.random.SeedSequence(rank)).learn_mode
+        states = {fingerprint(mode.state_dict())}
+        demand_equal(mode.state_dict())
+        for step in range(STEPS):
+            batch = data_of("dqn", 100 * step + rank, 16)
+            batch["action"] = batch["observation"][:, :2].tanh()
+            told = mode.forward(batch)
             assert math.isfinite(told["total_loss"])
             assert len(set(gather_objects(told["total_loss"]))) == len(members), "data of its own"
             demand_equal(mode.state_dict())

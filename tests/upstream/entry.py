@@ -1,6 +1,6 @@
 """DI-engine's serial entries, as they are or with one changed import; prints every evaluation.
 
-    python tests/ding/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [SEED]
+    python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [SEED]
 
 ENTRY is "serial" or "onpolicy"; CONFIG a module below `dizoo` that holds `main_config` and
 `create_config`; EVAL_FREQ takes the place of the configuration's.

@@ -33,7 +33,7 @@ RUNS = [
 pytestmark = [
     pytest.mark.ding,
     pytest.mark.skipif(
-        importlib.util.find_spec("ding") is None, reason="DI-engine is not here: make ding"
+        importlib.util.find_spec("dizoo") is None, reason="DI-engine is not here: make ding"
     ),
 ]
 

@@ -1,0 +1,120 @@
+"""C51: DQN that learns the distribution of the return, not its mean (Bellemare et al. 2017).
+
+Equations and algorithms are those of the paper. All options of DQN work here as they do there.
+
+Network: observation -> logits of the atoms of each action's return, [batch, actions * atoms], an
+action's atoms one after the other. A factory is told that many actions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcdi.config.fields import section, setting
+from hpcdi.errors import Problem
+from hpcdi.policy.dqn import DQNLearnConfig, DQNModelConfig, DQNPolicy
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hpcdi.policy import networks
+else:
+    torch = lazy_module("torch")
+    networks = lazy_module("hpcdi.policy.networks")
+
+
+@dataclass(frozen=True)
+class C51ModelConfig(DQNModelConfig):
+    """The network, and the returns that it tells apart."""
+
+    n_atom: int = setting(51, "returns that a distribution consists of", minimum=2)
+    v_min: float = setting(-10.0, "the least of them")
+    v_max: float = setting(10.0, "the largest of them")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from DQNModelConfig.problems(self)
+        if self.v_min >= self.v_max:
+            yield Problem("v_min", f"is not below model.v_max ({self.v_max:g})")
+
+
+@dataclass(frozen=True)
+class C51LearnConfig(DQNLearnConfig):
+    """The update."""
+
+    double: bool = setting(False, "choose by one network, value by the other (as in Rainbow)")
+    loss: str = setting("cross_entropy", "of the distribution", choices=("cross_entropy",))
+
+
+@POLICY_REGISTRY.register("c51", "c51_command")
+class C51Policy(DQNPolicy):
+    """C51, for discrete actions, with or without masks of legal ones."""
+
+    @dataclass(frozen=True)
+    class Config(DQNPolicy.Config):
+        """Settings of C51."""
+
+        type: str = "c51"
+        model: C51ModelConfig = section(C51ModelConfig, "the network")
+        learn: C51LearnConfig = section(C51LearnConfig, "the update")
+
+    def make_network(self) -> nn.Module:
+        """See the module's docstring."""
+        model = self._cfg.model
+        outputs = dataclasses.replace(model, action_shape=model.action_shape * model.n_atom)
+        return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Actions int64 [batch], and the means of their returns, that they follow from."""
+        probabilities = self._by_action(output).softmax(dim=2)
+        return super().greedy((probabilities * self._atoms(output)).sum(dim=2), legal)
+
+    def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Cross-entropy, mean return of the action taken, and priority: the first; each [batch]."""
+        with torch.no_grad():
+            output, action = self.following(batch)
+            following = _of_action(self._by_action(output), action).softmax(dim=1)
+            atoms = self._atoms(output)
+            moved = batch["n_step_return"][:, None] + batch["bootstrap_discount"][:, None] * atoms
+            target = project(moved, following, atoms)
+        logits = self._by_action(self._forward(batch["observation"], {})[0])
+        log_probs = _of_action(logits, batch["action"].long()).log_softmax(dim=1)
+        losses = -(target * log_probs).sum(dim=1)
+        return losses, (log_probs.exp() * atoms).sum(dim=1), losses  # Hessel et al. 2018: priority
+
+    def _by_action(self, output: Tensor) -> Tensor:
+        """[batch, actions * atoms] as [batch, actions, atoms]."""
+        return output.view(len(output), -1, self._cfg.model.n_atom)
+
+    def _atoms(self, like: Tensor) -> Tensor:
+        """The returns ``z_i`` (3.1), [atoms]."""
+        model = self._cfg.model
+        return torch.linspace(model.v_min, model.v_max, model.n_atom, device=like.device)
+
+
+def _of_action(by_action: Tensor, action: Tensor) -> Tensor:
+    return by_action[torch.arange(len(action), device=action.device), action]
+
+
+def project(returns: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
+    """Probability of each atom where each return's is shared among the two next to it (eq. 7).
+
+    Args:
+        returns: [batch, n]; those beyond the atoms count as the outermost one.
+        probabilities: of these returns, [batch, n].
+        atoms: equally spaced, ascending, [atoms].
+
+    Returns:
+        [batch, atoms].
+    """
+    last = len(atoms) - 1
+    place = (returns.clamp(atoms[0], atoms[-1]) - atoms[0]) * (last / (atoms[-1] - atoms[0]))
+    lower = place.floor().long().clamp(0, last - 1)  # so that the one above it is an atom, too
+    above = (place - lower).clamp(0, 1) * probabilities
+    shared = probabilities.new_zeros(len(returns), last + 1)
+    return shared.scatter_add_(1, lower, probabilities - above).scatter_add_(1, lower + 1, above)

@@ -1,0 +1,272 @@
+"""SAC: off-policy learning of continuous actions and their entropy (Haarnoja et al. 2018).
+
+Equations are those of "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905). The
+actions that networks see are between -1 and 1, those of the environment between its bounds; so are
+densities, entropies and the target entropy those of the former.
+
+Network (the actor): observation -> mean and, after it, the logarithm of the deviation of an action
+before it is squashed, [batch, 2 * components]. A factory is told that many actions; critics are
+made by it too, see `networks.ActionValues`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from hpcdi.config.fields import section, setting
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.settings import ContinuousConfig, LearnConfig
+from hpcdi.policy.spaces import as_shape, box_of
+from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hpcdi.policy import gradient_step, networks
+else:
+    torch = lazy_module("torch")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    networks = lazy_module("hpcdi.policy.networks")
+
+_ACTIONS, _UPDATES = range(2)  # streams of random numbers
+_LOG_STD = (-20.0, 2.0)  # limits
+
+
+@dataclass(frozen=True)
+class SACLearnConfig(LearnConfig):
+    """The update."""
+
+    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(3e-4, "step size of all three optimizers", above=0)
+    tau: float = setting(
+        0.005, "share by which target critics follow in an update", above=0, maximum=1
+    )
+    alpha: float = setting(0.2, "temperature, the weight of the entropy, at first", above=0)
+    auto_alpha: bool = setting(True, "learn the temperature")
+    target_entropy: float | None = setting(
+        None, "entropy that the temperature is learnt for; empty: -1 for each component"
+    )
+
+
+@dataclass(frozen=True)
+class SACConfig(ContinuousConfig):
+    """Settings of SAC."""
+
+    type: str = "sac"
+    learn: SACLearnConfig = section(SACLearnConfig, "the update")
+
+
+@POLICY_REGISTRY.register("sac", "sac_command")
+class SACPolicy(TorchPolicy):
+    """SAC, for continuous actions within bounds."""
+
+    Config: ClassVar[type] = SACConfig
+    ACTIONS = ("continuous",)
+    BOUNDED = True
+
+    def make_network(self) -> nn.Module:
+        """The actor; see the module's docstring."""
+        model = self._cfg.model
+        size = math.prod(as_shape(model.action_shape))
+        return networks.make_network(dataclasses.replace(model, action_shape=2 * size), "linear")
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def prepare_acting(self) -> None:
+        """Random numbers of sampling."""
+        self._rng = self.random(_ACTIONS)
+        self._middle, self._half = box_of(self._cfg.model.action_low, self._cfg.model.action_high)
+
+    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
+        """Sampled actions [envs, ...]."""
+        mean, log_std = np.split(self.infer(observation)[0], 2, axis=1)
+        noise = self._rng.standard_normal(mean.shape, dtype=np.float32)
+        squashed = np.tanh(mean + np.exp(log_std.clip(*_LOG_STD)) * noise)
+        shape = (len(mean), *as_shape(self._cfg.model.action_shape))
+        return {"action": (self._middle + self._half * squashed).reshape(shape)}
+
+    def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """The actions [batch, ...] in the middle of the distribution."""
+        mean, _ = output.chunk(2, dim=1)
+        middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
+        action = middle + half * mean.tanh()
+        return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
+
+    def train_columns(
+        self,
+        transitions: Mapping[str, Array],
+        item_len: Array,
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
+        """The n-step return, and where and by which factor its bootstrap is valued."""
+        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def prepare_learning(self) -> None:
+        """Critics, their targets, and the temperature; each learns by a step of its own."""
+        cfg, device = self._cfg, self._device
+        learn = cfg.learn
+        self._critics = gradient_step.placed(networks.ActionValues(cfg.model, critics=2), device)
+        self._targets = copy.deepcopy(self._critics).requires_grad_(False)
+        self._temperature = networks.Number(math.log(learn.alpha)).to(device)
+        self._critic_step, self._temperature_step = (
+            gradient_step.GradientStep(network, self.make_optimizer(network), learn, device)
+            for network in (self._critics, self._temperature)
+        )
+        self._values, self._target_values = (
+            gradient_step.forward_of(network, learn, device)
+            for network in (self._critics, self._targets)
+        )
+        box = box_of(cfg.model.action_low, cfg.model.action_high)
+        self._box = [torch.from_numpy(part).to(device) for part in box]
+        self._target_entropy = learn.target_entropy
+        if self._target_entropy is None:
+            self._target_entropy = -float(len(cfg.model.action_low))
+        self._noise = self.random(_UPDATES)
+
+    def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """A gradient step of the critics, one of the actor, and one of the temperature.
+
+        Args:
+            batch: ``observation, action, n_step_return, bootstrap_discount, next_observation`` and,
+                where weights are used, ``weight``; each [batch, ...].
+
+        Returns:
+            ``total_loss`` (of critics and actor), ``critic_loss, actor_loss, q_value, entropy,
+            alpha, cur_lr``, with fp16 ``skipped_steps`` and, where asked for, ``priority``: float32
+            array [batch], the absolute TD error, mean of the critics.
+        """
+        cfg, count = self._cfg, len(batch["n_step_return"])
+        middle, half = self._box
+        drawn = self._noise.standard_normal((2, count, len(half)), dtype=np.float32)
+        noise, next_noise = torch.from_numpy(drawn).to(self._device)
+        action = (batch["action"].reshape(count, -1) - middle) / half
+        batch = {**batch, "action": action, "noise": noise, "next_noise": next_noise}
+        seen: list[tuple[Tensor, Tensor]] = []
+        log_probs: list[Tensor] = []
+
+        def critic_loss(part: Mapping[str, Tensor]) -> Tensor:
+            target = self._soft_target(part)
+            values = self._values(part["observation"], part["action"])
+            errors = (values - target).square().sum(dim=0)  # eq. 5, of both critics
+            if cfg.priority_IS_weight:
+                errors = errors * part["weight"]
+            seen.append((values.detach().mean(dim=0), (values.detach() - target).abs().mean(dim=0)))
+            return gradient_step.mean_share(errors, count)
+
+        def actor_loss(part: Mapping[str, Tensor]) -> Tensor:
+            output, _ = self._forward(part["observation"], {})
+            action, log_prob = squashed_normal(output, part["noise"])
+            log_probs.append(log_prob.detach())
+            values = self._values(part["observation"], action).amin(dim=0)
+            return gradient_step.mean_share(self._alpha * log_prob - values, count)  # eq. 9
+
+        def temperature_loss(part: Mapping[str, Tensor]) -> Tensor:
+            missing = part["log_prob"] + self._target_entropy
+            return gradient_step.mean_share(
+                -self._temperature.number.exp() * missing, count
+            )  # eq. 18
+
+        of_critics = self._critic_step.gradients(batch, critic_loss)
+        self._critic_step.apply()
+        of_actor = self._step.gradients(batch, actor_loss)
+        self._step.apply()
+        log_prob = torch.cat(log_probs)
+        alpha = self._alpha
+        if cfg.learn.auto_alpha:
+            self._temperature_step.gradients({"log_prob": log_prob}, temperature_loss)
+            self._temperature_step.apply()
+        gradient_step.follow(self._targets, self._critics, cfg.learn.tau)
+        self._updates += 1
+
+        value, error = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        scalars = (
+            of_critics + of_actor,
+            of_critics,
+            of_actor,
+            value.mean(),
+            -log_prob.mean(),
+            alpha,
+        )
+        info: dict[str, Any] = dict(zip(_SCALARS, torch.stack(scalars).tolist(), strict=True))
+        if cfg.priority:
+            info["priority"] = error.cpu().numpy()
+        return {**info, "cur_lr": cfg.learn.learning_rate, **self._step.scalars()}
+
+    @property
+    def _alpha(self) -> Tensor:
+        return self._temperature.number.detach().exp()
+
+    def _soft_target(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """``y = R + d (min_i Q'_i(o', a') - alpha log pi(a'|o'))``, a' of the policy, [batch].
+
+        Eq. 2 and 3; R is the n-step return, d the bootstrap discount, Q' the target critics.
+        """
+        following = batch["next_observation"]
+        with torch.no_grad():
+            output, _ = self._forward(following, {})
+            action, log_prob = squashed_normal(output, batch["next_noise"])
+            values = self._target_values(following, action).amin(dim=0) - self._alpha * log_prob
+            target: Tensor = batch["n_step_return"] + batch["bootstrap_discount"] * values
+        return target
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*_SCALARS, "cur_lr"]
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {
+            **super()._state_dict_learn(),
+            "critics": self._critics.state_dict(),
+            "target_critics": self._targets.state_dict(),
+            "critic_step": self._critic_step.state_dict(),
+            "temperature": self._temperature.state_dict(),
+            "temperature_step": self._temperature_step.state_dict(),
+            "rng": self._noise.bit_generator.state,
+        }
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state_dict)
+        if "critics" in state_dict:  # else weights of the actor alone
+            self._critics.load_state_dict(state_dict["critics"])
+            self._targets.load_state_dict(state_dict["target_critics"])
+            self._critic_step.load_state_dict(state_dict["critic_step"])
+            self._temperature.load_state_dict(state_dict["temperature"])
+            self._temperature_step.load_state_dict(state_dict["temperature_step"])
+        if "rng" in state_dict:
+            self._noise.bit_generator.state = state_dict["rng"]
+
+
+_SCALARS = ("total_loss", "critic_loss", "actor_loss", "q_value", "entropy", "alpha")
+
+
+def squashed_normal(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions between -1 and 1, and the logarithm of their density.
+
+    ``a = tanh(u)``, u of a normal distribution: ``log pi(a) = log N(u) - sum log(1 - tanh(u)^2)``
+    (eq. 26), where ``1 - tanh(u)^2 = 4 / (e^u + e^-u)^2`` keeps its digits where u is large.
+
+    Args:
+        output: of the actor, [batch, 2 * components].
+        noise: of a standard normal distribution, [batch, components].
+
+    Returns:
+        [batch, components], [batch].
+    """
+    mean, log_std = output.chunk(2, dim=1)
+    log_std = log_std.clamp(*_LOG_STD)
+    raw = mean + log_std.exp() * noise
+    of_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    of_tanh = 2 * (math.log(2) - raw - torch.nn.functional.softplus(-2 * raw))
+    return raw.tanh(), (of_normal - of_tanh).sum(dim=1)
