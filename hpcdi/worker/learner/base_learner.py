@@ -409,6 +409,9 @@ class TickMonitor:
         expire: values of each variable that are kept.
     """
 
+    _kept: dict[str, deque[float]]
+    _expire: int
+
     def __init__(self, time_: Any = None, expire: float = 10) -> None:  # noqa: ARG002
         kept: dict[str, deque[float]] = {}
         object.__setattr__(self, "_kept", kept)
