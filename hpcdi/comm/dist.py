@@ -595,6 +595,11 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
     return value if is_source else unpack(data.cpu().numpy())
 
 
+def broadcast_object_list(object_list: list[Any], src: int = 0) -> None:
+    """Replace the elements of a list by those of member `src`."""
+    object_list[:] = broadcast_object(list(object_list), src)
+
+
 def gather_objects(value: Any) -> list[Any]:
     """Every member's object, in the order of ranks, on every member."""
     if get_world_size() == 1:

@@ -32,6 +32,7 @@ from hpcdi.env.base import (
     EpisodeStart,
     stored_dtype,
 )
+from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
@@ -201,10 +202,10 @@ class LocalWorker:
         """Create the environment, in place of the one there was."""
         self.shut()
         made = self._make_env()
-        env = self._env = as_battle(made) if self._takes_objects else made
         for name in ("reset", "step"):
-            if not callable(getattr(env, name, None)):
-                raise EnvError(f"{env!r} is no environment: it has no {name}()")
+            if not callable(getattr(made, name, None)):
+                raise EnvError(f"{made!r} is no environment: it has no {name}()")
+        env = self._env = as_battle(made) if self._takes_objects else as_gymnasium(made)
         observation = getattr(env, "observation_space", None)
         players = int(env.agents) if self._takes_objects else 1
         return EnvFacts(observation, getattr(env, "action_space", None), players)

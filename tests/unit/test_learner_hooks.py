@@ -24,6 +24,7 @@ from hpcdi.worker.learner import (
 from hpcdi.worker.learner.learner_hook import (
     POSITIONS,
     LogShowHook,
+    SaveCkptHook,
     SendLearnInfoHook,
     SendPolicyHook,
     hook_mapping,
@@ -183,6 +184,16 @@ def test_whole_hooks_by_their_type() -> None:
 def test_wrong_configurations(key: str, value: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=rf"hook.{key}: .*{problem}"):
         BaseLearner.parse_config({"hook": {key: value}})
+
+
+def test_a_whole_hook_may_go_by_a_simplified_key() -> None:
+    whole = {
+        "name": "save", "type": "save_ckpt", "priority": 30, "position": "after_iter",
+        "ext_args": {"freq": 7},
+    }  # fmt: skip
+    learner = BaseLearner({"hook": {"save_ckpt_after_iter": whole, "save_ckpt_after_run": False}})
+    (hook,) = [one for one in learner._hooks["after_iter"] if isinstance(one, SaveCkptHook)]
+    assert (hook.name, hook.priority, hook._freq) == ("save", 30, 7)
 
 
 def test_hooks_are_checked_with_the_rest_of_the_configuration() -> None:

@@ -150,7 +150,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """Of built classes; ... is any value."""
 
 TYPES: dict[str, str] = {
-    "BUFFER_REGISTRY": "naive elastic sequence advanced episode",
+    "BUFFER_REGISTRY": "naive elastic sequence advanced episode deque",
     "SERIAL_COLLECTOR_REGISTRY": "sample episode sample_1v1 episode_1v1",
     "LEARNER_REGISTRY": "base",
     "COMM_LEARNER_REGISTRY": "flask_fs mpi_fs",
@@ -182,16 +182,26 @@ MODULES: dict[str, str] = {
     "collector.comm.mpi_fs_collector": "MPIFileSystemCollector",
     "collector.comm.slave": "CollectorSlave",
     "collector.comm.utils": "NaiveCollector",
-    "learner.base_learner": "BaseLearner create_learner",
+    "collector.comm.flask_fs_collector": "FlaskFileSystemCollector CollectorSlave",
+    "collector.marine_parallel_collector": "MarineParallelCollector",
+    "coordinator.comm_coordinator": "CommCoordinator",
+    "coordinator.one_vs_one_parallel_commander": "OneVsOneCommander",
+    "coordinator.operator_server": "OperatorServer",
+    "learner.comm.flask_fs_learner": "FlaskFileSystemLearner LearnerSlave",
+    "learner.comm.utils": "NaiveLearner",
+    "replay_buffer.utils": """UsedDataRemover generate_id SampledDataAttrMonitor
+        PeriodicThruputMonitor ThruputController""",
+    "learner.base_learner": "BaseLearner create_learner TickMonitor get_simple_monitor_type",
     "learner.learner_hook": """Hook LearnerHook hook_mapping simplified_hook_mapping show_hooks
-        LoadCkptHook SaveCkptHook LogShowHook LogReduceHook""",
+        LoadCkptHook SaveCkptHook LogShowHook LogReduceHook find_char""",
     "learner.comm": "BaseCommLearner LearnerSlave MPIFileSystemLearner create_comm_learner",
     "learner.comm.base_comm_learner": "BaseCommLearner create_comm_learner",
     "replay_buffer.base_buffer": "IBuffer create_buffer get_buffer_cls",
-    "replay_buffer.advanced_buffer": "AdvancedReplayBuffer",
+    "replay_buffer.advanced_buffer": "AdvancedReplayBuffer to_positive_index",
     "replay_buffer.elastic_buffer": "ElasticReplayBuffer",
     "replay_buffer.episode_buffer": "EpisodeReplayBuffer",
-    "replay_buffer.naive_buffer": "NaiveReplayBuffer",
+    "replay_buffer.naive_buffer": """NaiveReplayBuffer ElasticReplayBuffer
+        SequenceReplayBuffer""",
     "replay_buffer.sequence_buffer": "SequenceReplayBuffer",
 }
 """Deep paths below ``hpcdi.worker``, of what is built."""

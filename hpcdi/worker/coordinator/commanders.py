@@ -213,13 +213,13 @@ class SoloCommander(BaseCommander):
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self._policy = create_policy(self._main.policy, ["command"]).command_mode
-        self._stop_value = float(self._main.env.stop_value)
+        self._stop_value = float(getattr(self._main.env, "stop_value", float("inf")))
         self._env_steps, self._train_iter = 0, 0
         self._is_learning = False  # the learner task was given out
         self._tasks: dict[str, CollectTask] = {}
         self._evaluation = _EvaluationClock(self._cfg.eval_interval)
 
-    def get_learner_task(self, now: float) -> LearnTask | None:
+    def get_learner_task(self, now: float = 0.0) -> LearnTask | None:
         """The one learner task."""
         if self._is_learning:
             return None

@@ -106,9 +106,10 @@ class ItemBuffers:
         """Data ids that left a buffer since the last call."""
         return [data_id for buffer in self._buffers.values() for data_id in buffer.take_used()]
 
-    def close(self, task_id: str) -> None:
-        """Drop the buffer of a learner task; its files stay."""
-        self._buffers.pop(self._of_task.pop(task_id, ""), None)
+    def close(self, task_id: str, buffer_id: str = "") -> None:
+        """Drop the buffer of a learner task, or that of a name; its files stay."""
+        for name in (self._of_task.pop(task_id, ""), buffer_id):
+            self._buffers.pop(name, None)
 
     def state_dict(self) -> dict[str, Any]:
         """State of each buffer, by name."""
@@ -327,10 +328,10 @@ class Coordinator(Closing, Configurable):
         self._hand_over(LearnInfo(task_id, int(info.get("learner_step", 0)), {}, {}))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
-        """End a learner's task, and drop its buffer."""
+        """End a learner's task, and drop its buffer: also the one that ``buffer_id`` names."""
         self._tasks.pop(task_id, None)
         with self._lock:
-            self._items.close(task_id)
+            self._items.close(task_id, str(finished_task.get("buffer_id", "")))
         self._hand_over(LearnResult(task_id, int(finished_task.get("learner_step", 0))))
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:

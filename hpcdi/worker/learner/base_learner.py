@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -397,6 +398,47 @@ class BaseLearner(Configurable):
     def __repr__(self) -> str:
         counts = {position: len(self._hooks[position]) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
+
+
+class TickMonitor:
+    """Means of the last values of a learner's variables, as the predecessor's hooks read them.
+
+    A number that is set is a variable's newest value; ``avg[name]()`` and ``val[name]()`` are the
+    mean and the sum of the values that are kept.
+
+    Args:
+        time_: not used: every value that is set counts.
+        expire: values of each variable that are kept.
+    """
+
+    _kept: dict[str, deque[float]]
+    _expire: int
+
+    def __init__(self, time_: Any = None, expire: float = 10) -> None:  # noqa: ARG002
+        kept: dict[str, deque[float]] = {}
+        object.__setattr__(self, "_kept", kept)
+        object.__setattr__(self, "_expire", int(expire))
+        object.__setattr__(self, "avg", _Of(kept, lambda held: sum(held) / max(len(held), 1)))
+        object.__setattr__(self, "val", _Of(kept, sum))
+
+    def __setattr__(self, name: str, value: float) -> None:
+        self._kept.setdefault(name, deque(maxlen=self._expire)).append(float(value))
+
+
+class _Of(dict[str, Callable[[], float]]):
+    """Name -> function that returns a figure of a variable's values."""
+
+    def __init__(self, kept: Mapping[str, Any], of: Callable[[Any], float]) -> None:
+        super().__init__()
+        self._kept, self._of = kept, of
+
+    def __missing__(self, name: str) -> Callable[[], float]:
+        return lambda: self._of(self._kept.get(name, ()))
+
+
+def get_simple_monitor_type(properties: Sequence[str] = ()) -> type[TickMonitor]:  # noqa: ARG001
+    """The class of monitors; variables need not be declared."""
+    return TickMonitor
 
 
 def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:

@@ -476,6 +476,20 @@ def register_learner_hook(name: str, hook_type: type) -> None:
     hook_mapping[name] = hook_type
 
 
+def find_char(s: str, flag: str, num: int, reverse: bool = False) -> int:
+    """Returns where a text has a character for the `num`-th time, from its end if `reverse`; or -1.
+
+    Raises:
+        ValueError: `num` is below 1.
+    """
+    if num < 1:
+        raise ValueError(f"num must be at least 1, not {num}")
+    found = [place for place, char in enumerate(s) if char == flag]
+    if num > len(found):
+        return -1
+    return found[-num] if reverse else found[num - 1]
+
+
 def build_learner_hook_by_cfg(cfg: Mapping[str, Any]) -> Hooks:
     """Returns the hooks of a configuration.
 
@@ -520,7 +534,7 @@ def _built(key: str, value: Any) -> tuple[LearnerHook | None, str]:
 
 
 def _build(key: str, value: Any) -> LearnerHook | None:
-    if key in simplified_hook_mapping:
+    if key in simplified_hook_mapping and not isinstance(value, Mapping):
         hook: LearnerHook | None = simplified_hook_mapping[key](value)
         return hook
     if isinstance(value, Mapping) and value.get("type") in hook_mapping:

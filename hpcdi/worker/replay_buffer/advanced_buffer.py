@@ -71,6 +71,11 @@ class AdvancedBufferConfig(BufferConfig):
             )
 
 
+def to_positive_index(idx: int | None, size: int) -> int | None:
+    """An index from the beginning, of one that may count from the end; None stays."""
+    return idx if idx is None or idx >= 0 else size + idx
+
+
 @BUFFER_REGISTRY.register("advanced")
 class AdvancedReplayBuffer(RingBuffer):
     """Drawn by priority; bounded in use, staleness and rate; watched.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -132,6 +133,13 @@ class NaiveReplayBuffer(RingBuffer):
         if among.start:
             chosen += among.start
         return chosen
+
+
+def __getattr__(name: str) -> Any:
+    """Buffers that derive from this one, at the predecessor's path."""
+    if name in ("ElasticReplayBuffer", "SequenceReplayBuffer"):
+        return getattr(import_module("hpcdi.worker.replay_buffer"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @functools.lru_cache(maxsize=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,13 @@ class NaiveCollector:
     """Publishes twenty shards of random steps, one a data task, then reports that it is done.
 
     Args:
-        layout: the run folder.
+        layout: the run folder; anything else, such as an address: the present folder.
         prefix: goes before the task's name in the shards' paths.
         seed: of the random steps.
     """
 
-    def __init__(self, layout: RunLayout, *, prefix: str = "", seed: int = 0) -> None:
+    def __init__(self, layout: Any = None, *_args: Any, prefix: str = "", seed: int = 0) -> None:
+        layout = layout if isinstance(layout, RunLayout) else RunLayout(Path.cwd())
         self._transport, self._prefix = open_transport(SystemConfig(), layout), prefix
         self._rng = np.random.default_rng(seed)
         self._task: dict[str, Any] = {}

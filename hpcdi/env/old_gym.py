@@ -1,0 +1,107 @@
+"""Environments of gym before 0.26, and of DI-engine, in gymnasium's API; by their shape alone.
+
+Nothing is imported of either: an environment is old if its spaces are another library's, or if its
+``reset`` takes no seed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpcdi.types import Array
+
+
+def as_gymnasium(env: Any) -> Any:
+    """Returns an environment with gymnasium's ``reset`` and ``step``; itself if it has them."""
+    spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
+    are_foreign = any(space is not space_of(space) for space in spaces)
+    return OldEnv(env) if are_foreign or not _takes_seed(env.reset) else env
+
+
+def space_of(space: Any) -> Any:
+    """Returns a Box, Discrete or MultiDiscrete of another library as gymnasium's, else itself."""
+    if space is None or isinstance(space, gymnasium.Space):
+        return space
+    if hasattr(space, "low") and hasattr(space, "high"):
+        dtype = np.dtype(space.dtype)
+        low, high = (
+            np.broadcast_to(limit, space.shape).astype(dtype) for limit in (space.low, space.high)
+        )
+        return gymnasium.spaces.Box(low, high, dtype=dtype.type)
+    if hasattr(space, "nvec"):
+        return gymnasium.spaces.MultiDiscrete(np.asarray(space.nvec))
+    if hasattr(space, "n"):
+        return gymnasium.spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    return space
+
+
+class OldEnv:
+    """An old environment behind gymnasium's API.
+
+    An end is a truncation where ``info["TimeLimit.truncated"]`` says so, else a termination.
+
+    Args:
+        env: has ``reset()`` or ``reset(seed=...)``, which return an observation, perhaps with an
+            info; ``step(action)``, which returns four values or five; and perhaps ``seed``.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    @property
+    def observation_space(self) -> Any:
+        """The space as gymnasium's."""
+        return space_of(self._env.observation_space)
+
+    @property
+    def action_space(self) -> Any:
+        """The space as gymnasium's."""
+        return space_of(self._env.action_space)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode. Options are passed on where there are some."""
+        given = {"options": options} if options else {}
+        if _takes_seed(self._env.reset):
+            result = self._env.reset(seed=seed, **given)
+        else:
+            self._seed(seed)
+            result = self._env.reset(**given)
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+            return result[0], dict(result[1])
+        return result, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Returns observation, reward, whether it terminated, was truncated, and the info."""
+        observation, reward, *ends, info = self._env.step(action)
+        is_over, truncated = bool(ends[0]), bool(info.get("TimeLimit.truncated", False))
+        if len(ends) == 2:
+            is_over, truncated = is_over or bool(ends[1]), bool(ends[1])
+        number: Array = np.asarray(reward, dtype=np.float32)
+        return observation, number.item(), is_over and not truncated, truncated, dict(info)
+
+    def _seed(self, seed: int | None) -> None:
+        seeds = getattr(self._env, "seed", None)
+        if seed is None or seeds is None:
+            return
+        if "dynamic_seed" in inspect.signature(seeds).parameters:
+            seeds(seed, dynamic_seed=False)
+        else:
+            seeds(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def _takes_seed(reset: Any) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return True
+    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,127 @@
+"""Environments of old gym and of DI-engine, by their shape: no such library is imported."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from hpcdi.env.create import make_env_manager
+from hpcdi.env.old_gym import OldEnv, as_gymnasium, space_of
+from hpcdi.env.toy import CountEnv
+from hpcdi.errors import EnvError
+
+
+class Box:
+    low, high, shape, dtype = np.zeros(2), np.ones(2) * 9, (2,), np.float32
+
+
+class Discrete:
+    n, shape, dtype = 2, (), np.int64
+
+
+class MultiDiscrete:
+    nvec, shape, dtype = (2, 3), (2,), np.int64
+
+
+class Timestep(NamedTuple):
+    obs: Any
+    reward: Any
+    done: bool
+    info: dict[str, Any]
+
+
+class DingEnv:
+    """Of DI-engine's shape: ``reset()`` alone, timesteps, rewards [1], its own return."""
+
+    observation_space, action_space = Box(), Discrete()
+
+    def __init__(self, length: int = 3, *, cut: bool = False) -> None:
+        self._length, self._cut = length, cut
+        self.seeds: list[tuple[int, bool]] = []
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        self.seeds.append((seed, dynamic_seed))
+
+    def reset(self) -> Any:
+        self._step = 0
+        return np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> Timestep:
+        assert np.shape(action) == ()
+        self._step += 1
+        done = self._step == self._length
+        info: dict[str, Any] = {"eval_episode_return": np.array([70.0])} if done else {}
+        if done and self._cut:
+            info["TimeLimit.truncated"] = True
+        return Timestep(np.full(2, self._step, np.float32), np.array([1.5]), done, info)
+
+    def close(self) -> None:
+        pass
+
+
+class GymEnv(DingEnv):
+    """Of gym 0.25: a seed, an info, four or five values; spaces of its own."""
+
+    def reset(self, *, seed: int | None = None, return_info: bool = True) -> Any:  # type: ignore[override]
+        self.seeds.append((seed or 0, False))
+        return super().reset(), {"begun": True}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, done, info = super().step(action)
+        return obs, reward, done and not self._cut, done and self._cut, info
+
+
+@pytest.mark.parametrize("kind", [DingEnv, GymEnv])
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_old_environment_is_stepped_like_a_new_one(kind: type, cut: bool) -> None:
+    manager = make_env_manager({"type": "base"}, [partial(kind, cut=cut)] * 2, seed=3)
+    manager.launch()
+    assert isinstance(manager.action_space, gymnasium.spaces.Discrete)
+    for step in range(1, 8):
+        got = manager.step({0: torch.tensor([1]).numpy(), 1: np.int64(0)})
+        for timestep in got.values():
+            at = (step - 1) % 3 + 1
+            assert timestep.obs.tolist() == [at, at]
+            assert (timestep.reward, timestep.done) == (1.5, at == 3)
+            if timestep.done:
+                assert timestep.info["eval_episode_return"].item() == 70.0, "its own"
+                assert timestep.info["truncated"] is cut
+                assert timestep.info["terminated"] is not cut
+    manager.close()
+
+
+def test_it_is_seeded_once_by_its_own_method() -> None:
+    env = DingEnv()
+    adapted = as_gymnasium(env)
+    adapted.reset(seed=5)
+    adapted.reset()
+    assert env.seeds == [(5, False)]
+    assert adapted.reset(seed=6)[1] == {}
+    assert as_gymnasium(GymEnv()).reset(seed=1)[1] == {"begun": True}
+
+
+def test_new_environments_stay_as_they_are() -> None:
+    env = CountEnv(length=3)
+    assert as_gymnasium(env) is env
+    assert space_of(env.action_space) is env.action_space
+    assert isinstance(as_gymnasium(DingEnv()), OldEnv)
+
+
+def test_spaces() -> None:
+    box = space_of(Box())
+    assert box == gymnasium.spaces.Box(0, np.full(2, 9.0, np.float32), dtype=np.float32)
+    assert space_of(Discrete()) == gymnasium.spaces.Discrete(2)
+    assert space_of(MultiDiscrete()) == gymnasium.spaces.MultiDiscrete([2, 3])
+
+
+def test_a_space_of_no_known_shape_is_named() -> None:
+    class Odd(DingEnv):
+        observation_space = object()  # type: ignore[assignment]
+
+    with pytest.raises(EnvError, match="observations are <object object"):
+        make_env_manager(None, [Odd]).launch()
