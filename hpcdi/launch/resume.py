@@ -217,11 +217,15 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     """
     from hpcdi.store.checkpoints import newest_checkpoint
     from hpcdi.utils.log import LOGGER
+    from hpcdi.worker.coordinator.snapshots import check_format
 
     snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
     if snapshot is None:
+        whole, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
+        if whole is not None:
+            check_format(whole.folder)
         raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to go on from")
     return snapshot
 

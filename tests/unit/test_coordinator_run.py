@@ -309,4 +309,7 @@ def test_shards_that_nobody_needs(
     left = {f"data/{path.name}" for path in (tmp_path / "data").iterdir()}
     assert needed <= left
     assert 0 < len(needed) < published
-    assert len(left) == (597 if keep_data else 597 - published + len(needed))
+    if keep_data:
+        assert len(left) == 597
+    else:  # also what no snapshot has counted yet: that which was published in its last moment
+        assert 0 <= len(left) - (597 - published + len(needed)) <= 5

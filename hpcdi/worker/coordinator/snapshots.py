@@ -348,13 +348,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     Raises:
         SnapshotError: rank 0's part is of another version. CheckpointError: it has none.
     """
-    if not snapshot.file(STATE_FILE).exists():
-        raise CheckpointError(
-            snapshot.folder,
-            "was written by `hpcdi serial` of an older hpcdi, in a format that is not read any "
-            "more. Begin a new run with its policy: policy.learn.learner.hook."
-            "load_ckpt_before_run=<run folder>/policies/latest.safetensors",
-        )
+    check_format(snapshot.folder)
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
     known, newest = set(shards_of(state)), state["replay"]["newest"]
     existing = layout.shard_numbers()
@@ -376,6 +370,21 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
     after = frozenset(later & published.keys())
     return Resumed(snapshot.folder.name, folder, snapshot.facts, state, published, after, lost)
+
+
+def check_format(folder: Path) -> None:
+    """See that a snapshot has a part of rank 0.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    if not (folder / STATE_FILE).exists():
+        raise CheckpointError(
+            folder,
+            "was written by `hpcdi serial` of an older hpcdi, in a format that is not read any "
+            "more. Begin a new run with its policy: policy.learn.learner.hook."
+            "load_ckpt_before_run=<run folder>/policies/latest.safetensors",
+        )
 
 
 def unannounced(layout: RunLayout, rank: int, newest: int) -> list[BlockReady]:

@@ -19,6 +19,7 @@ import numpy as np
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.errors import GroupBrokenError, PolicyError, Problem
+from hpcdi.policy.base import Policy
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, ScalarMonitor
@@ -252,7 +253,8 @@ class BaseLearner(Configurable):
         policy, is_multitask = self._the_policy(), self._cfg.is_multitask_pipeline
         if envstep >= 0:
             self.collector_envstep = envstep
-            if hasattr(policy, "set_attribute"):  # the least policy has `forward` alone
+            owner = getattr(getattr(policy, "set_attribute", None), "__self__", None)
+            if isinstance(owner, Policy):
                 policy.set_attribute("env_steps", envstep)  # for schedules
         self.call_hook("before_iter")
         outputs = policy.forward(
