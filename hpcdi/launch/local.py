@@ -218,7 +218,8 @@ class Job:
             return EXIT_FAILED if returned == REFUSED else EXIT_USAGE  # rank 0 has said why
         else:
             state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
-            reason = f"the job ended without a result (mpirun: {returned}); was a rank killed?"
+            asked = "was a rank killed?" if returned else "is the disk full, or a node lost?"
+            reason = f"the job ended without a result (mpirun: {returned}); {asked}"
             sys.stderr.write(f"hpcdi: {reason}\n")
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")

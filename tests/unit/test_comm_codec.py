@@ -170,7 +170,13 @@ def test_a_name_means_one_class() -> None:
 def test_no_pickle_in_the_whole_package() -> None:
     """But for a process's own children, whose environments come to them by their parent's pipe."""
     root = Path(codec.__file__).parents[1]
-    words = ("import pickle", "dist.broadcast_object_list", "all_gather_object", ".bcast(", ".isend(")
+    words = (
+        "import pickle",
+        "dist.broadcast_object_list",
+        "all_gather_object",
+        ".bcast(",
+        ".isend(",
+    )
     found = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
