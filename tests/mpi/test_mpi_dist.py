@@ -348,7 +348,7 @@ def test_serial_collectors_count_what_all_ranks_do(world: World) -> None:
         assert curves.points["collector_step/avg_envstep_per_episode"] == (2.0, sum(shares))
         own = [return_of(episode, 2) for episode in range(world.rank + 1)]
         assert curves.points["collector_iter/reward_max"] == (max(own), 3), "of its own episodes"
-        made.collect(4, random_collect=True, record_random_collect=False)
-        assert made.envstep == sum(shares)
+        made.collect(4, random_collect=True, record_random_collect=False)  # its steps count, too
+        assert made.envstep == sum(shares) + 4 * world.size
     dist_finalize()
     group.Free()

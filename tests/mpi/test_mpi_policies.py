@@ -178,11 +178,10 @@ def test_ppo_is_equal_after_every_step(
         demand_equal(mode.state_dict())
         for step in range(STEPS):
             counts = [30 + 20 * member + step for member in range(len(members))]
-            logs = mode.forward(data_of(kind, 100 * step + rank, counts[rank]))
-            assert all(math.isfinite(value) for log in logs for value in log.values())
-            assert len(logs) == math.ceil(max(counts) / 16)
-            updates += len(logs)
-            demand_equal([logs, mode.state_dict()])
+            told = mode.forward(data_of(kind, 100 * step + rank, counts[rank]))
+            assert all(math.isfinite(value) for value in told.values())
+            updates += math.ceil(max(counts) / 16)
+            demand_equal([told, mode.state_dict()])
         assert mode.state_dict()["updates"] == updates
 
 
@@ -264,7 +263,9 @@ def test_ppo_learns_from_joint_minibatches(
 
 def descending(policy: PPOPolicy) -> PPOPolicy:
     """With plain gradient descent: Adam would make much of small differences."""
-    policy._step.optimizer = torch.optim.SGD(policy._model.parameters(), lr=0.1)
+    policy._step.optimizer = torch.optim.SGD(
+        policy._model.parameters(), lr=policy._cfg.learn.learning_rate
+    )
     return policy
 
 
@@ -316,12 +317,12 @@ def test_ppo_stops_on_all_learners_at_once(world: World, limit: float, learnt: i
     with learners(world, (0, 1, 2)) as rank:
         if rank is None:
             return
-        mode = small("discrete", rank, target_kl=limit).learn_mode
+        policy = small("discrete", rank, target_kl=limit)
         spread = 1.5 if rank == 0 else 0.001
-        logs = mode.forward(data_of("discrete", rank, 48, spread))
-        assert (len(logs), mode.state_dict()["updates"]) == ((1, 0), (3, 3))[learnt]
+        logs = policy.update(data_of("discrete", rank, 48, spread))
+        assert (len(logs), policy._updates) == ((1, 0), (3, 3))[learnt]
         assert (logs[0]["approx_kl"] > limit) == (not learnt)
-        demand_equal([logs, mode.state_dict()])
+        demand_equal([logs, policy.learn_mode.state_dict()])
 
 
 @pytest.mark.parametrize("limit", [0.002, 0.005])
@@ -332,7 +333,7 @@ def test_ppo_stops_on_all_learners_when_it_has_moved(world: World, limit: float)
             return
         batch = data_of("discrete", rank, (90, 40, 3)[rank], 0.0)
         policy = small("discrete", rank, target_kl=limit, learning_rate=0.01, epoch_per_collect=10)
-        logs = policy.learn_mode.forward(batch)
+        logs = policy.update(batch)
         assert 1 < len(logs) < 60
         assert policy._updates == len(logs) - 1
         demand_equal([logs, policy.learn_mode.state_dict()])
@@ -351,8 +352,8 @@ def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("hpcdi.policy.ppo.dist.allreduce_data", counting)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
-        mode = small("discrete", rank, epoch_per_collect=3).learn_mode
-        assert len(mode.forward(data_of("discrete", rank, 64))) == 12
+        policy = small("discrete", rank, epoch_per_collect=3)
+        assert len(policy.update(data_of("discrete", rank, 64))) == 12
     assert calls == ["sum", *["sum"] * 3, "avg"]
 
 
