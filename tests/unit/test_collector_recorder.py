@@ -449,6 +449,17 @@ def test_pieces_of_one_episode_share_its_number_over_cuts() -> None:
     assert trajectories_of(taken) == [(1, 3, [2])]
 
 
+def test_pieces_that_end_in_one_step_come_in_the_order_of_environments() -> None:
+    """Whether by their length or with their episode: what a buffer holds must not depend on it."""
+    taken = recorder(env_num=2, length=1)
+    column = object_column({env: {"obs": env, "action": env} for env in range(2)}, 2)
+    taken.record({"transition": column}, np.ones(2, bool), np.array([False, True]))
+    segment = taken.cut(None, 0)
+    assert segment is not None
+    assert segment.items["env_id"].tolist() == [0, 1]
+    assert segment.ended.tolist() == [False, True]
+
+
 def test_it_is_full_after_so_many_steps_of_all_environments() -> None:
     """Not at the first episode's end: that would cut the pieces of all others short."""
     taken = recorder(env_num=2, length=2)

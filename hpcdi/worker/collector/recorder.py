@@ -257,9 +257,7 @@ class TrajectoryRecorder:
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
         self._open.record(columns, live, ended, failed)
-        over = live & ended
-        self._finish(over, is_whole=True)
-        self._finish(live & ~over & (self._open.held >= self.length))
+        self._finish(live & (ended | (self._open.held >= self.length)), ended)
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""
@@ -274,7 +272,7 @@ class TrajectoryRecorder:
 
     def finish_all(self) -> None:
         """Finish all trajectories, however short they are."""
-        self._finish(self._open.held > 0)
+        self._finish(self._open.held > 0, np.zeros(len(self._open.held), bool))
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
         """Take everything as a segment of samples; None where there are none."""
@@ -293,9 +291,12 @@ class TrajectoryRecorder:
             ended=np.array([trajectory.is_whole for trajectory in cut]),
         )  # fmt: skip
 
-    def _finish(self, envs: Array, *, is_whole: bool = False) -> None:
+    def _finish(self, envs: Array, ended: Array) -> None:
+        """Finish trajectories in the order of their environments; some end with their episode."""
         for env in envs.nonzero()[0].tolist():
             columns, episode = self._open.take(env)
             transitions = columns["transition"].tolist()
             samples = self._make_samples(transitions)
-            self._finished.append(Trajectory(env, episode, samples, len(transitions), is_whole))
+            self._finished.append(
+                Trajectory(env, episode, samples, len(transitions), bool(ended[env]))
+            )
