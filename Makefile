@@ -41,9 +41,9 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## the tests of the main promises: 6 minutes on two cores
+test: unit mpi jobs  ## the tests of the main promises: 8 minutes on two cores
 
-test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 15 minutes on two cores
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 22 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
 	@$(MAKE) --no-print-directory mpi MPI=mpich
 
@@ -51,7 +51,7 @@ test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 15 minu
 FAST := $(if $(ALL),,and not slow)
 
 unit: $(BIN)/.ready-dev  ## only the tests without MPI
-	$(SAY) "test: without MPI, in parallel processes (about 1.5 minutes)"
+	$(SAY) "test: without MPI, in parallel processes (about 2.5 minutes)"
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal \
 	  -m 'not mpi and not job and not gpu and not slurm $(FAST)' tests
 
@@ -60,11 +60,11 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs (about $(if $(ALL),7,4) minutes)"
+	$(SAY) "test: whole jobs (about $(if $(ALL),11,5) minutes)"
 	@$(BIN)/python -m pytest -q -m 'job $(FAST)' -o faulthandler_timeout=600 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on two Slurm clusters of this machine (about 4 minutes)"
+	$(SAY) "test: on two Slurm clusters of this machine (about 7 minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=600 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
