@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.load import read_mapping
+from hpcdi.config.load import holds_modules, read_mapping
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch.experiment import load_experiment
@@ -192,7 +192,11 @@ def _check_trusted(config_file: Path) -> None:
         LaunchError: it does.
     """
     writer = _other_writer(config_file)
-    names = sorted(set(_imported(read_mapping(config_file)))) if writer else []
+    if not writer:
+        return
+    names = sorted(set(_imported(read_mapping(config_file))))
+    if holds_modules(config_file.absolute().parent):
+        names.append(f"modules in {short(config_file.absolute().parent)}")
     if names:
         raise LaunchError(
             f"{short(config_file)} can have been written by {writer}, and names code that would "
@@ -220,14 +224,19 @@ def _name_of(user: int) -> str:
 
 
 def _imported(tree: Any, key: str = "") -> Iterator[str]:
-    """Yields what a configuration imports: `import_names`, and ``module:name`` anywhere."""
+    """Yields what a configuration imports: `import_names`, ``module:name`` anywhere, and folders.
+
+    Those of `import_path` are searched for any module that is not installed, an optional one too.
+    """
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from _imported(value, str(name))
     elif isinstance(tree, list | tuple):
         for value in tree:
             yield from _imported(value, key)
-    elif isinstance(tree, str) and (key == "import_names" or _MODULE_AND_NAME.fullmatch(tree)):
+    elif isinstance(tree, str) and (
+        key in ("import_names", "import_path") or _MODULE_AND_NAME.fullmatch(tree)
+    ):
         yield tree
 
 

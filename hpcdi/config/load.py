@@ -47,11 +47,16 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Compiled:
     mapping = read_mapping(path, overrides)
     _make_importable([str(Path.cwd())])
     folder = Path(path).absolute().parent
-    if any(folder.glob("*.py")) or any(folder.glob("*/__init__.py")):
+    if holds_modules(folder):
         system = dict(mapping.get("system") or {})
         system["import_path"] = [*(system.get("import_path") or ()), str(folder)]
         mapping["system"] = system
     return compile_config(mapping, source=str(path))
+
+
+def holds_modules(folder: Path) -> bool:
+    """Returns whether Python modules lie in a folder: beside a configuration they are found."""
+    return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py"))
 
 
 def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

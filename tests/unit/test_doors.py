@@ -288,6 +288,31 @@ def test_a_foreign_run_imports_nothing(
         main([command, str(foreign), "--trust"])
 
 
+@pytest.mark.parametrize("how", ["import_path", "beside it"])
+def test_a_foreign_run_adds_no_folder_to_those_that_are_searched(
+    foreign: Path, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """There, an optional package that is not installed would be found."""
+    monkeypatch.chdir(tmp_path)
+    config = read_mapping(foreign / "config.yaml")
+    config["env"]["import_names"] = []
+    folder = foreign
+    if how == "import_path":
+        folder = tmp_path / "planted"
+        config["system"]["import_path"] = [str(folder)]
+    else:
+        (foreign / "numba.py").write_text(MODULE)
+    (foreign / "config.yaml").write_text(dump(config))
+    for path in (foreign, foreign / "config.yaml"):
+        path.chmod(path.stat().st_mode | 0o002)  # whoever its owner is
+    assert main(["eval", str(foreign)]) == 2
+    said = capsys.readouterr().err
+    assert "is writable by all" in said
+    assert str(folder.relative_to(tmp_path)) in said
+    assert str(folder) not in sys.path
+
+
 @pytest.mark.parametrize("command", ["status", "tail", "inspect"])
 def test_who_only_looks_imports_nothing(foreign: Path, command: str) -> None:
     assert main([command, str(foreign)]) in (0, 1)
