@@ -52,6 +52,7 @@ class OldEnv:
 
     def __init__(self, env: Any) -> None:
         self._env = env
+        self._has_seed = _takes_seed(env.reset)
 
     @property
     def observation_space(self) -> Any:
@@ -68,7 +69,7 @@ class OldEnv:
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Options are passed on where there are some."""
         given = {"options": options} if options else {}
-        if _takes_seed(self._env.reset):
+        if self._has_seed:
             result = self._env.reset(seed=seed, **given)
         else:
             self._seed(seed)

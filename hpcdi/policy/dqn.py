@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import section, setting
-from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
-from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
-from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
@@ -53,7 +51,7 @@ class DQNLearnConfig(LearnConfig):
 
 
 @POLICY_REGISTRY.register("dqn", "dqn_command")
-class DQNPolicy(TorchPolicy):
+class DQNPolicy(ReplayPolicy):
     """DQN, for discrete actions, with or without masks of legal ones.
 
     Where there are several learners they learn as one would from the batches of all, which must be
@@ -100,15 +98,6 @@ class DQNPolicy(TorchPolicy):
         if legal is not None:
             output = output.masked_fill(~legal, -torch.inf)
         return output.argmax(dim=1), output
-
-    def train_columns(
-        self,
-        transitions: Mapping[str, Array],
-        item_len: Array,
-        last_observation: Array,  # noqa: ARG002
-    ) -> TrainColumns:
-        """The n-step return, and where and by which factor its bootstrap is valued."""
-        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
 
     # ---------------------------------------------------------------------------------- learning
 

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hpcdi.config.fields import section, setting
-from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.settings import ContinuousConfig, LearnConfig
 from hpcdi.policy.spaces import as_shape, box_of
-from hpcdi.policy.torch_policy import TorchPolicy
+from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
@@ -68,7 +66,7 @@ class SACConfig(ContinuousConfig):
 
 
 @POLICY_REGISTRY.register("sac", "sac_command")
-class SACPolicy(TorchPolicy):
+class SACPolicy(ReplayPolicy):
     """SAC, for continuous actions within bounds."""
 
     Config: ClassVar[type] = SACConfig
@@ -102,15 +100,6 @@ class SACPolicy(TorchPolicy):
         middle, half = (torch.from_numpy(x).to(mean.device) for x in (self._middle, self._half))
         action = middle + half * mean.tanh()
         return (action.reshape(-1, *as_shape(self._cfg.model.action_shape)),)
-
-    def train_columns(
-        self,
-        transitions: Mapping[str, Array],
-        item_len: Array,
-        last_observation: Array,  # noqa: ARG002
-    ) -> TrainColumns:
-        """The n-step return, and where and by which factor its bootstrap is valued."""
-        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
 
     # ---------------------------------------------------------------------------------- learning
 

@@ -1,7 +1,7 @@
 """The base of algorithms in torch: modes, state dicts, spaces, seeds, devices, dicts, export.
 
-An algorithm is one file with one class derived from `TorchPolicy` (`dqn.py`, `ppo.py`; README.md
-shows how to write yours)::
+An algorithm is one file with one class derived from `TorchPolicy` (`ppo.py`), or from
+`ReplayPolicy` where it has a replay buffer (`dqn.py`); README.md shows how to write yours::
 
     Config          its settings
     make_network    observation, state -> output, state; see `networks`
@@ -26,6 +26,7 @@ import numpy as np
 
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
+from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import fill_spaces
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
@@ -320,6 +321,19 @@ class TorchPolicy(Policy):
 
     def _get_export_module(self) -> nn.Module:
         return networks.Greedy(self._model, self.greedy, self.OUTPUTS)
+
+
+class ReplayPolicy(TorchPolicy):
+    """Base of algorithms that learn from a replay buffer by n-step returns."""
+
+    def train_columns(
+        self,
+        transitions: Mapping[str, Array],
+        item_len: Array,
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
+        """The n-step return, and where and by which factor its bootstrap is valued."""
+        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
 
 
 class _GreedyActor:
