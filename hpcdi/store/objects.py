@@ -15,17 +15,20 @@ import numpy as np
 
 from hpcdi.types import NUMBERS
 
+_Groups = dict[tuple[Any, ...], tuple[int, list[Any]]]
+"""Kind, dtype and shape of arrays -> the group's number, and the arrays."""
+
 _MARK = "\x00"  # of a mapping that stands for something else; no item has such a key
 
 
 def pack(tree: Any) -> dict[str, Any]:
     """The tree without arrays, and ``arrays``: those of one kind, dtype and shape stacked."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
+    groups: _Groups = {}
     plain = _packed(tree, groups)
     return {
         "plain": plain,
         "kinds": [kind for kind, *_ in groups],
-        "arrays": {str(n): np.stack(group) for n, group in enumerate(groups.values())},
+        "arrays": {str(n): np.stack(group) for n, group in groups.values()},
     }
 
 
@@ -34,14 +37,12 @@ def unpack(packed: Mapping[str, Any]) -> Any:
     return _unpacked(packed["plain"], packed["kinds"], packed.get("arrays", {}))
 
 
-def _packed(value: Any, groups: dict[tuple[Any, ...], list[Any]]) -> Any:
+def _packed(value: Any, groups: _Groups) -> Any:
     kind, array = _as_array(value)
     if array is not None:
-        keys = list(groups)
         key = (kind, array.dtype.str, array.shape)
-        group = groups.setdefault(key, [])
+        number, group = groups.setdefault(key, (len(groups), []))
         group.append(array)
-        number = keys.index(key) if len(group) > 1 else len(keys)
         return {_MARK: [number, len(group) - 1]}
     if type(value) is tuple:
         return {_MARK: "tuple", "of": [_packed(one, groups) for one in value]}

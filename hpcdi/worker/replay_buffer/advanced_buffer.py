@@ -31,6 +31,7 @@ from hpcdi.worker.replay_buffer.limits import Limits, ThruputControllerConfig
 from hpcdi.worker.replay_buffer.monitor import MonitorConfig, Reports, SampledData
 from hpcdi.worker.replay_buffer.ring import ObjectStore, Ring
 from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, Sampler, UniformSampler
+from hpcdi.worker.replay_buffer.state import annealed_beta
 
 
 @dataclass(frozen=True)
@@ -261,8 +262,7 @@ class AdvancedReplayBuffer(RingBuffer):
     @property
     def beta(self) -> float:
         """Exponent of the importance weights now; rises to 1 over `anneal_step` draws."""
-        done = min(1.0, self._draws / float(self._cfg.anneal_step))
-        return self._beta_start * (1 - done) + done
+        return annealed_beta(self._beta_start, self._draws, self._cfg.anneal_step)
 
     @beta.setter
     def beta(self, value: float) -> None:

@@ -9,6 +9,12 @@ import numpy as np
 from hpcdi.worker.replay_buffer.ring import Ring
 
 
+def annealed_beta(start: float, draws: int, steps: float) -> float:
+    """Exponent of importance weights: from `start` to 1 over `steps` draws."""
+    done = min(1.0, draws / float(steps))
+    return start * (1 - done) + done
+
+
 class BufferState(dict[str, Any]):
     """State of a buffer, with the predecessor's keys beside its own: made when they are asked for.
 
@@ -79,9 +85,7 @@ class BufferState(dict[str, Any]):
         return int(self["annealing"]["steps"])
 
     def _beta(self) -> float:
-        annealing = self["annealing"]
-        done = min(1.0, annealing["draws"] / float(annealing["steps"]))
-        return float(annealing["start"] * (1 - done) + done)
+        return float(annealed_beta(**self["annealing"]))
 
     def _sum_tree(self) -> Any:
         return self._by_slot("mass")
