@@ -94,7 +94,12 @@ class StorageConfig:
         "of what the replay buffer holds of its collector",
         above=0,
     )
-    fsync: bool = setting(True, "force shards to disk before they are announced")
+    file_bytes: int = setting(
+        1 << 26,
+        "a collector appends its blocks to one shard until that has this size, or for an hour",
+        minimum=4096,
+    )
+    fsync: bool = setting(True, "force blocks to disk before they are announced")
     keep_data: bool = setting(
         True,
         "keep every shard; false: remove those that the replay buffer has dropped and a snapshot "

@@ -34,12 +34,12 @@ from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch.resume import newest
 from hpcdi.launch.serial.command import SerialArguments, serial
 from hpcdi.launch.serial.run import SerialRun
-from hpcdi.store.block import survey_block
 from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.store.rows import RowStore
+from hpcdi.store.shards import survey
 from hpcdi.transport import open_transport
 from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.scheduler import Outcome
@@ -139,7 +139,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
         assert told.count(said) == 1
     assert "samples drawn per transition" in out
     assert {path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")} == {"rank00000"}
-    shards = [survey_block(path, path.name)[1] for path in run_dir.rglob("data/*/*/*.h5")]
+    shards = [b for p in run_dir.rglob("data/*/*/*.h5") for _, b in survey(p, p.name).blocks]
     assert facts["figures"]["env_steps"] == sum(block.transitions for block in shards)
     assert facts["figures"]["episodes"] == sum(block.facts["episodes"] for block in shards)
 

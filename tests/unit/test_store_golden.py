@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcdi.store.block import Block, checksum, encode, open_block
+from fakes.old_shards import encode
+from hpcdi.store.block import Block, checksum, open_block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_shard
