@@ -102,8 +102,8 @@ class StorageConfig:
     fsync: bool = setting(True, "force blocks to disk before they are announced")
     keep_data: bool = setting(
         True,
-        "keep every shard; false: remove those that the replay buffer has dropped and a snapshot "
-        "has counted",
+        "keep every shard; false: remove those whose blocks the replay buffer has dropped and a "
+        "snapshot has counted",
     )
     disk_patience_s: float = setting(
         300.0,
@@ -197,7 +197,7 @@ class FaultConfig:
     kind: str = setting(
         "kill",
         "kill: SIGKILL to the rank; raise: an error; hang: its computing thread blocks; "
-        "env_hang: one of its environments blocks; torn_shard: the next shard loses its second "
+        "env_hang: one of its environments blocks; torn_shard: the next block loses its second "
         "half; enospc: its writes fail as on a full disk",
         choices=FAULT_KINDS,
     )

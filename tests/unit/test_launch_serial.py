@@ -687,7 +687,7 @@ def test_a_run_that_fails_before_its_first_snapshot_goes_on_with_what_it_has_col
     assert code == 1
     assert steps >= 32
     assert main(["serial", "--resume", str(run_dir)]) == 0
-    said = f"snapshot_000001: env step 0, train iteration 0, 1 shards; {steps} transitions"
+    said = f"snapshot_000001: env step 0, train iteration 0, 1 blocks; {steps} transitions"
     assert said in capfd.readouterr().out
     figures = facts_of(run_dir)["figures"]
     assert (figures["train_iter"], figures["env_steps"] > steps) == (5, True)

@@ -136,7 +136,7 @@ class Kept:
         n_bytes: of all files.
         took_s: seconds until it was whole.
         error: why it is not; empty: it is.
-        released: shards that no kept snapshot needs because of it any more.
+        released: blocks that no kept snapshot needs because of it any more.
     """
 
     snapshot: Snapshot
@@ -184,7 +184,7 @@ class SnapshotKeeper(Closing):
 
     def __init__(self, layout: RunLayout, keep: int) -> None:
         self._layout, self._keep = layout, keep
-        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the shards that it needs
+        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the blocks that it needs
         self._own: dict[str, _OwnPart] = {}
         self._ended: deque[Kept] = deque()
         self._jobs = JobThread("snapshots")
@@ -204,7 +204,7 @@ class SnapshotKeeper(Closing):
     def begin(
         self, order: TakeSnapshot, state: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """Write rank 0's part; returns the shards that it names.
+        """Write rank 0's part; returns the blocks that it names.
 
         Args:
             order: for the learners.
@@ -232,7 +232,7 @@ class SnapshotKeeper(Closing):
         return ended
 
     def adopt_all(self) -> list[str]:
-        """Shards that the existing snapshots need."""
+        """Names of blocks that the existing snapshots need."""
         for name in names(self._layout.snapshots_dir):
             path = self._layout.snapshots_dir / name / STATE_FILE
             with contextlib.suppress(SnapshotError):  # a torn one needs nothing
@@ -276,7 +276,7 @@ class SnapshotKeeper(Closing):
 
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
-    """Paths of the shards that rank 0's state names."""
+    """Names of the blocks that rank 0's state names."""
     replay = state["replay"]
     parts = replay["partitions"].values()
     held = [block["path"] for part in parts for block in part["blocks"]]
