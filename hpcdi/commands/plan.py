@@ -90,7 +90,8 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
-        f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are {kept}",
+        f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are "
+        f"{kept}",
         forecast_of_files(config, row_bytes, ranks),
         *_warnings(ranks, cores, blocks_per_s),
     ]

@@ -20,6 +20,7 @@ than what is left, begins a new file.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -466,13 +467,17 @@ def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:
     Raises:
         OSError: the file is missing, cannot be read, or ends too early.
     """
-    starts = np.cumsum([0, *(-(-_n_bytes(spec) // _ALIGNMENT) * _ALIGNMENT for spec in specs)])
-    buffer, arrays = np.empty(int(starts[-1]), np.uint8), {}
-    with path.open("rb", buffering=0) as file:
-        for spec, start in zip(specs, starts.tolist(), strict=False):
+    room = (-(-_n_bytes(spec) // _ALIGNMENT) * _ALIGNMENT for spec in specs)
+    starts = list(itertools.accumulate(room, initial=0))
+    buffer, arrays = np.empty(starts[-1], np.uint8), {}
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for spec, start in zip(specs, starts, strict=False):
             part = buffer[start : start + _n_bytes(spec)]
-            _fill(file.fileno(), part, spec.offset)
+            _fill(file, part, spec.offset)
             arrays[spec.name] = part.view(spec.dtype).reshape(spec.shape)
+    finally:
+        os.close(file)
     return arrays
 
 
