@@ -43,6 +43,7 @@ from hpcdi.store.shards import survey
 from hpcdi.transport import open_transport
 from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.fault import tear
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -337,7 +338,7 @@ def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
         assert run.pipeline.parts.replay.count() == 300, "unread shards are as good as new"
 
 
-def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
+def test_blocks_that_are_torn_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
     small = ("system.storage.block_bytes=4096",)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE) as run:
         train(run)
@@ -351,7 +352,7 @@ def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_pa
     assert resumed.later == later > 0
     blocks = resumed.state["replay"]["partitions"]["rank1"]["blocks"]
     lost = sorted(blocks, key=lambda block: block["first_id"])[1]
-    (tmp_path / lost["path"]).unlink()
+    tear(RunLayout(tmp_path).inside(lost["path"]), resumed.published[lost["path"]].shard)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE, restarts=1) as run:
         resume(run)
         assert run.pipeline.env_steps == steps + later
