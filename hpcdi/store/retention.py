@@ -33,8 +33,9 @@ class Retention:
         path, _ = split_name(name)
         self._users[path] = self._users.get(path, 0) + 1
         shard = Path(path)
-        number = int(shard.stem) if shard.stem.isdecimal() else -1
-        folder = shard.parent.parent
+        if not shard.stem.isdecimal():  # a file of somebody's own collector
+            return
+        number, folder = int(shard.stem), shard.parent.parent
         before = self._newest.get(folder)
         if before is None or number > before[0]:
             self._newest[folder] = number, path
