@@ -111,7 +111,7 @@ class Backlog:
 
     @property
     def paths(self) -> list[str]:
-        """Shards of the blocks that wait."""
+        """Names of the blocks that wait."""
         return [block.shard.path for block in self._waiting]
 
     @property
@@ -150,7 +150,7 @@ class Backlog:
         self.rereading.discard(block_id)
 
     def take_freed(self) -> list[str]:
-        """Paths of the shards that were dropped since the last call."""
+        """Names of the blocks that were dropped since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
@@ -259,7 +259,7 @@ class Partition:
         return True
 
     def take_freed(self) -> list[str]:
-        """Paths of shards that the learner does not need any more, since the last call."""
+        """Names of blocks that the learner does not need any more, since the last call."""
         freed, self._freed = [*self.backlog.take_freed(), *self._freed], []
         return freed
 
@@ -345,7 +345,7 @@ class Partition:
     def blocked(self) -> str:
         """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
         if self.backlog.rereading:
-            return f"{len(self.backlog.rereading)} shards are read again"
+            return f"{len(self.backlog.rereading)} blocks are read again"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
         reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
@@ -354,7 +354,7 @@ class Partition:
     # ------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """The index, and the shard of each of its blocks; an `end_id` of -1 marks an unread one."""
+        """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
         held = [block.state_dict() for block in self._held.values()]
         ring = {} if self._placer is None else self._placer.state_dict()
         backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
@@ -372,7 +372,7 @@ class Partition:
 
         Args:
             state: a `state_dict`.
-            published: the blocks that exist, by path.
+            published: the blocks that exist, by name.
         """
         self.buffer.load_state_dict(state["buffer"])
         self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
@@ -541,7 +541,7 @@ class ReplayFigures(Protocol):
         """Items that were ever drawn."""
 
     def take_freed(self) -> list[str]:
-        """Paths of shards that are not needed any more, since the last call."""
+        """Names of blocks that are not needed any more, since the last call."""
 
 
 class ReplayManager:
@@ -579,7 +579,7 @@ class ReplayManager:
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._newest: dict[str, int] = {}  # collector rank -> number of its last announced block
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
-        self._published: dict[str, BlockReady] = {}  # blocks for them, by path, oldest first
+        self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
         self._lost_drawn, self._lost_skipped = 0, 0  # counters of learners that have died
         self._freed: list[str] = []
 
@@ -700,7 +700,7 @@ class ReplayManager:
         return sum(part.batch_size for part in self.partitions.values()) or 1
 
     def take_freed(self) -> list[str]:
-        """Paths of shards that no learner needs any more, since the last call."""
+        """Names of blocks that no learner needs any more, since the last call."""
         freed, self._freed = self._freed, []
         freed += [path for part in self.partitions.values() for path in part.take_freed()]
         return freed + self._early.take_freed()
@@ -753,7 +753,7 @@ class ReplayManager:
 
         Args:
             state: a `state_dict`.
-            published: the blocks that exist, by path, oldest first; those that the state does not
+            published: the blocks that exist, by name, oldest first; those that the state does not
                 name were published after it, and are admitted like new ones. On-policy, blocks of
                 the past are of no use.
         """
