@@ -32,7 +32,7 @@ def main() -> None:
     """Measure, and print."""
     given = parser(__doc__ or "").parse_args()
     if importlib.util.find_spec("dizoo") is None:
-        print("DI-engine is not here: run `make ding`, then .venv-ding/bin/python tools/bench_ding.py")
+        print("DI-engine is not here; see --help")
         return
     show(serial(4_000 if given.quick else 12_000), given.json)
     show(over_ranks(100_000 if given.quick else 400_000), given.json)

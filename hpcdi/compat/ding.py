@@ -116,4 +116,4 @@ def _imported(module: str, path: str) -> Any:
 def _name_old_types() -> None:
     """Let gym 0.25 find the name of a type that numpy 2 has dropped."""
     if not hasattr(np, "bool8"):
-        np.bool8 = np.bool_
+        setattr(np, "bool8", np.bool_)  # noqa: B010 (numpy 2 has no such name)

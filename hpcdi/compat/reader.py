@@ -29,7 +29,7 @@ _NAMES = ("main_config", "create_config")
 def read(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Returns the experiment that a file is, as a mapping, and notes; see `convert.converted`.
 
-    Modules beside the file are found in the run, too.
+    Modules beside the file are found in the run, too, unless they are a package's.
 
     Raises:
         ConfigError: there is no such file, it raises, or hpcdi has no run for it.
@@ -54,7 +54,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[str]]:
         raise ConfigError([Problem(*each) for each in found["problems"]], str(path))
     experiment, notes = converted(found["main_config"], found["create_config"], found["policy"])
     folder = path.absolute().parent
-    if holds_modules(folder):
+    if holds_modules(folder) and not (folder / "__init__.py").exists():
         experiment["system"] = {"import_path": [str(folder)]}
     return experiment, notes
 
