@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.errors import PolicyError
+from hpcdi.policy import memories
 from hpcdi.policy.settings import LearnConfig, StepConfig
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -34,12 +35,17 @@ def placed(network: Network, device: torch.device) -> Network:
 def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]:
     """Columns [batch, ...] in at most `parts` parts of sizes alike; none is empty but of nothing.
 
+    Of sequences each part has whole ones.
+
     Args:
-        columns: of one length, at least one column.
+        columns: of one length, at least one column; or of sequences, see `memories.chosen`.
         parts: how many parts; fewer where there are not so many rows.
     """
     if parts == 1:
         return [columns]
+    if memories.LENGTH in columns:
+        count = len(columns[memories.LENGTH])
+        return [*memories.parts_of(columns, torch.arange(count), max(1, min(parts, count)))]
     parts = max(1, min(parts, len(next(iter(columns.values())))))
     pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)
     return [dict(zip(columns, piece, strict=True)) for piece in pieces]

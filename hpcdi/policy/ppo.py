@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, minibatches, networks
+    from hpcdi.policy import gradient_step, memories, minibatches, networks
     from hpcdi.policy.minibatches import Joint
 else:
     torch = lazy_module("torch")
     dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    memories = lazy_module("hpcdi.policy.memories")
     minibatches = lazy_module("hpcdi.policy.minibatches")
     networks = lazy_module("hpcdi.policy.networks")
 
@@ -148,6 +149,7 @@ class PPOPolicy(TorchPolicy):
     """
 
     Config: ClassVar[type] = PPOConfig
+    TAKES_MEMORY = True
     OUTPUTS = ("action", "value")
 
     def make_network(self) -> nn.Module:
@@ -206,12 +208,13 @@ class PPOPolicy(TorchPolicy):
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
     ) -> TrainColumns:
         """``advantage`` and ``return``, float32."""
-        last_value = self.infer(last_observation)[-1]
+        last_value = self.infer_last(transitions, item_len, last_observation)[-1]
         advantages = gae(
             transitions["reward"], transitions["terminated"], transitions["value"],
             last_value, item_len, self._cfg.discount_factor, self._cfg.collect.gae_lambda,
         )  # fmt: skip
-        return TrainColumns({"advantage": advantages.advantage, "return": advantages.returns})
+        columns = {"advantage": advantages.advantage, "return": advantages.returns}
+        return TrainColumns(columns | self.sequence_columns(item_len))
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -224,7 +227,8 @@ class PPOPolicy(TorchPolicy):
 
         Args:
             batch: ``observation, action, log_prob, value, advantage, return`` and, where actions
-                are continuous, ``raw_action``; each [transitions, ...].
+                are continuous, ``raw_action``; each [transitions, ...]. For a memory also
+                ``sequence_len`` and ``state/<name>``; minibatches are of whole sequences then.
 
         Returns:
             Python scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss,
@@ -236,6 +240,8 @@ class PPOPolicy(TorchPolicy):
         names = ("observation", "log_prob", "value", "advantage", "return")
         columns = {name: batch[name] for name in names}
         columns["action"] = batch["raw_action"] if "raw_action" in batch else batch["action"]
+        if self._remembers:
+            columns |= memories.of_sequences(batch)
         rows: list[Tensor] = []
         for minibatch, joint in minibatches.minibatches(
             columns, learn.batch_size, learn.epoch_per_collect, self._shuffles
@@ -260,7 +266,7 @@ class PPOPolicy(TorchPolicy):
         seen: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(part["observation"], {})
+            output, _ = self._forward(part["observation"], memories.state_of(part))
             losses = ppo_losses(output, part, self._learn, joint)
             seen.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total
