@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 UPSTREAM = ROOT / "tests" / "upstream"
 CONFIG = "classic_control.cartpole.config.cartpole_dqn_config"
 THEIRS_PARALLEL = 90.0
-"""Transitions/s of DI-engine's parallel mode on two cores: 30 to 90, one learner, two collectors."""
+"""Transitions/s of its parallel mode on two cores: 30 to 90, with a learner and two collectors."""
 
 
 def main() -> None:
