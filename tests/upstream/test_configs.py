@@ -1,8 +1,8 @@
 """DI-engine's configuration files, as they come with it, by `hpcdi serial` and `hpcdi train`.
 
 Policies, networks and environments are DI-engine's; collecting, replay, learning, evaluating and
-snapshots are hpcdi's. The short runs show that each kind learns; with HPCDI_DING_SOLVE=1 all of
-them go on until they have reached their stop value.
+snapshots are hpcdi's. The short runs show that each kind of data is learnt from; with
+HPCDI_DING_SOLVE=1 all of them go on until they have reached their stop value.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def run(folder: Path, command: str, file: str, *arguments: str) -> dict[str, Any
 @pytest.mark.parametrize("file", [FILES[0], FILES[4]], ids=lambda name: Path(name).stem)
 def test_it_runs_in_one_process(tmp_path: Path, file: str) -> None:
     facts = run(tmp_path, "serial", file, f"{LIMIT}=60")
-    assert facts["state"] == "done"
+    assert facts["figures"]["train_iter"] >= 60
 
 
 @pytest.mark.parametrize("file", [FILES[1], FILES[2], FILES[3]], ids=lambda name: Path(name).stem)
 def test_it_runs_over_ranks(tmp_path: Path, file: str) -> None:
-    facts = run(tmp_path, "train", file, "-n", "4", f"{LIMIT}=60")
-    assert facts["state"] == "done"
+    facts = run(tmp_path, "train", file, "-n", "4", f"{LIMIT}=20")
+    assert facts["figures"]["train_iter"] >= 20
+    assert facts["figures"]["blocks_lost"] == 0
 
 
 @pytest.mark.skipif(not SOLVES, reason="takes ten minutes: set HPCDI_DING_SOLVE=1")
