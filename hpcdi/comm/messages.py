@@ -52,7 +52,7 @@ class WorkerReady(Message):
 
 @dataclass(frozen=True)
 class BlockReady(Message):
-    """A shard is published."""
+    """A block is published."""
 
     task_id: str
     block_id: int
@@ -250,7 +250,7 @@ class LearnTask(Message):
 
 @dataclass(frozen=True)
 class AdmitBlock(Message):
-    """Read a shard into the ring's rows from `first_row` on; old rows there may be overwritten."""
+    """Read a block into the ring's rows from `first_row` on; old rows there may be overwritten."""
 
     block_id: int
     first_row: int

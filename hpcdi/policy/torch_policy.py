@@ -170,9 +170,9 @@ class TorchPolicy(Policy):
 
         ``sequence_len`` uint16 [transitions]: of the sequence that begins there, else 0; each item
         is cut into sequences of `collect.unroll_len`, the last one maybe shorter. Without a memory
-        there is no such column.
+        there is no such column, unless the algorithm's `Config` says that it wants it.
         """
-        if not self._remembers:
+        if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
             return {}
         length = self._cfg.collect.unroll_len
         left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
@@ -414,7 +414,7 @@ _STATE = "state/"
 
 
 def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo does"
+    return f"{name} learns nothing from sequences, and so for no memory; ppo and impala do"
 
 
 class _RememberingActor:

@@ -226,7 +226,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _announce(self, ready: BlockReady) -> None:
         if FAULTS.requests("torn_shard"):
-            tear(self._place.layout.inside(ready.shard.path))
+            tear(self._place.layout.inside(ready.shard.path), ready.shard)
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
 
