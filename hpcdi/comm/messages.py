@@ -9,7 +9,7 @@ Who sends which::
     any       ──► coordinator   StopRequest WorkerFailed Heartbeat Goodbye
     coordinator ──► any         Heartbeat KillFrozen
     people    ──► coordinator   ScaleCollectors
-    coordinator ──► collector   CollectTask CollectSetting CloseTask
+    coordinator ──► collector   CollectTask CollectSetting CollectPause CloseTask
     coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot Regroup
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
@@ -231,6 +231,13 @@ class CollectSetting(Message):
 
     task_id: str
     setting: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CollectPause(Message):
+    """Wait before the next step of any collect task, or go on: learners are behind, or no more."""
+
+    waits: bool
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,12 @@ def test_a_torn_shard_a_full_disk_and_a_hung_environment(start: Start) -> None:
         "{kind: enospc, rank: 3, after_s: 2, seconds: 2}, "
         "{kind: env_hang, rank: 3, at_step: 1000}]"
     )
-    ended = start(
-        CARTPOLE, "env.stop_value=1e9", "policy.other.commander.max_env_step=30000", NO_EVALUATION,
-        *CHILDREN, faults, variables=FAULTS_ALLOWED,
-    ).wait()  # fmt: skip
-    assert ended.code == 0, ended.said
+    job = start(CARTPOLE, *ENDLESS, NO_EVALUATION, *CHILDREN, faults, variables=FAULTS_ALLOWED)
+    for words in ("rank 1 lost a block", "the disk has free space again", "environment 0 failed"):
+        job.until_said(words)
+    job.send_signal(signal.SIGTERM)
+    ended = job.wait()
+    assert ended.code == 85, ended.said
     for kind in ("torn_shard", "enospc", "env_hang"):
         assert ended.err.count(f"injected fault: {kind}") == 1, ended.err
     # torn: named, counted, skipped

@@ -39,6 +39,7 @@ from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, collector_of, number_of
+from hpcdi.worker.coordinator.pace import Pace, pace_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
 
@@ -331,6 +332,11 @@ class Partition:
         )  # fmt: skip
 
     @property
+    def batch_size(self) -> int:
+        """Items of a batch that its learner waits for; 0: it waits for none."""
+        return self._waiting.batch_size if self._waiting is not None else 0
+
+    @property
     def waits(self) -> bool:
         """True if its learner waits for batches."""
         return self._waiting is not None
@@ -548,9 +554,11 @@ class ReplayManager:
         make_buffer: makes the buffer of a name, e.g. a learner's partition.
         block_bytes: size at which collectors seal a block.
         partition: how a learner's part is drawn from.
+        pace: how much may be drawn; None: as much as learners ask for.
 
     Attributes:
         make_buffer: see above.
+        pace: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read.
         blocks_lost: blocks that a learner could not read.
@@ -561,7 +569,9 @@ class ReplayManager:
         make_buffer: Callable[[str], AdvancedReplayBuffer],
         block_bytes: int,
         partition: type[Partition] = Partition,
+        pace: Pace | None = None,
     ) -> None:
+        self.pace = pace or Pace()
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
@@ -672,10 +682,22 @@ class ReplayManager:
             for rank, version in part.newest_version.items():
                 newest[rank] = max(version, newest.get(rank, -1))
         ready = (part.ready(collecting, newest) for part in self.partitions.values())
-        batches = min(ready, default=0)
-        if not batches:
+        batches = int(min(min(ready, default=0), self._due(env_steps) / self._batch()))
+        if batches < 1:
             return []
         return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
+
+    def collectors_wait(self, env_steps: int) -> bool:
+        """True if collectors are to wait, because learners are behind with what they can draw."""
+        self._due(env_steps)
+        return self.pace.collectors_wait and not any(p.blocked for p in self.partitions.values())
+
+    def _due(self, env_steps: int) -> float:
+        return self.pace.due(env_steps, self.samples_drawn())
+
+    def _batch(self) -> int:
+        """Items that all learners draw at once."""
+        return sum(part.batch_size for part in self.partitions.values()) or 1
 
     def take_freed(self) -> list[str]:
         """Names of blocks that no learner needs any more, since the last call."""
@@ -693,7 +715,8 @@ class ReplayManager:
     @property
     def blocked(self) -> str:
         """Reason why a learner, or its blocks, have to wait; empty where none has to."""
-        return next(filter(None, (p.blocked for p in self.partitions.values())), "")
+        paced = self.pace.blocked(self.samples_drawn(), self._batch())
+        return next(filter(None, (p.blocked for p in self.partitions.values())), paced)
 
     @property
     def blocks_skipped(self) -> int:
@@ -773,4 +796,5 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         )  # fmt: skip
         return buffer
 
-    return ReplayManager(make_buffer, config.system.storage.block_bytes, kind)
+    pace = pace_of(config, workers - learners)
+    return ReplayManager(make_buffer, config.system.storage.block_bytes, kind, pace)
