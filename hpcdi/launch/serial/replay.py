@@ -20,6 +20,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.objects import pack
 from hpcdi.store.rows import RowPlacer, transitions
 from hpcdi.transport import open_transport
 from hpcdi.types import Columns
@@ -159,7 +160,8 @@ class LocalReplay(Closing):
             state["partitions"] = {_PARTITION: self._partition()}
         else:
             state["agents"] = {
-                str(agent): buffer.state_dict() for agent, buffer in enumerate(self._buffers)
+                str(agent): _for_file(buffer.state_dict())
+                for agent, buffer in enumerate(self._buffers)
             }
         return {**state, "newest": dict(self._newest)}
 
@@ -277,3 +279,11 @@ class LocalReplay(Closing):
             self._freed.append(ready.shard.path)
             return None
         return transitions(Block(rows, ready.items, {}, ready.shard.views, ready.tail_rows))
+
+
+def _for_file(state: dict[str, Any]) -> dict[str, Any]:
+    """A buffer's state whose items, where they are objects (lists in them, say), can be stored."""
+    items = state["ring"]["items"]
+    if "objects" in items:
+        state["ring"]["items"] = {"packed": pack(items["objects"])}
+    return state

@@ -31,10 +31,11 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
 )
 from hpcdi.errors import BufferContractError, StoreError
+from hpcdi.policy.dict_samples import samples_of
 from hpcdi.store.rows import RowStore, transitions
 from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import share_tensors, split_columns
+from hpcdi.utils.nested import share_tensors
 
 _WAIT_S = 0.02
 _BATCHES_AHEAD = 16  # whose memory is used again
@@ -167,7 +168,8 @@ def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
 
     tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
     if not as_columns:
-        return split_columns({**tensors, "IS": weights.tolist()})
+        samples = zip(samples_of(tensors), weights.tolist(), strict=True)
+        return [{**sample, "IS": weight} for sample, weight in samples]
     return {**tensors, "weight": torch.from_numpy(weights)}
 
 
