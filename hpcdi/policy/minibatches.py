@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.comm.dist import allreduce_data, get_rank, get_world_size
+from hpcdi.utils.packed import grouped, ungrouped
 
 
 class Joint(NamedTuple):
@@ -42,18 +43,18 @@ def minibatches(
     Collective over the learners' process group: one exchange at the start, and one a pass.
 
     Args:
-        columns: name -> [samples, ...], ``advantage`` (float32) among them.
+        columns: name -> [samples, ...] or a group of such, ``advantage`` (float32) among them.
         batch_size: samples of a learner's minibatch, at most.
         passes: how often all samples are used.
         rng: shuffles the samples.
     """
-    advantage = columns["advantage"]
+    advantage, flat = columns["advantage"], ungrouped(columns)
     counts = _counts(len(advantage), advantage.device)
     parts = max(math.ceil(each / batch_size) for each in counts)
     for _ in range(passes):
         order = torch.from_numpy(rng.permutation(len(advantage))).to(advantage.device)
-        shuffled = [torch.tensor_split(column[order], parts) for column in columns.values()]
-        own = [dict(zip(columns, part, strict=True)) for part in zip(*shuffled, strict=True)]
+        shuffled = [torch.tensor_split(column[order], parts) for column in flat.values()]
+        own = [grouped(dict(zip(flat, part, strict=True))) for part in zip(*shuffled, strict=True)]
         if len(counts) == 1:
             for minibatch in own:
                 yield minibatch, Joint.of(minibatch["advantage"])

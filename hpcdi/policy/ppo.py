@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hpcdi.config.fields import section, setting
+from hpcdi.config.fields import section, sections, setting
 from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import log_prob_entropy, sample_discrete, sample_normal
 from hpcdi.policy.returns import gae
-from hpcdi.policy.settings import CollectConfig, LearnConfig, ModelConfig, PolicyConfig
+from hpcdi.policy.settings import (
+    ACTIVATIONS,
+    CollectConfig,
+    LearnConfig,
+    ModelConfig,
+    PolicyConfig,
+)
 from hpcdi.policy.spaces import as_shape
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, Settings
+from hpcdi.types import Array, Columns, Leaf, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -49,14 +55,16 @@ class PPOModelConfig(ModelConfig):
     """The networks; shapes and bounds left empty are taken from the environment."""
 
     action_space: str | None = setting(
-        None, "'discrete' or 'continuous'", choices=(None, "discrete", "continuous")
-    )
+        None, "'discrete', 'continuous' (a Box), 'multi_discrete' or 'mixed' (a Dict or Tuple)",
+        choices=(None, "discrete", "continuous", "multi_discrete", "mixed"),
+    )  # fmt: skip
+    action_leaves: tuple[Leaf, ...] = sections(Leaf, "parts of an action, where it has several")
     action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
     action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (64, 64), "sizes of the hidden layers", minimum=1
     )
-    activation: str = setting("tanh", "of the hidden layers", choices=("tanh", "relu"))
+    activation: str = setting("tanh", "of the hidden layers", choices=ACTIVATIONS)
     share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
     log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
 

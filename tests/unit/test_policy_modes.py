@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.spaces import simple_spaces
 from hpcdi.errors import ConfigError, PolicyError, UnknownTypeError
 from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.types import Spaces
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -221,7 +221,7 @@ def spaces_of(
     model: dict[str, Any], shape: tuple[int, ...], actions: int | None, dtype: str = "float32"
 ) -> Any:
     cfg = DQNPolicy.parse_config({"type": "dqn", "model": model})
-    filled, problems = DQNPolicy.with_spaces(cfg, Spaces(shape, dtype, actions, ()))
+    filled, problems = DQNPolicy.with_spaces(cfg, simple_spaces(shape, dtype, actions, ()))
     return (filled.model.obs_shape, filled.model.action_shape), [str(p) for p in problems]
 
 
