@@ -62,8 +62,8 @@ def _leaf(space: Any, name: str) -> Leaf:
     else:
         raise EnvError(
             f"{name or 'a space'} is {space}; hpcdi takes Box, Discrete, MultiDiscrete, "
-            "MultiBinary, and Dict and Tuple of these: wrap the environment, or leave a part out, e.g. by "
-            "env.wrappers: [{type: FilterObservation, filter_keys: [...]}]"
+            "MultiBinary, and Dict and Tuple of these: wrap the environment, or leave a part out, "
+            "e.g. by env.wrappers: [{type: FilterObservation, filter_keys: [...]}]"
         )
     kept = tuple(starts) if any(starts) else ()
     return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)

@@ -30,7 +30,15 @@ from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import fill_spaces
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
-from hpcdi.utils.packed import ACTION_MASK, column_of, grouped, packed_dtype, pick, spread
+from hpcdi.utils.packed import (
+    ACTION_MASK,
+    column_of,
+    grouped,
+    packed_dtype,
+    pick,
+    spread,
+    ungrouped,
+)
 from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
@@ -89,8 +97,10 @@ class TorchPolicy(Policy):
         """
         raise NotImplementedError
 
-    def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Tensor, ...]:
+    def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Any, ...]:
         """The best actions [batch, ...] by the network's output, and what else is in `OUTPUTS`.
+
+        Actions of several parts are a dict of them.
 
         Args:
             output: of the network.
@@ -233,7 +243,14 @@ class TorchPolicy(Policy):
         with torch.inference_mode():
             output, _ = compute(networks.tensors_of(observation, self._device), {})
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
-            return {"action": self.greedy(output, mask)[0].numpy(force=True)}
+            action = self.greedy(output, mask)[0]
+        if isinstance(action, torch.Tensor):
+            return {"action": action.numpy(force=True)}
+        dtype, _ = packed_dtype("action", self._cfg.model.action_leaves)
+        packed = np.empty(len(observation), dtype)
+        for name, part in ungrouped({"action": action}).items():
+            packed[name] = part.numpy(force=True)
+        return {"action": packed}
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
         observation, masks = self._stacked(list(data.values()))
@@ -309,9 +326,7 @@ class TorchPolicy(Policy):
         """
         filled, problems = fill_spaces(cfg, spaces, actions=cls.ACTIONS)
         if spaces.is_masked and not cls.TAKES_MASKS:
-            said = (
-                f"{cfg.type} knows no action masks, and this environment has them; dqn and ppo do"
-            )
+            said = f"{cfg.type} knows no action masks; dqn, c51 and ppo do"
             problems.append(Problem("type", said))
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
@@ -322,6 +337,7 @@ class TorchPolicy(Policy):
         model = self._cfg.model
         needed = ("obs_shape", "action_shape", "action_space")
         missing = [name for name in needed if getattr(model, name, "") is None]
+        missing = [name for name in missing if name != "obs_shape" or not model.obs_leaves]
         if missing:
             raise PolicyError(
                 f"policy.model.{', '.join(missing)}: not known; set them, or have "

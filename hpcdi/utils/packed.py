@@ -94,10 +94,13 @@ def ungrouped(groups: Mapping[str, Any]) -> dict[str, Any]:
 def pick(value: Any, path: Iterable[Any]) -> Any:
     """Returns what lies in nested mappings and sequences behind some keys.
 
-    A sequence may also have become a mapping, whose keys are its numbers as text.
+    A sequence's keys are numbers, or these as text; it may have become a mapping of the latter.
     """
     for key in path:
-        value = value[str(key)] if isinstance(value, Mapping) and key not in value else value[key]
+        if isinstance(value, Mapping):
+            value = value[key] if key in value else value[str(key)]
+        else:
+            value = value[int(key)]
     return value
 
 

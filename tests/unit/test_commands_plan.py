@@ -80,7 +80,8 @@ def test_continuous_actions_are_as_large_as_their_shape(
 ) -> None:
     config, spaces = experiment("policy.collect.n_sample=1000")
     discrete = row_size(config, spaces)
-    continuous = simple_spaces(spaces.obs_shape, spaces.obs_dtype, None, shape)
+    (seen,) = spaces.observation
+    continuous = simple_spaces(seen.shape, seen.dtype, None, shape)
     assert row_size(config, continuous) - discrete == action_bytes - 8
 
 

@@ -111,7 +111,7 @@ def test_every_discrete_action_is_as_likely() -> None:
 def test_every_continuous_action_between_the_bounds_is_as_likely() -> None:
     actions = random_policy(BOX).act(np.zeros((COUNT, 4), np.float32), {})["action"]
     assert (actions.dtype, actions.shape) == (np.float32, (COUNT, 2, 2))
-    low, high = np.reshape(BOX.action_low, (2, 2)), np.reshape(BOX.action_high, (2, 2))
+    low, high = (np.reshape(limit, (2, 2)) for limit in (BOX.action[0].low, BOX.action[0].high))
     assert (actions >= low).all()
     assert (actions <= high).all()
     share = (actions - low) / (high - low)
