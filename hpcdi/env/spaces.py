@@ -33,8 +33,13 @@ def children_of(space: Any) -> list[tuple[Any, Any]] | None:
     return None
 
 
-def leaves_of(space: Any, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
+def leaves_of(root: str, space: Any, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
     """Yields the arrays of a space, and the keys that lead to each.
+
+    Args:
+        root: "observation" or "action".
+        space: gymnasium's.
+        path: keys that lead to it.
 
     Raises:
         EnvError: a part of it is no array of numbers, or its key contains '/'.
@@ -44,12 +49,12 @@ def leaves_of(space: Any, path: Path = ()) -> Iterator[tuple[Leaf, Path]]:
         for key, child in children:
             if "/" in str(key):
                 raise EnvError(f"a key of a Dict space contains '/': {key!r}; rename it")
-            yield from leaves_of(child, (*path, key))
+            yield from leaves_of(root, child, (*path, key))
         return
-    yield _leaf(space, "/".join(map(str, path))), path
+    yield _leaf(root, space, "/".join(map(str, path))), path
 
 
-def _leaf(space: Any, name: str) -> Leaf:
+def _leaf(root: str, space: Any, name: str) -> Leaf:
     if isinstance(space, of_gymnasium.Box):
         low, high = (tuple(map(float, np.ravel(limit))) for limit in (space.low, space.high))
         return Leaf(name, space.shape, str(np.dtype(space.dtype)), low=low, high=high)
@@ -61,9 +66,10 @@ def _leaf(space: Any, name: str) -> Leaf:
         counts, starts = [2] * math.prod(space.shape), []
     else:
         raise EnvError(
-            f"{name or 'a space'} is {space}; hpcdi takes Box, Discrete, MultiDiscrete, "
-            "MultiBinary, and Dict and Tuple of these: wrap the environment, or leave a part out, "
-            "e.g. by env.wrappers: [{type: FilterObservation, filter_keys: [...]}]"
+            f"{root}s {'have a part ' + name if name else 'are'} {space}; hpcdi takes Box, "
+            "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the "
+            "environment, or leave a part out, e.g. by env.wrappers: [{type: FilterObservation, "
+            "filter_keys: [...]}]"
         )
     kept = tuple(starts) if any(starts) else ()
     return Leaf(name, space.shape or (), str(np.dtype(space.dtype)), tuple(counts), kept)
@@ -110,7 +116,7 @@ class Form:
     """
 
     def __init__(self, root: str, space: Any, mask: Any = None, prefix: Path = ()) -> None:
-        found = list(leaves_of(space))
+        found = list(leaves_of(root, space))
         is_seen = root == "observation"
         self.leaves = tuple(_as_stored(leaf) if is_seen else leaf for leaf, _ in found)
         self.mask = 0 if mask is None else math.prod(mask.shape)
@@ -233,7 +239,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Any, source: str) -> None:
         super().__init__(env)
         space = env.observation_space
-        self._entries = sum(sum(leaf.counts) for leaf, _ in leaves_of(env.action_space))
+        self._entries = sum(sum(leaf.counts) for leaf, _ in leaves_of("action", env.action_space))
         self._key = "" if source == "info" else source
         if self._key and self._key not in getattr(space, "spaces", {}):
             raise EnvError(f"env.action_mask is {source!r}: no key of its observations, {space}")

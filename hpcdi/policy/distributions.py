@@ -44,7 +44,7 @@ class ActionDistribution:
         self._dtype, self._shape = packed_dtype("action", leaves)
         boxes = [leaf for leaf in leaves if not leaf.counts]
         self.means = sum(math.prod(leaf.shape) for leaf in boxes)
-        self._is_one = len(self.counts) == 1 and not self.means
+        self._is_one = len(self.counts) == 1 and self._dtype.names is None
         bounds = [(leaf.low, leaf.high) for leaf in boxes]
         self.bounds: tuple[Array, Array] | None = None
         """Of the components of Boxes, float32 [means] each; None: they are not known."""

@@ -123,7 +123,7 @@ def fill_spaces(cfg: Any, spaces: Spaces, *, actions: Sequence[str]) -> tuple[An
                 "type",
                 f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in actions)}, and "
                 f"this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
-                f"{' and '.join(takers) or 'no algorithm'} would",
+                f"{_listed(takers)} would",
             )
         )
     found = {"action_space": kind, **_of_actions(spaces)}
@@ -134,6 +134,11 @@ def fill_spaces(cfg: Any, spaces: Spaces, *, actions: Sequence[str]) -> tuple[An
     shape = network_shape(spaces)
     filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
     return dataclasses.replace(cfg, model=filled), problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names or ["no algorithm"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _said(leaves: Sequence[Leaf]) -> str:

@@ -74,10 +74,18 @@ def test_bytes_of_a_stored_observation() -> None:
 @pytest.mark.parametrize(
     ("observation", "action", "reason"),
     [
-        (spaces.Dict({"a": BOX}), spaces.Discrete(2), r"observations are Dict.*needs a Box"),
-        (spaces.Discrete(3), spaces.Discrete(2), r"observations are Discrete\(3\).*needs a Box"),
-        (BOX, spaces.Discrete(3, start=1), r"actions start at 1, not at 0"),
-        (BOX, spaces.MultiDiscrete([2, 2]), r"actions are MultiDiscrete.*need Discrete or Box"),
+        (
+            spaces.Dict({"a": BOX, "b": spaces.Text(5)}),
+            spaces.Discrete(2),
+            r"observations have a part b Text.*hpcdi takes Box.*FilterObservation",
+        ),
+        (BOX, spaces.Sequence(BOX), r"actions are Sequence.*hpcdi takes Box"),
+        (spaces.Dict({"a/b": BOX}), spaces.Discrete(2), r"a key of a Dict space contains '/'"),
+        (
+            spaces.Dict({"observation": BOX, "action_mask": spaces.MultiBinary(3)}),
+            spaces.Discrete(2),
+            r"its masks of actions have 3 entries.*Discrete\(2\), need 2",
+        ),
     ],
 )
 def test_other_kinds_of_spaces_are_refused(

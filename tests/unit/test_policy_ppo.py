@@ -433,7 +433,7 @@ print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
         ({"learn": {"clip_ration": 0.2}}, "unknown key; did you mean 'clip_ratio'"),
         ({"collect": {"gae_lambda": 1.5}}, "collect.gae_lambda: must be at most 1"),
         ({"model": {"encoder_hidden_size_list": []}}, "model.encoder_hidden_size_list: needs at"),
-        ({"model": {"activation": "gelu"}}, "model.activation: must be one of 'tanh', 'relu'"),
+        ({"model": {"activation": "sine"}}, "model.activation: must be one of 'tanh', 'relu'"),
         ({"model": {"action_low": [0.0]}}, "model.action_low: has not as many numbers"),
         ({"model": {"action_space": "discrete", "action_shape": [2]}}, "action_shape: is a number"),
     ],
@@ -481,10 +481,3 @@ def test_settings_that_contradict_the_environment() -> None:
     ]
     _, problems = filled({"action_space": "continuous"}, simple_spaces((4,), "float32", 2, ()))
     assert problems == ["model.action_space: is continuous, the environment's are discrete"]
-
-
-def test_observations_with_masks_are_refused() -> None:
-    spaces = simple_spaces((3, 3, 2), "int8", 9, (), is_masked=True)
-    _, problems = PPOPolicy.with_spaces(PPOPolicy.parse_config({}), spaces)
-    assert [problem.path for problem in problems] == ["type"]
-    assert "no action masks" in problems[0].message
