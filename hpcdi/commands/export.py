@@ -162,14 +162,14 @@ def _shape_of(spaces: Spaces) -> tuple[int, ...]:
     """Returns the shape of an observation.
 
     Raises:
-        PolicyError: it has several arrays.
+        PolicyError: it has several arrays, or an action has.
     """
-    if len(spaces.observation) > 1 or spaces.observation[0].name:
-        said = ", ".join(map(str, spaces.observation))
-        raise PolicyError(
-            f"a program takes one array, and observations have several, {said}: flatten them, "
-            "env.wrappers: [FlattenObservation], or load the policy by hpcdi"
-        )
+    for what, leaves in (("observations", spaces.observation), ("actions", spaces.action)):
+        if len(leaves) > 1 or leaves[0].name:
+            raise PolicyError(
+                f"a program takes one array and returns one, and {what} have several, "
+                f"{', '.join(map(str, leaves))}: flatten them by a wrapper of the environment"
+            )
     return spaces.observation[0].shape
 
 

@@ -113,6 +113,8 @@ class ActionDistribution:
     def greedy(self, policy: Sequence[Tensor], legal: Tensor | None = None) -> Any:
         """The likeliest actions [batch, ...], within bounds; of several parts a dict of them."""
         outputs = policy[0]
+        if self._is_one:
+            return _masked_logits(outputs, legal).argmax(dim=1)
         chosen = self._log_probs(outputs, legal).argmax(dim=2) if self.counts else outputs[:, :0]
         box = outputs[:, self.logits :]
         if self.bounds is not None:
@@ -140,8 +142,8 @@ class ActionDistribution:
         """
         outputs = policy[0]
         if self._is_one:
-            logits = outputs if legal is None else outputs.masked_fill(~legal, _ILLEGAL)
-            return log_prob_entropy([logits], columns["action"].reshape(len(logits)))
+            action = columns["action"].reshape(len(outputs))
+            return log_prob_entropy([_masked_logits(outputs, legal)], action)
         log_prob = entropy = outputs.new_zeros(len(outputs))
         if self.counts:
             log_probs = self._log_probs(outputs, legal)
@@ -155,12 +157,10 @@ class ActionDistribution:
 
     def _log_probs(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
         """Of each value of each discrete component, [batch, components, most values]."""
-        logits = outputs[:, : self.logits]
-        if legal is not None:
-            logits = logits.masked_fill(~legal, _ILLEGAL)
-        filler = logits.new_full((len(logits), 1), _ILLEGAL)
+        logits = _masked_logits(outputs[:, : self.logits], legal)
+        logits = torch.nn.functional.pad(logits, (0, 1), value=_ILLEGAL)
         place = torch.from_numpy(self._place).to(logits.device)
-        return torch.nn.functional.log_softmax(torch.cat([logits, filler], dim=1)[:, place], dim=2)
+        return torch.nn.functional.log_softmax(logits[:, place], dim=2)
 
     def _chosen(self, action: Any, count: int) -> Tensor:
         """The discrete parts of actions, int64 [batch, components]."""
@@ -179,6 +179,10 @@ def _rounded(box: Array, dtype: np.dtype[Any]) -> Array:
 
 def _masked(logits: Array, legal: Array | None) -> Array:
     return logits if legal is None else np.where(legal, logits, np.float32(_ILLEGAL))
+
+
+def _masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:
+    return logits if legal is None else logits.masked_fill(~legal.bool(), _ILLEGAL)
 
 
 def _parts(leaves: Sequence[Leaf], chosen: Any, box: Any) -> Any:
