@@ -104,7 +104,8 @@ def collector(env_num: int) -> SampleSerialCollector:
     cfg = {"type": "gymnasium", "env_id": ENV, "collector_env_num": env_num}
     envs = create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0))
     model = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": HIDDEN}
-    policy = create_policy({"type": "dqn", "nstep": 3, "model": model}, ["collect"])
+    settings = {"type": "dqn", "nstep": 3, "model": model, "collect": {"n_sample": 32 * env_num}}
+    policy = create_policy(settings, ["collect"])
     return SampleSerialCollector({}, envs, policy.collect_mode)
 
 

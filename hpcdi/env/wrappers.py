@@ -38,6 +38,26 @@ class ChannelsFirst(gymnasium.ObservationWrapper[Array, Any, Array]):
         return np.moveaxis(observation, -1, 0)
 
 
+class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
+    """Some components of a vector only, e.g. positions without velocities.
+
+    Args:
+        env: its observations are vectors of a Box.
+        keep: numbers of the components, from 0.
+    """
+
+    def __init__(self, env: gymnasium.Env[Array, Any], keep: Sequence[int]) -> None:
+        super().__init__(env)
+        self._keep = list(keep)
+        space: Any = env.observation_space
+        low, high = (self.observation(bound) for bound in (space.low, space.high))
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+
+    def observation(self, observation: Array) -> Array:
+        """The components that are kept."""
+        return observation[self._keep]
+
+
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
     """Rewards times `scale`."""
 
@@ -60,6 +80,7 @@ class SignReward(gymnasium.RewardWrapper[Any, Any]):
 
 WRAPPERS: dict[str, Wrap] = {
     "ChannelsFirst": ChannelsFirst,
+    "Components": Components,
     "ScaleReward": ScaleReward,
     "SignReward": SignReward,
 }

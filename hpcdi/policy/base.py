@@ -84,7 +84,11 @@ class TrainColumns:
 
 
 class ColumnarActor(Protocol):
-    """The fast path of collecting and evaluating: whole batches as arrays."""
+    """The fast path of collecting and evaluating: whole batches as arrays.
+
+    One that remembers has also ``forget(live, over)``, both bool [envs], called after each step:
+    who has made it, and whose episode ended or failed.
+    """
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """Returns ``action`` [envs, ...] for observations [envs, ...], and columns to store."""

@@ -127,7 +127,7 @@ class DictAgent:
     def forget(self, step: Any) -> None:
         """Reset the policies for environments whose episode ended or failed in a step."""
         failed = [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist()
-        for env in (*(env for env, one in step.timesteps.items() if one.done), *failed):
+        for env in [env for env, one in step.timesteps.items() if one.done] + failed:
             self.reset([env])
 
     def reset(self, env_ids: list[int] | None = None) -> None:
@@ -177,8 +177,8 @@ def object_column(values: Mapping[int, Any], env_num: int) -> Array:
 def mask_of(envs: Iterable[int], env_num: int) -> Array:
     """Bool [envs]; true for `envs`."""
     mask = np.zeros(env_num, dtype=bool)
-    if chosen := list(envs):
-        mask[chosen] = True
+    for env in envs:
+        mask[env] = True
     return mask
 
 

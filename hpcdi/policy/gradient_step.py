@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.errors import PolicyError
+from hpcdi.policy import memories
 from hpcdi.policy.settings import LearnConfig, StepConfig
 from hpcdi.utils.packed import grouped, ungrouped
 
@@ -35,13 +36,20 @@ def placed(network: Network, device: torch.device) -> Network:
 def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]:
     """Columns [batch, ...] in at most `parts` parts of sizes alike; none is empty but of nothing.
 
+    Of sequences each part has whole ones.
+
     Args:
-        columns: of one length, at least one column; some of them perhaps in groups.
+        columns: of one length, at least one column, some of them perhaps in groups; or of
+            sequences, see `memories.chosen`.
         parts: how many parts; fewer where there are not so many rows.
     """
     if parts == 1:
         return [columns]
     flat = ungrouped(columns)
+    if memories.LENGTH in flat:
+        count = len(flat[memories.LENGTH])
+        whole = memories.parts_of(flat, torch.arange(count), max(1, min(parts, count)))
+        return list(map(grouped, whole))
     parts = max(1, min(parts, len(next(iter(flat.values())))))
     pieces = zip(*(torch.tensor_split(column, parts) for column in flat.values()), strict=True)
     return [grouped(dict(zip(flat, piece, strict=True))) for piece in pieces]

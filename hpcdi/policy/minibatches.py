@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcdi.comm.dist import allreduce_data, get_rank, get_world_size
+from hpcdi.policy import memories
 from hpcdi.utils.packed import grouped, ungrouped
 
 
@@ -38,63 +39,68 @@ def minibatches(
     """This learner's minibatches of all passes, and the statistics of the joint ones.
 
     All learners have the same number of minibatches: a learner with less data than others has
-    smaller ones, some of them empty perhaps. Each pass has an order of its own.
+    smaller ones, some of them empty perhaps. Each pass has an order of its own. Of sequences for a
+    memory each minibatch has whole ones, and `batch_size` samples on average.
 
     Collective over the learners' process group: one exchange at the start, and one a pass.
 
     Args:
-        columns: name -> [samples, ...] or a group of such, ``advantage`` (float32) among them.
+        columns: name -> [samples, ...] or a group of such, ``advantage`` (float32) among them;
+            maybe with those of sequences, see `memories.chosen`.
         batch_size: samples of a learner's minibatch, at most.
         passes: how often all samples are used.
         rng: shuffles the samples.
     """
     advantage, flat = columns["advantage"], ungrouped(columns)
-    counts = _counts(len(advantage), advantage.device)
-    parts = max(math.ceil(each / batch_size) for each in counts)
+    units = flat.get(memories.LENGTH, advantage)  # what is shuffled: samples, or sequences
+    parts = _most(min(math.ceil(len(advantage) / batch_size), len(units)), advantage.device)
     for _ in range(passes):
-        order = torch.from_numpy(rng.permutation(len(advantage))).to(advantage.device)
-        shuffled = [torch.tensor_split(column[order], parts) for column in flat.values()]
-        own = [grouped(dict(zip(flat, part, strict=True))) for part in zip(*shuffled, strict=True)]
-        if len(counts) == 1:
+        order = torch.from_numpy(rng.permutation(len(units))).to(advantage.device)
+        if units is advantage:
+            shuffled = [torch.tensor_split(column[order], parts) for column in flat.values()]
+            own = [dict(zip(flat, part, strict=True)) for part in zip(*shuffled, strict=True)]
+        else:
+            own = memories.parts_of(flat, order, parts)
+        own = list(map(grouped, own))
+        if get_world_size() == 1:
             for minibatch in own:
                 yield minibatch, Joint.of(minibatch["advantage"])
         else:
-            yield from zip(own, _exchange([part["advantage"] for part in own], counts), strict=True)
+            yield from zip(own, _exchange([part["advantage"] for part in own]), strict=True)
 
 
-def _counts(count: int, device: torch.device) -> list[int]:
-    """Samples of each learner."""
+def _most(parts: int, device: torch.device) -> int:
+    """The largest number of minibatches that a learner has."""
     if get_world_size() == 1:
-        return [count]
+        return parts
     table = torch.zeros(get_world_size(), dtype=torch.float64, device=device)
-    table[get_rank()] = count
+    table[get_rank()] = parts
     allreduce_data(table, "sum")
-    return [int(each) for each in table.tolist()]
+    return int(table.max())
 
 
-def _exchange(advantages: Sequence[Tensor], counts: Sequence[int]) -> list[Joint]:
+def _exchange(advantages: Sequence[Tensor]) -> list[Joint]:
     """Moments of each joint minibatch from every learner's own (Chan et al. 1979, eq. 2.1)."""
-    parts, device = len(advantages), advantages[0].device
-    # rows of a minibatch on each learner, as `torch.tensor_split` cuts them
-    sizes = [[each // parts + (part < each % parts) for each in counts] for part in range(parts)]
-    table = torch.zeros(3, len(counts), parts, dtype=torch.float64, device=device)
+    learners, device = get_world_size(), advantages[0].device
+    table = torch.zeros(4, learners, len(advantages), dtype=torch.float64, device=device)
     own = [_moments(advantage.double()) for advantage in advantages]
     table[:, get_rank()] = torch.stack(own, dim=1)
     allreduce_data(table, "sum")  # to which each adds 0 but in its own places
-    means, spreads, largest = table
-    weights = torch.tensor(sizes, dtype=torch.float64, device=device).T
-    total = weights.sum(dim=0)
-    mean = (weights * means).sum(dim=0) / total
-    spread = (spreads + weights * (means - mean).square()).sum(dim=0)
+    sizes, means, spreads, largest = table
+    total = sizes.sum(dim=0)
+    mean = (sizes * means).sum(dim=0) / total
+    spread = (spreads + sizes * (means - mean).square()).sum(dim=0)
     found = torch.stack([mean, (spread / total).sqrt(), largest.amax(dim=0)], dim=1).float()
     return [
-        Joint(sum(size) / len(size), *row.unbind()) for size, row in zip(sizes, found, strict=True)
+        Joint(size / learners, *row.unbind())
+        for size, row in zip(total.tolist(), found, strict=True)
     ]
 
 
 def _moments(values: Tensor) -> Tensor:
-    """Mean, sum of squared distances to it, and the largest, [3]; of none: 0, 0, -inf."""
+    """Number, mean, sum of squared distances to it, largest, [4]; of none 0, 0, 0, -inf."""
     if not len(values):
-        return values.new_tensor([0.0, 0.0, -math.inf])
+        return values.new_tensor([0.0, 0.0, 0.0, -math.inf])
     mean = values.mean()
-    return torch.stack([mean, (values - mean).square().sum(), values.max()])
+    spread = (values - mean).square().sum()
+    return torch.stack([values.new_tensor(float(len(values))), mean, spread, values.max()])

@@ -13,9 +13,12 @@ Every network, whoever makes it, is an `nn.Module` with
     rows are environments when acting, and transitions when learning. `state` is a dict name ->
     [batch, ...]: what the memory knows before the step; the state that is returned is that after
     it, under the same names, shapes and dtypes. Without a memory it is ``{}`` and passed through.
+    Learners call a network with a memory with the rows of whole sequences; see `memories`.
     `output` is a tensor [batch, ...] or a tuple of tensors; which, the algorithm's file says.
 ``acting(observation, state) -> (output, state)``
     optional: the same for an evaluation, with None for parts that only learning needs.
+``initial_state(batch)``
+    with a memory: the state at the start of episodes, name -> tensor [batch, ...].
 
 Where ``policy.model.type`` is ``my_module:make``, ``make(model, **model.kwargs)`` returns the
 network; `model` are the settings, filled with the environment's spaces. Else a head composes it,
@@ -25,11 +28,10 @@ of the other slots:
     its attribute ``out_features``.
 ``memory``: ``make(features, model)`` returns an `nn.Module` with ``out_features``, with
     ``initial_state(batch)``, the state at the start of an episode (a dict name -> tensor [batch,
-    ...]), and with ``forward(features, state) -> (features, state)`` of one step. An algorithm that
-    supports memories stores the state before each step beside its transition, as columns
-    ``state/<name>`` [transitions, ...], so that a learner can unroll from any stored row, step by
-    step (Kapturowski et al. 2019, "stored state"); episodes begin with `initial_state`.
-    So far there is one memory, "none", and no algorithm supports others.
+    ...]), and with ``forward(features, state) -> (features, state)`` of a step, or of sequences:
+    see `memories`. An algorithm that supports memories stores the state before each step beside its
+    transition, as columns ``state/<name>`` [transitions, ...], so that a learner can unroll from
+    stored rows (Kapturowski et al. 2019, "stored state"); episodes begin with `initial_state`.
 ``head``: ``make(model)`` returns the network: it calls `encoder_of` and `memory_of`, and says what
     comes out. Its layers stand at the top, so that parameters are named ``encoder.*`` and
     ``advantage.*``, say, in files.
@@ -52,16 +54,17 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.memories import LENGTH, Recurrent, State
 from hpcdi.policy.settings import ModelConfig
 from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
 from hpcdi.types import Array, Leaf
 from hpcdi.utils.packed import fields_of, grouped
 
-State = dict[str, Tensor]
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
 }  # fmt: skip
+_VALUE = "value_"  # before the names of the state of a memory that is the value's own
 _IMPALA_CHANNELS = (16, 32, 32)
 _SMALL_IMAGE = 12
 """Pixels from which on bytes are taken for a picture: a grid of symbols has fewer."""
@@ -388,6 +391,16 @@ class NoMemory(nn.Module):
         return features, state
 
 
+def lstm(features: int, model: ModelConfig) -> Recurrent:
+    """An LSTM with ``model.memory_size`` cells."""
+    return Recurrent(features, model.memory_size, nn.LSTM)
+
+
+def gru(features: int, model: ModelConfig) -> Recurrent:
+    """A GRU with ``model.memory_size`` cells."""
+    return Recurrent(features, model.memory_size, nn.GRU)
+
+
 # ------------------------------------------------------------------------------------------- heads
 
 
@@ -491,8 +504,8 @@ class ActorCritic(nn.Module):
     deviation [components], which is the same for all observations.
 
     Args:
-        model: settings, with ``share_encoder`` (one encoder for policy and value; a memory stands
-            behind the policy's) and ``log_std_init``.
+        model: settings, with ``share_encoder`` (one encoder and memory for policy and value) and
+            ``log_std_init``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -500,9 +513,11 @@ class ActorCritic(nn.Module):
         self.encoder = encoder_of(model)
         self.value_encoder = None if model.share_encoder else encoder_of(model)
         self.memory = memory_of(self.encoder.out_features, model)
+        own = self.value_encoder
+        self.value_memory = None if own is None else memory_of(own.out_features, model)
         size, features = _action_size(model), self.memory.out_features
         self.policy = nn.Linear(features, size)
-        self.value = nn.Linear(features if model.share_encoder else self.encoder.out_features, 1)
+        self.value = nn.Linear(features, 1)
         boxes = sum(math.prod(leaf.shape) for leaf in action_leaves(model) if not leaf.counts)
         self.log_std = nn.Parameter(torch.full((boxes,), model.log_std_init)) if boxes else None
 
@@ -524,16 +539,28 @@ class ActorCritic(nn.Module):
     def forward(self, observation: Observation, state: State) -> tuple[tuple[Tensor, ...], State]:
         """Distribution and value; see the module's docstring."""
         observation = as_floats(observation)
-        policy, features, state = self._policy(observation, state)
-        of_value = features if self.value_encoder is None else self.value_encoder(observation)
-        return (*policy, self.value(of_value).squeeze(1)), state
+        policy, features, after = self._policy(observation, state)
+        if self.value_encoder is not None and self.value_memory is not None:
+            own = {n.removeprefix(_VALUE): state[n] for n in state if n.startswith(_VALUE)}
+            own |= {LENGTH: state[LENGTH]} if LENGTH in state else {}
+            features, own = self.value_memory(self.value_encoder(observation), own)
+            after = {**after, **{_VALUE + n: held for n, held in own.items() if n != LENGTH}}
+        return (*policy, self.value(features).squeeze(1)), after
+
+    def initial_state(self, batch: int) -> State:
+        """Of the policy's memory and, with an encoder of its own, the value's."""
+        state: State = self.memory.initial_state(batch)
+        if self.value_memory is None:
+            return state
+        own = self.value_memory.initial_state(batch)
+        return {**state, **{_VALUE + name: held for name, held in own.items()}}
 
     def acting(
         self, observation: Observation, state: State
     ) -> tuple[tuple[Tensor | None, ...], State]:
         """The distribution alone; see the module's docstring."""
-        policy, _, state = self._policy(as_floats(observation), state)
-        return (*policy, None), state
+        policy, _, after = self._policy(as_floats(observation), state)
+        return (*policy, None), {**state, **after}
 
     def _policy(
         self, observation: Observation, state: State
@@ -553,7 +580,7 @@ def _action_size(model: ModelConfig) -> int:
 ENCODERS: dict[str, Callable[..., Any]] = {
     "mlp": MLP, "nature_cnn": NatureCNN, "impala_cnn": ImpalaCNN, "multi": MultiEncoder,
 }  # fmt: skip
-MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory}
+MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory, "lstm": lstm, "gru": gru}
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,
     "linear": LinearHead,

@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, minibatches, networks
+    from hpcdi.policy import gradient_step, memories, minibatches, networks
     from hpcdi.policy.minibatches import Joint
 else:
     torch = lazy_module("torch")
     dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    memories = lazy_module("hpcdi.policy.memories")
     minibatches = lazy_module("hpcdi.policy.minibatches")
     networks = lazy_module("hpcdi.policy.networks")
 
@@ -160,6 +161,7 @@ class PPOPolicy(TorchPolicy):
     Config: ClassVar[type] = PPOConfig
     ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
     TAKES_MASKS = True
+    TAKES_MEMORY = True
     OUTPUTS = ("action", "value")
 
     def make_network(self) -> nn.Module:
@@ -200,12 +202,13 @@ class PPOPolicy(TorchPolicy):
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
     ) -> TrainColumns:
         """``advantage`` and ``return``, float32."""
-        last_value = self.infer(last_observation)[-1]
+        last_value = self.infer_last(transitions, item_len, last_observation)[-1]
         advantages = gae(
             transitions["reward"], transitions["terminated"], transitions["value"],
             last_value, item_len, self._cfg.discount_factor, self._cfg.collect.gae_lambda,
         )  # fmt: skip
-        return TrainColumns({"advantage": advantages.advantage, "return": advantages.returns})
+        columns = {"advantage": advantages.advantage, "return": advantages.returns}
+        return TrainColumns(columns | self.sequence_columns(item_len))
 
     # ---------------------------------------------------------------------------------- learning
 
@@ -219,6 +222,8 @@ class PPOPolicy(TorchPolicy):
         Args:
             batch: ``observation, action, log_prob, value, advantage, return``, of Boxes
                 ``raw_action`` and, where there are masks, ``action_mask``; each [transitions, ...].
+                For a memory also ``sequence_len`` and ``state/<name>``; minibatches are of whole
+                sequences then.
 
         Returns:
             Python scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss,
@@ -230,6 +235,8 @@ class PPOPolicy(TorchPolicy):
         columns = {name: batch[name] for name in _COLUMNS if name in batch}
         if not self._distribution.counts:
             del columns["action"]  # `raw_action` is learnt from
+        if self._remembers:
+            columns |= memories.of_sequences(batch)
         rows: list[Tensor] = []
         for minibatch, joint in minibatches.minibatches(
             columns, learn.batch_size, learn.epoch_per_collect, self._shuffles
@@ -254,7 +261,7 @@ class PPOPolicy(TorchPolicy):
         seen: list[Tensor] = []
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
-            output, _ = self._forward(part["observation"], {})
+            output, _ = self._forward(part["observation"], memories.state_of(part))
             losses = ppo_losses(self._distribution, output, part, self._learn, joint)
             seen.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total

@@ -38,6 +38,7 @@ class EpsConfig:
 _BUILT_IN = {
     "type": ("",),
     "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "multi"),
+    "memory": ("", "none", "lstm", "gru"),
     "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
 """Names of the parts that `networks` has in its slots, without importing torch."""
@@ -75,8 +76,9 @@ class ModelConfig:
     activation: str = setting("relu", "of the hidden layers", choices=ACTIVATIONS)
     layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
     memory: str = setting(
-        "none", "what is remembered within an episode; so far nothing", choices=("none",)
+        "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )
+    memory_size: int = setting(128, "size of the memory's state", minimum=1)
     head: str = setting("", "features to outputs, or 'my_module:make'; empty: the algorithm's own")
 
     def problems(self) -> Iterator[Problem]:
@@ -105,7 +107,10 @@ class CollectConfig:
         32, "transitions of one environment that are processed together; n-step returns end there",
         minimum=1, maximum=65_535,
     )  # fmt: skip
-    unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=1)
+    unroll_len: int = setting(
+        1, "transitions in a row of an episode that one sample of a memory holds, at most; above 1 "
+        "with a memory, 1 without", minimum=1, maximum=65_535,
+    )  # fmt: skip
     collector: Any = component(PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop")
     serial_collector: Any = component(
         SERIAL_COLLECTOR_REGISTRY, "sample", "the collecting loop of a serial run"
@@ -268,6 +273,17 @@ class PolicyConfig(ComponentConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
+        memory = getattr(getattr(self, "model", None), "memory", "none")
+        if (memory == "none") != (self.collect.unroll_len == 1):
+            yield Problem(
+                "collect.unroll_len",
+                "is the length of sequences for a memory, and model.memory is none"
+                if memory == "none"
+                else f"must be above 1: {memory} learns from that many transitions in a row",
+            )
+        if self.collect.unroll_len > self.collect.n_sample:
+            said = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
+            yield Problem("collect.unroll_len", said)
         if self.learn.accumulate > self.learn.batch_size:
             yield Problem(
                 "learn.accumulate",

@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, networks
+    from hpcdi.policy import gradient_step, memories, networks
 else:
     torch = lazy_module("torch")
     dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    memories = lazy_module("hpcdi.policy.memories")
     networks = lazy_module("hpcdi.policy.networks")
 
 
@@ -74,11 +75,14 @@ class TorchPolicy(Policy):
     """True if continuous actions need bounds on both sides."""
     TAKES_MASKS: ClassVar[bool] = False
     """True if `act` and `greedy` heed masks of legal actions."""
+    TAKES_MEMORY: ClassVar[bool] = False
+    """True if `update` learns from sequences: networks may have a memory."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
 
     _cfg: Any
     _model: nn.Module
+    _state: memories.State  # of the memories of those that act now; {}: there is no memory
 
     # ------------------------------------------------------------------ what an algorithm defines
 
@@ -147,9 +151,45 @@ class TorchPolicy(Policy):
     def infer(self, observation: Array) -> tuple[Array, ...]:
         """The network's output for observations [envs, ...], in numpy."""
         with torch.inference_mode():
-            output, _ = self._model(networks.tensors_of(observation, self._device), {})
+            there = networks.tensors_of(observation, self._device)
+            output, self._state = self._model(there, self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
+
+    def infer_last(
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+    ) -> tuple[Array, ...]:
+        """The network's output for the observations after each item's last transition, in numpy.
+
+        Arguments are those of `train_columns`. A memory makes the items' last steps again, from the
+        states that were stored with them.
+        """
+        if not self._remembers:
+            return self.infer(last_observation)
+        last = np.cumsum(item_len) - 1
+        self._state = {
+            name.removeprefix(_STATE): torch.from_numpy(transitions[name][last]).to(self._device)
+            for name in transitions
+            if name.startswith(_STATE)
+        }
+        self.infer(transitions["observation"][last])
+        output = self.infer(last_observation)
+        self._state = {}
+        return output
+
+    def sequence_columns(self, item_len: Array) -> Columns:
+        """Where the sequences for a memory begin in items: columns for `train_columns`.
+
+        ``sequence_len`` uint16 [transitions]: of the sequence that begins there, else 0; each item
+        is cut into sequences of `collect.unroll_len`, the last one maybe shorter. Without a memory
+        there is no such column.
+        """
+        if not self._remembers:
+            return {}
+        length = self._cfg.collect.unroll_len
+        left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
+        is_start = (item_len.repeat(item_len) - left) % length == 0
+        return {memories.LENGTH: np.where(is_start, np.minimum(left, length), 0).astype(np.uint16)}
 
     def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
         """The `GradientStep` of a network that learns; `_step` is that of `_model`.
@@ -174,6 +214,7 @@ class TorchPolicy(Policy):
         self._learn = self._cfg.learn
         self._steps: list[gradient_step.GradientStep] = []
         self._step = self.make_step(self._model)
+        self._remembers = bool(memories.initial_state(self._model, 0))
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
         self._updates = self._iterations = self._env_steps = 0
         self.prepare_learning()
@@ -220,28 +261,44 @@ class TorchPolicy(Policy):
     @property
     def collect_mode(self) -> CollectMode:
         """Methods for a collector."""
-        return super().collect_mode._replace(get_attribute=_with_actor(self, self))
+        return super().collect_mode._replace(get_attribute=_with_actor(self, self._collecting))
 
     @property
     def eval_mode(self) -> EvalMode:
         """Methods for an evaluator."""
-        return super().eval_mode._replace(get_attribute=_with_actor(self, _GreedyActor(self)))
+        return super().eval_mode._replace(get_attribute=_with_actor(self, self._evaluating))
 
     def _init_collect(self) -> None:
         if "learn" not in self._enabled:
             self._device = torch.device("cpu")
             self._model = self._new_network().requires_grad_(False).eval()
+        self._state = {}
+        self._remembers = bool(memories.initial_state(self._model, 0))
+        self._collecting = self._remembering(self)
         self.prepare_acting()
 
     def _init_eval(self) -> None:
         if "collect" not in self._enabled:
             self._init_collect()
+        self._evaluating = self._remembering(_GreedyActor(self))
+
+    def _remembering(self, actor: Any) -> Any:
+        return _RememberingActor(self, actor) if self._remembers else actor
+
+    def _reset_collect(self, data_id: list[int] | None = None) -> None:
+        if self._remembers:
+            self._collecting.reset(data_id)
+
+    def _reset_eval(self, data_id: list[int] | None = None) -> None:
+        if self._remembers:
+            self._evaluating.reset(data_id)
 
     def _act_greedily(self, observation: Array, setting: Settings) -> Columns:
         legal = setting.get("action_mask")
         compute = getattr(self._model, "acting", self._model)
         with torch.inference_mode():
-            output, _ = compute(networks.tensors_of(observation, self._device), {})
+            there = networks.tensors_of(observation, self._device)
+            output, self._state = compute(there, self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
@@ -254,13 +311,20 @@ class TorchPolicy(Policy):
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
         observation, masks = self._stacked(list(data.values()))
-        outputs = spread(self.act(observation, {**kwargs, **masks}))
-        return dict(zip(data, split_columns(outputs), strict=True))
+        setting = {**kwargs, **masks}
+        if self._remembers:
+            outputs = self._collecting.act(observation, setting, list(data))
+        else:
+            outputs = self.act(observation, setting)
+        return dict(zip(data, split_columns(spread(outputs)), strict=True))
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         observation, masks = self._stacked(list(data.values()))
-        outputs = spread(self._act_greedily(observation, masks))
-        return dict(zip(data, split_columns(outputs), strict=True))
+        if self._remembers:
+            outputs = self._evaluating.act(observation, masks, list(data))
+        else:
+            outputs = self._act_greedily(observation, masks)
+        return dict(zip(data, split_columns(spread(outputs)), strict=True))
 
     def _stacked(self, given: Sequence[Any]) -> tuple[Array, Columns]:
         """Observations [envs, ...]; and ``action_mask``, bool [envs, actions], where there is one.
@@ -325,6 +389,8 @@ class TorchPolicy(Policy):
             spaces: of the environment.
         """
         filled, problems = fill_spaces(cfg, spaces, actions=cls.ACTIONS)
+        if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
+            problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
             said = f"{cfg.type} knows no action masks; dqn, c51 and ppo do"
             problems.append(Problem("type", said))
@@ -344,9 +410,17 @@ class TorchPolicy(Policy):
                 f"{type(self).__name__}.with_spaces take them from an environment"
             )
         torch.manual_seed(int(self._seed.generate_state(1)[0]))
-        return self.make_network()
+        network = self.make_network()
+        if not self.TAKES_MEMORY and memories.initial_state(network, 0):
+            raise PolicyError(f"policy.model.memory: {_no_memory(self._cfg.type)}")
+        return network
 
     def _get_export_module(self) -> nn.Module:
+        if self._remembers:
+            raise PolicyError(
+                "a policy with a memory cannot be exported yet: load its weights with "
+                "hpcdi.policy.create.create_policy, and act by its eval_mode"
+            )
         return networks.Greedy(self._model, self.greedy, self.OUTPUTS)
 
 
@@ -361,6 +435,56 @@ class ReplayPolicy(TorchPolicy):
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
         return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
+
+
+_STATE = "state/"
+
+
+def _no_memory(name: str) -> str:
+    return f"{name} learns nothing from sequences, and so for no memory; ppo does"
+
+
+class _RememberingActor:
+    """An actor of a network with a memory: it keeps each environment's state.
+
+    Args:
+        policy: whose network it is.
+        actor: acts by it.
+    """
+
+    def __init__(self, policy: TorchPolicy, actor: Any) -> None:
+        self._policy, self._actor = policy, actor
+        self.states = memories.EpisodeStates(
+            lambda batch: memories.initial_state(policy._model, batch)
+        )
+        self.train_columns = actor.train_columns
+
+    def act(
+        self, observation: Array, setting: Settings, envs: Sequence[int] | None = None
+    ) -> Columns:
+        """See `ColumnarActor.act`; returns also the states before the step, ``state/<name>``."""
+        envs = range(len(observation)) if envs is None else envs
+        before = self._policy._state = self.states.read(envs)
+        outputs = self._actor.act(observation, setting)
+        self.states.write(envs, self._policy._state)
+        self._policy._state = {}
+        stored = {_STATE + name: state.numpy(force=True) for name, state in before.items()}
+        return {**outputs, **stored}
+
+    def forget(self, live: Array, over: Array) -> None:
+        """Follow a step of all environments.
+
+        Args:
+            live: bool [envs]; who has made one.
+            over: bool [envs]; whose episode ended or failed.
+        """
+        self.states.undo(np.flatnonzero(~live).tolist())
+        self.reset(np.flatnonzero(over).tolist())
+
+    def reset(self, envs: Sequence[int] | None = None) -> None:
+        """New episodes begin; None: in all environments."""
+        with torch.inference_mode():
+            self.states.reset(envs)
 
 
 class _GreedyActor:

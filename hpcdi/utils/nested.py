@@ -100,8 +100,12 @@ def _check_alike(name: str, values: list[Any]) -> None:
 
 def split_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns a nested dict per row: the inverse of `stack_columns`."""
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return list(map(unflatten, rows)) if any("/" in name for name in columns) else rows
+    if len(columns) == 1:  # an action alone: of every step that a serial collector makes
+        ((name, column),) = columns.items()
+        rows = [{name: value} for value in column]
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return list(map(unflatten, rows)) if "/" in "".join(columns) else rows
 
 
 def column_rows(columns: Columns) -> int:

@@ -188,7 +188,10 @@ def test_a_type_or_a_module_that_there_is_not() -> None:
         ({"learn": {"loss": "l1"}}, "learn.loss: must be one of 'huber', 'mse'"),
         ({"learn": {"batchsize": 2}}, "learn.batchsize: unknown key; did you mean 'batch_size'"),
         ({"other": {"eps": {"decay": 0}}}, "other.eps.decay: must be at least 1"),
-        ({"collect": {"unroll_len": 2}}, "collect.unroll_len: must be at most 1"),
+        (
+            {"collect": {"unroll_len": 2}},
+            "collect.unroll_len: is the length of sequences for a memory, and model.memory is none",
+        ),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], problem: str) -> None:

@@ -47,6 +47,7 @@ class ColumnAgent:
 
     def __init__(self, actor: ColumnarActor) -> None:
         self._actor = actor
+        self._forget = getattr(actor, "forget", None)
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """See `Agent.act`; the actor's setting has the observations' mask of legal actions."""
@@ -66,7 +67,11 @@ class ColumnAgent:
         return columns, step.live, step.terminated | step.truncated
 
     def forget(self, step: Any) -> None:
-        """See `Agent.forget`: policies of columns remember nothing yet."""
+        """See `Agent.forget`; an actor without a memory has nothing to forget."""
+        if self._forget is None:
+            return
+        over = (step.terminated | step.truncated) & step.live
+        self._forget(step.live, over if step.abnormal is None else over | step.abnormal)
 
 
 class Loop:

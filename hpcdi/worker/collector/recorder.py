@@ -273,7 +273,9 @@ class TrajectoryRecorder:
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
         self._open.record(columns, live, ended, failed)
-        self._finish(live & (ended | (self._open.held >= self.length)), ended)
+        over = live & (ended | (self._open.held >= self.length))
+        if np.count_nonzero(over):
+            self._finish(over, ended)
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""

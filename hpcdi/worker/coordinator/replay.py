@@ -437,7 +437,7 @@ class OnPolicyPartition(Partition):
             self._waiting = dataclasses.replace(
                 self._waiting, batches=batches, batch_size=self.buffer.count()
             )
-        batch = super().serve(batches, env_steps, slice(None))
+        batch = in_order(super().serve(batches, env_steps, slice(None)))
         self.buffer.evict(self._end_id)
         self.newest_version.clear()
         self._undrawn = {block: is_held for block, is_held in self._undrawn.items() if not is_held}
@@ -466,6 +466,16 @@ class OnPolicyPartition(Partition):
     def blocked(self) -> str:
         """Reason why its learner waits; may be empty."""
         return "learner waits for the collectors' rollouts" if self.waits else ""
+
+
+def in_order(batch: Batches) -> Batches:
+    """The same batches with rows in order: items, and what memories learn from, are whole again."""
+    order = batch.rows.argsort(axis=1)
+    rows, ids, weights = (
+        np.take_along_axis(array, order, axis=1)
+        for array in (batch.rows, batch.unique_ids, batch.weights)
+    )
+    return dataclasses.replace(batch, rows=rows, unique_ids=ids, weights=weights)
 
 
 def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int) -> Any:

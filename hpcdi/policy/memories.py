@@ -1,0 +1,193 @@
+"""Memories: what a network knows of earlier steps of an episode; and sequences to learn it from.
+
+A memory is called with the rows of one step when acting: a row an environment. When learning it is
+called with whole sequences, whose rows lie one after the other::
+
+    features [rows, n]   a a a b c c      three sequences, of 3, 1 and 2 steps
+    sequence_len         3 1 2            [sequences]; absent: every row is a step of its own
+    state                of a, b, c       [sequences, ...]: before their first steps
+
+So encoders and heads see rows alone, none of which is filler, and only the memory knows sequences.
+A sequence is a piece of one episode: nothing is reset within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+
+from hpcdi.errors import PolicyError
+
+State = dict[str, Tensor]
+LENGTH = "sequence_len"
+"""Stored: the transitions of the sequence that begins here; 0 within one. In a state: see above."""
+_STATE = "state"
+
+
+class Recurrent(nn.Module):
+    """LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014), of one layer.
+
+    Args:
+        features: size of its input.
+        size: size of its state, and of its output.
+        kind: `nn.LSTM` or `nn.GRU`.
+    """
+
+    def __init__(self, features: int, size: int, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.cells: nn.RNNBase = kind(features, size)
+        for name, parameter in self.cells.named_parameters():
+            nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
+        self.out_features = size
+        self._names = ("hidden", "cell") if kind is nn.LSTM else ("hidden",)
+
+    def initial_state(self, batch: int) -> State:
+        """Zeros [batch, size]."""
+        like = next(self.parameters())
+        return {name: like.new_zeros(batch, self.out_features) for name in self._names}
+
+    def forward(self, features: Tensor, state: State) -> tuple[Tensor, State]:
+        """Features after each row, and the state after each sequence; see the module's docstring.
+
+        Args:
+            features: [rows, n].
+            state: `initial_state`'s, and maybe ``sequence_len``, int64 [sequences].
+        """
+        before: Any = tuple(state[name].unsqueeze(0) for name in self._names)
+        before = before if len(before) > 1 else before[0]
+        if LENGTH not in state:
+            made, after = self.cells(features.unsqueeze(0), before)
+            return made.squeeze(0), self._named(after)
+        lengths = state[LENGTH].tolist()
+        if not lengths:  # an empty part of a batch still has gradients: 0
+            nothing = sum((each.sum() for each in self.parameters()), features.new_zeros(()))
+            return features.new_zeros(0, self.out_features) * nothing, dict(state)
+        packed = rnn.pack_sequence(list(torch.split(features, lengths)), enforce_sorted=False)
+        made, after = self.cells(packed, before)
+        rows = torch.cat(rnn.unpack_sequence(made))
+        return rows, {**self._named(after), LENGTH: state[LENGTH]}
+
+    def _named(self, state: Any) -> State:
+        states = state if isinstance(state, tuple) else (state,)
+        return {name: each.squeeze(0) for name, each in zip(self._names, states, strict=True)}
+
+
+def initial_state(network: nn.Module, batch: int) -> State:
+    """The state of a network at the start of `batch` episodes; empty where it has no memory."""
+    make = getattr(network, "initial_state", None)
+    if make is None:
+        make = getattr(getattr(network, "memory", None), "initial_state", None)
+    state: State = {} if make is None else make(batch)
+    return state
+
+
+# ------------------------------------------------------------------------------------------- acting
+
+
+class EpisodeStates:
+    """State of the memory in each environment's running episode.
+
+    Args:
+        initial: makes the states at the start of so many episodes.
+    """
+
+    def __init__(self, initial: Callable[[int], State]) -> None:
+        self._initial = initial
+        self._held = initial(0)
+        self._before = self._held
+
+    def read(self, envs: Sequence[int]) -> State:
+        """Of these environments, [envs, ...]."""
+        missing = max(envs, default=-1) + 1 - self._count
+        if missing > 0:
+            more = self._initial(missing)
+            self._held = {name: torch.cat([old, more[name]]) for name, old in self._held.items()}
+        return {name: held[list(envs)] for name, held in self._held.items()}
+
+    def write(self, envs: Sequence[int], state: State) -> None:
+        """Note those after a step of these environments."""
+        self._before = self._held
+        self._held = {name: held.clone() for name, held in self._held.items()}
+        for name, held in self._held.items():
+            held[list(envs)] = state[name]
+
+    def undo(self, envs: Sequence[int]) -> None:
+        """These environments have not made the last step after all."""
+        for name, held in self._held.items():
+            held[list(envs)] = self._before[name][list(envs)]
+
+    def reset(self, envs: Sequence[int] | None = None) -> None:
+        """New episodes begin in these environments; None: in all."""
+        known = range(self._count) if envs is None else [env for env in envs if env < self._count]
+        fresh = self._initial(len(known))
+        for name, held in self._held.items():
+            held[list(known)] = fresh[name]
+
+    @property
+    def _count(self) -> int:
+        return len(next(iter(self._held.values())))
+
+
+# ----------------------------------------------------------------------------------------- learning
+
+
+def state_of(columns: Mapping[str, Any]) -> State:
+    """What a network takes beside the rows of sequences; empty where there are none."""
+    group = columns.get(_STATE)
+    if group is None:
+        prefix = f"{_STATE}/"
+        group = {n.removeprefix(prefix): c for n, c in columns.items() if n.startswith(prefix)}
+    return {**group, LENGTH: columns[LENGTH]} if LENGTH in columns else dict(group)
+
+
+def of_sequences(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Lengths of a batch's sequences and the states before them: columns of `chosen`.
+
+    Args:
+        batch: name -> [rows, ...]; items, whole and in order, with ``sequence_len`` and the states
+            before each row.
+
+    Raises:
+        PolicyError: rows are missing, or not in order.
+    """
+    stored = batch[LENGTH].long()
+    starts = stored.nonzero().squeeze(1)
+    lengths = stored[starts]
+    is_whole = torch.equal(lengths.cumsum(0) - lengths, starts)
+    if not is_whole or int(lengths.sum()) != len(stored):
+        raise PolicyError(
+            f"a batch for a memory must have whole sequences, in order; these {len(stored)} rows "
+            f"have {len(starts)} beginnings of sequences of {int(lengths.sum())} rows"
+        )
+    states = {name: column[starts] for name, column in state_of(batch).items() if name != LENGTH}
+    return {LENGTH: lengths, **{f"{_STATE}/{name}": state for name, state in states.items()}}
+
+
+def chosen(columns: Mapping[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
+    """Some of the sequences, in this order.
+
+    Args:
+        columns: of rows, by flat names, and with those of `of_sequences`.
+        numbers: of the sequences, int64 [m].
+    """
+    lengths = columns[LENGTH]
+    firsts, own = lengths.cumsum(0) - lengths, lengths[numbers]
+    offsets = firsts[numbers] - (own.cumsum(0) - own)
+    rows = offsets.repeat_interleave(own) + torch.arange(int(own.sum()), device=lengths.device)
+    return {
+        name: column[numbers if _is_of_sequences(name) else rows]
+        for name, column in columns.items()
+    }
+
+
+def parts_of(columns: Mapping[str, Tensor], order: Tensor, parts: int) -> list[dict[str, Tensor]]:
+    """Sequences of this order in so many parts, of as many sequences each, more or less."""
+    return [chosen(columns, numbers) for numbers in torch.tensor_split(order, parts)]
+
+
+def _is_of_sequences(name: str) -> bool:
+    return name == LENGTH or name.startswith(f"{_STATE}/")

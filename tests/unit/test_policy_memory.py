@@ -1,0 +1,246 @@
+"""Memories: states while acting, sequences while learning, against plain unrolling step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from hpcdi.env.base import VectorStep
+from hpcdi.env.create import make_env_manager
+from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.policy import memories
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.memories import LENGTH, Recurrent, chosen, of_sequences
+from hpcdi.policy.minibatches import minibatches
+from hpcdi.store.block import Block
+from hpcdi.store.rows import transitions
+from hpcdi.worker.collector.loop import ColumnAgent, Loop
+from hpcdi.worker.collector.recorder import Recorder
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+KINDS = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+STEPS = 40
+MODEL = {
+    "obs_shape": 4, "action_shape": 2, "action_space": "discrete", "memory": "lstm",
+    "memory_size": 6, "encoder_hidden_size_list": [8],
+}  # fmt: skip
+
+
+def policy(*modes: str, learn: Any = None, **model: Any) -> Any:
+    cfg = {
+        "type": "ppo", "model": {**MODEL, **model},
+        "learn": {"batch_size": 10_000, "epoch_per_collect": 1, **(learn or {})},
+        "collect": {"n_sample": STEPS, "unroll_len": 16},
+    }  # fmt: skip
+    return create_policy(cfg, modes or ["learn", "collect", "eval"])
+
+
+def collected(built: Any, envs: int = 3) -> dict[str, np.ndarray]:
+    """Transitions of CartPole, whose episodes end on the way."""
+    manager = make_env_manager(
+        {"type": "base"}, [lambda: gymnasium.make("CartPole-v1")] * envs, seed=0
+    )
+    manager.launch()
+    actor = built.collect_mode.get_attribute("columnar")
+    loop = Loop(manager, ColumnAgent(actor), [Recorder(envs, STEPS, actor)])
+    steps = loop.run({})
+    while not loop.must_cut:
+        next(steps)
+    segment = loop.cut(0)
+    manager.close()
+    assert segment is not None
+    assert len(segment.items) > envs
+    return transitions(Block(segment.columns, segment.items, {}, segment.views, segment.tail_rows))
+
+
+def tensors(columns: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+def by_steps(memory: Any, features: Tensor, lengths: list[int], state: Any) -> tuple[Tensor, Any]:
+    """What the memory makes of sequences, a step after the other."""
+    made, after = [], []
+    for number, sequence in enumerate(features.split(lengths)):
+        own = {name: held[number : number + 1] for name, held in state.items()}
+        for row in sequence:
+            out, own = memory(row.unsqueeze(0), own)
+            made.append(out)
+        after.append(own)
+    return torch.cat(made), {name: torch.cat([own[name] for own in after]) for name in state}
+
+
+@KINDS
+def test_sequences_and_their_gradient_are_those_of_single_steps(kind: Any) -> None:
+    torch.manual_seed(0)
+    memory, lengths = Recurrent(3, 5, kind), [3, 1, 4, 1]
+    features = torch.randn(9, 3)
+    state = {name: torch.randn(4, 5) for name in memory.initial_state(4)}
+    weights = torch.randn(9, 5)
+    found = []
+    for whole in (True, False):
+        memory.zero_grad()
+        if whole:
+            made, after = memory(features, {**state, LENGTH: torch.tensor(lengths)})
+        else:
+            made, after = by_steps(memory, features, lengths, state)
+        (made * weights).sum().backward()
+        found.append((made.detach(), after, [p.grad.clone() for p in memory.parameters()]))
+    (made, after, gradients), (plain, plain_after, plain_gradients) = found
+    torch.testing.assert_close(made, plain)
+    for name in state:
+        torch.testing.assert_close(after[name], plain_after[name])
+    torch.testing.assert_close(gradients, plain_gradients)
+
+
+@KINDS
+def test_no_sequence_at_all_has_gradients_of_zero(kind: Any) -> None:
+    memory = Recurrent(3, 5, kind)
+    state = {**memory.initial_state(0), LENGTH: torch.zeros(0, dtype=torch.int64)}
+    made, _ = memory(torch.zeros(0, 3), state)
+    assert made.shape == (0, 5)
+    made.sum().backward()
+    assert all((parameter.grad == 0).all() for parameter in memory.parameters())
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("share_encoder", [False, True])
+def test_a_learner_finds_the_very_probabilities_that_were_acted_by(
+    memory: str, share_encoder: bool
+) -> None:
+    """Unrolled from stored states, a policy that has not moved yet is the one that acted."""
+    built = policy(memory=memory, share_encoder=share_encoder)
+    columns = collected(built)
+    batch = tensors(columns)
+    part = {"observation": batch["observation"], **of_sequences(batch)}
+    (logits, value), _ = built._model(part["observation"], memories.state_of(part))
+    log_prob = logits.log_softmax(dim=1).gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(log_prob, batch["log_prob"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(value, batch["value"], rtol=1e-4, atol=1e-5)
+    (log,) = [built.learn_mode.forward(batch)]
+    assert log["approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert log["grad_norm"] > 0
+    for name, column in columns.items():
+        if name.startswith("state/"):
+            assert (column[0] == 0).all()
+            assert np.abs(column).max() > 0
+
+
+def test_sequences_end_with_their_item_and_are_no_longer_than_asked() -> None:
+    built = policy("collect")
+    lengths = built.sequence_columns(np.array([40, 5, 16, 17], np.int32))[LENGTH]
+    assert lengths[lengths > 0].tolist() == [16, 16, 8, 5, 16, 16, 1]
+    assert np.flatnonzero(lengths).tolist() == [0, 16, 32, 40, 45, 61, 77]
+
+
+def test_the_value_after_an_item_is_of_the_state_there() -> None:
+    built = policy("collect")
+    rng = np.random.default_rng(0)
+    observation = rng.standard_normal((7, 4)).astype(np.float32)
+    columns = {
+        f"state/{name}": rng.standard_normal((6, 6)).astype(np.float32)
+        for name in built._model.initial_state(0)
+    }
+    item_len = np.array([4, 2], np.int32)
+    last = observation[[6, 0]]
+    found = built.infer_last({"observation": observation[:6], **columns}, item_len, last)[-1]
+    for item, row in enumerate([3, 5]):
+        state = {n[6:]: torch.from_numpy(c[[row]]) for n, c in columns.items()}
+        _, state = built._model(torch.from_numpy(observation[[row]]), state)
+        (*_, value), _ = built._model(torch.from_numpy(last[[item]]), state)
+        assert found[item] == pytest.approx(value.item(), rel=1e-5)
+
+
+def step_of(live: list[bool], ended: list[bool], abnormal: list[bool] | None = None) -> VectorStep:
+    no = np.zeros(len(live), bool)
+    failed = None if abnormal is None else np.array(abnormal)
+    return VectorStep(np.zeros((len(live), 4)), no, np.array(ended), no, np.array(live), failed)
+
+
+def test_states_follow_what_environments_did() -> None:
+    built = policy("collect")
+    agent = ColumnAgent(built.collect_mode.get_attribute("columnar"))
+    observation = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    agent.act(observation, {})
+    agent.forget(step_of([True] * 4, [False] * 4))
+    first = agent.act(observation, {})["state/hidden"]
+    assert (np.abs(first).sum(axis=1) > 0).all()
+    live = [True, True, False, False]
+    agent.forget(step_of(live, [False, True, True, False], [False, False, False, True]))
+    second = agent.act(observation, {})["state/hidden"]
+    assert not np.array_equal(second[0], first[0]), "it has gone on"
+    assert (second[[1, 3]] == 0).all(), "an episode that ended, one that failed"
+    np.testing.assert_array_equal(second[2], first[2])  # has not made a step
+
+
+def test_environments_by_number_are_those_of_columns_and_evaluations_have_their_own() -> None:
+    built = policy("collect", "eval")
+    observation = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
+    actor = built.eval_mode.get_attribute("columnar")
+    by_columns = []
+    for step in observation:
+        by_columns.append(actor.act(step, {})["action"].tolist())
+        actor.forget(np.ones(3, bool), np.array([False, True, False]))
+    built.eval_mode.reset()
+    by_number = []
+    for step in observation:
+        built.collect_mode.forward(dict(enumerate(-step)))  # another mode, other states
+        outputs = built.eval_mode.forward({env: step[env] for env in (2, 0, 1)})
+        by_number.append([int(outputs[env]["action"]) for env in range(3)])
+        built.eval_mode.reset([1])
+    assert by_number == by_columns
+
+
+def test_minibatches_are_of_whole_sequences_and_each_transition_once() -> None:
+    lengths = torch.tensor([3, 1, 4, 2, 2])
+    rows = torch.arange(12)
+    columns = {
+        "advantage": rows.float(), "row": rows, LENGTH: lengths,
+        "state/hidden": torch.tensor([0, 3, 4, 8, 10]),
+    }  # fmt: skip
+    seen: list[int] = []
+    for part, joint in minibatches(columns, 5, 1, np.random.default_rng(0)):
+        firsts = part[LENGTH].cumsum(0) - part[LENGTH]
+        assert part["row"][firsts].tolist() == part["state/hidden"].tolist()
+        assert all((own.diff() == 1).all() for own in part["row"].split(part[LENGTH].tolist()))
+        assert joint.per_learner == len(part["row"])
+        seen += part["row"].tolist()
+    assert sorted(seen) == rows.tolist()
+    assert seen != rows.tolist()
+
+
+def test_a_batch_in_parts_has_the_same_gradient() -> None:
+    whole, parts = policy(), policy(learn={"accumulate": 3})
+    batch = tensors(collected(whole))
+    for built in (whole, parts):
+        built.learn_mode.forward(batch)
+    for one, other in zip(whole._model.parameters(), parts._model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_out_of_order_is_refused() -> None:
+    columns = {LENGTH: torch.tensor([0, 3, 0]), "state/hidden": torch.zeros(3, 2)}
+    with pytest.raises(PolicyError, match="whole sequences"):
+        of_sequences(columns)
+    with pytest.raises(PolicyError, match="whole sequences"):
+        of_sequences({**columns, LENGTH: torch.tensor([3, 0])})
+    right = of_sequences({**columns, LENGTH: torch.tensor([2, 0, 1])})
+    assert chosen(right, torch.tensor([1]))[LENGTH].tolist() == [1]
+
+
+def test_errors_name_what_has_no_memory() -> None:
+    dqn = {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 2, "memory": "gru"}}
+    with pytest.raises(PolicyError, match=r"model\.memory: dqn learns nothing from sequences"):
+        create_policy({**dqn, "collect": {"unroll_len": 8}}, ["learn"])
+    with pytest.raises(ConfigError, match="must be above 1: gru learns"):
+        create_policy(dqn, ["learn"])
+    with pytest.raises(ConfigError, match=r"model\.memory is none"):
+        create_policy({"type": "ppo", "collect": {"unroll_len": 8}}, ["command"])
+    with pytest.raises(ConfigError, match=r"none of none, lstm, gru"):
+        create_policy({"type": "ppo", "model": {"memory": "lstmm"}}, ["command"])
