@@ -281,14 +281,22 @@ def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
     ]
 
 
-def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "memory",
+    ["none", pytest.param("lstm", marks=pytest.mark.slow)],
+)
+def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path, memory: str) -> None:
+    """With a memory the map is shown but once in an episode."""
     settings = (
+        f"env.kwargs.hides={str(memory != 'none').lower()}", f"policy.model.memory={memory}",
+        "policy.model.memory_size=32",
+        f"policy.collect.unroll_len={16 if memory != 'none' else 1}",
         "env.env_id=fakes.key_env:KeyEnv", "env.action_mask=info", "env.stop_value=0.95",
         "env.evaluator_env_num=10", "policy.model.encoder_hidden_size_list=[32,32]",
         "policy.collect.n_sample=32", "policy.learn.batch_size=128",
         "policy.learn.epoch_per_collect=4", "policy.learn.learning_rate=0.003",
         "policy.learn.entropy_weight=0.01", "policy.eval.evaluator.eval_freq=10",
-        "policy.other.commander.max_env_step=20000",
+        "policy.other.commander.max_env_step=60000",
     )  # fmt: skip
     with serial_run(tmp_path, "cartpole_ppo", *settings) as run:
         assert "stop value reached" in train(run)
