@@ -2,7 +2,8 @@
 
 A real 4-rank `hpcdi train` on CartPole (MLP 4-128-128-2, batch 64) runs with learning on; before
 and after it, the bare update of the same network is measured alone on the same machine. The figures
-that matter are the ratios: absolute ones drift with the machine and the hour.
+that matter are the ratios: absolute ones drift with the machine and the hour. A second run learns
+by IMPALA, whose collectors never wait, from 2 x 64 environments.
 
     python tools/bench_throughput.py            about two minutes
     python tools/bench_throughput.py --quick    less than one
@@ -30,6 +31,13 @@ SETTINGS = (
 )  # fmt: skip
 
 
+IMPALA = (
+    "env.stop_value=1e9", "env.collector_env_num=64", "policy.learn.batch_size=2048",
+    "policy.other.commander.eval_interval=1e9", "policy.other.commander.max_env_step=inf",
+    "policy.other.replay_buffer.replay_buffer_size=200000",
+)  # fmt: skip
+
+
 def main() -> None:
     """Measure, and print."""
     command_line = parser(__doc__ or "")
@@ -45,6 +53,10 @@ def main() -> None:
     bare.append(bare_updates_per_s(2.0))
     show(rows(figures, sum(bare) / len(bare)), given.json)
     show(idle_rows(), given.json)
+    show(
+        impala_rows(run(str(ROOT / "configs" / "cartpole_impala.yaml"), seconds, IMPALA)),
+        given.json,
+    )
     if not given.json:
         where_the_time_goes(figures)
 
@@ -72,7 +84,20 @@ def rows(figures: dict[str, Any], bare: float) -> list[Row]:
     ]  # fmt: skip
 
 
-def run(config: str, seconds: float) -> dict[str, Any]:
+def impala_rows(figures: dict[str, Any]) -> list[Row]:
+    """Figures of IMPALA's run, from the first train iteration on."""
+    since, steps_then = figures["learning_since"]
+    lasted_s = figures["ended_at"] - since
+    steps = (figures["env_steps"] - steps_then) / lasted_s
+    learnt = figures["samples_drawn"] / max(figures["env_steps"], 1)
+    return [
+        Row("IMPALA: environment steps while learning", steps, "/s"),
+        Row("IMPALA: train iterations at the same time", figures["train_iter"] / lasted_s, "/s"),
+        Row("IMPALA: transitions learnt from, share", 100 * learnt, "%"),
+    ]
+
+
+def run(config: str, seconds: float, settings: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
     """Run 4 ranks for a while; gives the figures of run.json."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -82,7 +107,7 @@ def run(config: str, seconds: float) -> dict[str, Any]:
             "hpcdi",
             "train",
             config,
-            *SETTINGS,
+            *settings,
             "--run-dir",
             str(path),
         ]

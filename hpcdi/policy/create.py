@@ -11,6 +11,7 @@ from hpcdi.config.compat import component_class
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.policy import c51 as _c51  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import dqn as _dqn  # noqa: F401  (registers a built-in policy)
+from hpcdi.policy import impala as _impala  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import ppo as _ppo  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import sac as _sac  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import td3 as _td3  # noqa: F401  (registers a built-in policy)

@@ -34,7 +34,11 @@ class Joint(NamedTuple):
 
 
 def minibatches(
-    columns: Mapping[str, Tensor], batch_size: int, passes: int, rng: np.random.Generator
+    columns: Mapping[str, Tensor],
+    batch_size: int,
+    passes: int,
+    rng: np.random.Generator,
+    of: str = "advantage",
 ) -> Iterator[tuple[dict[str, Tensor], Joint]]:
     """This learner's minibatches of all passes, and the statistics of the joint ones.
 
@@ -45,13 +49,14 @@ def minibatches(
     Collective over the learners' process group: one exchange at the start, and one a pass.
 
     Args:
-        columns: name -> [samples, ...] or a group of such, ``advantage`` (float32) among them;
-            maybe with those of sequences, see `memories.chosen`.
+        columns: name -> [samples, ...] or a group of such; maybe with those of sequences, see
+            `memories.chosen`.
         batch_size: samples of a learner's minibatch, at most.
         passes: how often all samples are used.
         rng: shuffles the samples.
+        of: column, float32, whose moments are wanted.
     """
-    advantage, flat = columns["advantage"], ungrouped(columns)
+    advantage, flat = columns[of], ungrouped(columns)
     units = flat.get(memories.LENGTH, advantage)  # what is shuffled: samples, or sequences
     parts = _most(min(math.ceil(len(advantage) / batch_size), len(units)), advantage.device)
     for _ in range(passes):
@@ -64,9 +69,9 @@ def minibatches(
         own = list(map(grouped, own))
         if get_world_size() == 1:
             for minibatch in own:
-                yield minibatch, Joint.of(minibatch["advantage"])
+                yield minibatch, Joint.of(minibatch[of])
         else:
-            yield from zip(own, _exchange([part["advantage"] for part in own]), strict=True)
+            yield from zip(own, _exchange([part[of] for part in own]), strict=True)
 
 
 def _most(parts: int, device: torch.device) -> int:

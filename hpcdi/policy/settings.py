@@ -249,6 +249,11 @@ class OtherConfig:
 class PolicyConfig(ComponentConfig):
     """Settings that every policy has; an algorithm's `Config` narrows the sections."""
 
+    CORRECTS_STALENESS: ClassVar[bool] = False
+    """True if data of older policies are as good where `on_policy`: nobody waits for anybody."""
+    LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
+    """True if samples are sequences, with or without a memory."""
+
     cuda: bool = setting(False, "learn on a GPU")
     on_policy: bool = setting(False, "data are used once, by the policy that made them")
     priority: bool = setting(False, "sample in proportion to priority")
@@ -274,7 +279,8 @@ class PolicyConfig(ComponentConfig):
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
         memory = getattr(getattr(self, "model", None), "memory", "none")
-        if (memory == "none") != (self.collect.unroll_len == 1):
+        is_alone = memory == "none" and not self.LEARNS_FROM_SEQUENCES
+        if not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
             yield Problem(
                 "collect.unroll_len",
                 "is the length of sequences for a memory, and model.memory is none"

@@ -182,9 +182,9 @@ class TorchPolicy(Policy):
 
         ``sequence_len`` uint16 [transitions]: of the sequence that begins there, else 0; each item
         is cut into sequences of `collect.unroll_len`, the last one maybe shorter. Without a memory
-        there is no such column.
+        there is no such column, unless the algorithm's `Config` says that it wants it.
         """
-        if not self._remembers:
+        if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
             return {}
         length = self._cfg.collect.unroll_len
         left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
@@ -392,7 +392,7 @@ class TorchPolicy(Policy):
         if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
             problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
-            said = f"{cfg.type} knows no action masks; dqn, c51 and ppo do"
+            said = f"{cfg.type} knows no action masks; dqn, c51, impala and ppo do"
             problems.append(Problem("type", said))
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
@@ -441,7 +441,7 @@ _STATE = "state/"
 
 
 def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo does"
+    return f"{name} learns nothing from sequences, and so for no memory; ppo and impala do"
 
 
 class _RememberingActor:

@@ -32,6 +32,7 @@ from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, Stale
 from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
 from hpcdi.worker.coordinator.replay import (
+    AsTheyComePartition,
     OnPolicyPartition,
     Partition,
     ReplayManager,
@@ -65,7 +66,7 @@ class Part:
         self.partition.demand(demand(1, 0, train_iter=train_iter))
 
     def serve(self, *collecting: int) -> list[int] | None:
-        """Rows of the batch, sorted."""
+        """Rows of the batch."""
         batches = serve(self.partition, 77, collecting)
         if batches is None:
             return None
@@ -73,7 +74,8 @@ class Part:
         assert (len(batches.rows), batches.env_steps) == (1, 77)
         assert batches.weights.tolist() == [[1.0] * batches.rows.shape[1]]
         assert len(set(batches.unique_ids[0].tolist())) == batches.rows.shape[1]
-        rows: list[int] = sorted(batches.rows[0].tolist())
+        rows: list[int] = batches.rows[0].tolist()
+        assert rows == sorted(rows), "sequences of a memory are whole"
         return rows
 
 
@@ -285,6 +287,37 @@ def test_the_manager_of_an_experiment_is_of_its_kind() -> None:
     assert tight.capacity() == 3 * 3 * 5 * 2, "3 rounds of 3 ranks, of 5 steps of 2 environments"
 
 
+def test_where_staleness_is_corrected_a_batch_is_all_that_has_come() -> None:
+    """Of any version, of any rank, in order, each once; requests ahead are kept."""
+    impala = {**PPO, "type": "impala", "learn": {"batch_size": 8}}
+    impala["collect"] = {"n_sample": 5, "unroll_len": 5}
+    replay = create_replay(experiment(policy=impala), workers=3)
+    replay.open(1)
+    part = replay.partitions[1]
+    assert isinstance(part, AsTheyComePartition)
+    part.demand(demand(2, 0, train_iter=50))
+    assert serve(part, 0, [A, B]) is None
+    place(replay, rollout(A, 1, 3))
+    assert serve(part, 0, [A, B]) is None, "5 transitions are fewer than batch_size"
+    assert "5 items" in part.blocked
+    place(replay, rollout(A, 2, 50))
+    batch = serve(part, 0, [A, B])
+    assert batch is not None
+    assert batch.rows.tolist() == [[0, 1, 2, 4, 5, 7, 8, 9, 11, 12]]
+    assert part.waits, "it has asked for two"
+    assert serve(part, 0, [A, B]) is None
+    place(replay, rollout(B, 1, 51, [8]))
+    batch = serve(part, 0, [A, B])
+    assert batch is not None
+    assert batch.rows.tolist() == [list(range(14, 22))]
+    assert not part.waits
+
+
+def place(replay: ReplayManager, ready: BlockReady) -> None:
+    ((rank, order),) = replay.assign(ready)
+    replay.admit(rank, admitted(order.block_id))
+
+
 # ------------------------------------------------------------------------------------ the scheduler
 
 
@@ -379,10 +412,21 @@ def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
 # ---------------------------------------------------------------------------------- the collector
 
 
-def gate(*, on_policy: bool = True, bound: float = math.inf) -> StalenessGate:
+def gate(
+    *, on_policy: bool = True, bound: float = math.inf, corrects: bool = False
+) -> StalenessGate:
     buffer = AdvancedBufferConfig(max_staleness=bound)
     other = SimpleNamespace(replay_buffer=buffer)
-    return StalenessGate(SimpleNamespace(on_policy=on_policy, other=other), now=100.0)
+    policy = SimpleNamespace(on_policy=on_policy, CORRECTS_STALENESS=corrects, other=other)
+    return StalenessGate(policy, now=100.0)
+
+
+def test_who_corrects_for_staleness_never_waits_for_a_policy() -> None:
+    free = gate(corrects=True)
+    for _ in range(100):
+        free.sent_rollout(3)
+    assert free.may_act(3, 100.0)
+    assert free.rollout_is_old(1e9)
 
 
 def test_slow_environments_give_whole_pieces_on_policy() -> None:

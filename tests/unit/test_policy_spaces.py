@@ -227,9 +227,9 @@ def get_spaces_of(env: dict[str, Any]) -> Any:
     return get_spaces(get_env_cls(env).parse_config(env))
 
 
-@pytest.mark.parametrize("kind", ["dqn", "c51", "ppo"])
+@pytest.mark.parametrize("kind", ["dqn", "c51", "ppo", "impala"])
 def test_what_is_collected_is_masked_and_looks_ahead_in_each_array(kind: str) -> None:
-    nstep = {} if kind == "ppo" else {"nstep": 3, "discount_factor": 0.9}
+    nstep = {"nstep": 3, "discount_factor": 0.9} if kind in ("dqn", "c51") else {}
     built = policy_for(KEY, type=kind, **nstep)
     seed = np.random.SeedSequence(0)
     segments: list[Any] = []
@@ -245,7 +245,7 @@ def test_what_is_collected_is_masked_and_looks_ahead_in_each_array(kind: str) ->
     }
     rows = np.arange(len(columns["reward"]))
     assert columns["action_mask"][rows, columns["action"]].all()
-    if kind != "ppo":
+    if nstep:
         ahead = columns["bootstrap_offset"][:, None] / np.float32(12)
         left, after = (columns[f"{name}observation/hands/1"] for name in ("", "next_"))
         np.testing.assert_allclose(after, left - ahead, atol=1e-6)
@@ -269,7 +269,7 @@ def test_lists_of_dicts_are_the_same_samples() -> None:
     assert np.isfinite(built.learn_mode.forward(samples)["total_loss"])
 
 
-@pytest.mark.parametrize(("kind", "takers"), [("dqn", "ppo"), ("sac", "ppo")])
+@pytest.mark.parametrize(("kind", "takers"), [("dqn", "impala and ppo"), ("sac", "impala and ppo")])
 def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
     cls = get_policy_cls({"type": kind})
     spaces = Spaces((Leaf("", (3,)),), (Leaf("", (2,), "int64", (2, 3)),))

@@ -434,7 +434,8 @@ class StalenessGate:
     """Decides how often a collector may act by the same policy; on-policy it waits for a newer one.
 
     With a staleness bound of S each policy makes S + 1 rollouts. Where no newer policy comes for
-    long, it makes one more: a rollout may have been lost.
+    long, it makes one more: a rollout may have been lost. An algorithm that corrects for staleness
+    never waits.
 
     Args:
         policy: the policy's settings.
@@ -447,7 +448,7 @@ class StalenessGate:
         self.began_at = now
         """When the next one began: later, where it waited for a newer policy."""
         self._rollouts = math.inf
-        if policy.on_policy:
+        if policy.on_policy and not policy.CORRECTS_STALENESS:
             self._rollouts = 1 + policy.other.replay_buffer.staleness_bound
         self._sent = (-1, 0)  # a version, and the number of its rollouts
 

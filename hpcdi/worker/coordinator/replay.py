@@ -434,9 +434,7 @@ class OnPolicyPartition(Partition):
     def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:  # noqa: ARG002
         """Draw everything, as one batch; see `Partition.serve`."""
         if self._waiting is not None:
-            self._waiting = dataclasses.replace(
-                self._waiting, batches=batches, batch_size=self.buffer.count()
-            )
+            self._waiting = dataclasses.replace(self._waiting, batch_size=self.buffer.count())
         batch = in_order(super().serve(batches, env_steps, slice(None)))
         self.buffer.evict(self._end_id)
         self.newest_version.clear()
@@ -468,6 +466,22 @@ class OnPolicyPartition(Partition):
         return "learner waits for the collectors' rollouts" if self.waits else ""
 
 
+class AsTheyComePartition(OnPolicyPartition):
+    """One learner's part where older policies are corrected for: a batch is all that is there."""
+
+    def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
+        """One batch of everything, as soon as there is enough; nobody is waited for."""
+        demand = self._waiting
+        if demand is None:
+            return 0
+        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+
+    @property
+    def blocked(self) -> str:
+        """Reason why its learner waits; may be empty."""
+        return f"learner waits: {self.buffer.blocked}" if self.waits and self.buffer.blocked else ""
+
+
 def in_order(batch: Batches) -> Batches:
     """The same batches with rows in order: items, and what memories learn from, are whole again."""
     order = batch.rows.argsort(axis=1)
@@ -478,18 +492,21 @@ def in_order(batch: Batches) -> Batches:
     return dataclasses.replace(batch, rows=rows, unique_ids=ids, weights=weights)
 
 
-def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int) -> Any:
+def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int, least: int = 0) -> Any:
     """Settings of the index on-policy: how old items may be, and room for all rollouts under way.
 
     Args:
         cfg: the replay buffer's settings; without a bound of staleness the bound is 0.
         rollouts: collectors.
         rollout_rows: the most transitions that one rollout can have.
+        least: items of a batch, where it is all that is there; 0: it is each collector's rollout,
+            by policies within the bound.
     """
     bound = cfg.staleness_bound
     size = (bound + 3) * rollouts * rollout_rows
     return dataclasses.replace(
-        cfg, max_staleness=bound, replay_buffer_size=max(size, cfg.replay_buffer_size), min_fill=1,
+        cfg, max_staleness=cfg.max_staleness if least else bound, min_fill=max(least, 1),
+        replay_buffer_size=max(size, cfg.replay_buffer_size, 2 * least),
         thruput_controller=type(cfg.thruput_controller)(),  # a batch is all that there is
     )  # fmt: skip
 
@@ -734,10 +751,13 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
     """
     policy = config.policy
     buffer_cfg = policy.other.replay_buffer
-    if policy.on_policy:
-        rollout_rows = policy.collect.n_sample * config.env.collector_env_num
-        buffer_cfg = on_policy_buffer(buffer_cfg, workers, rollout_rows)
     learners = policy.learn.learner.learner_num
+    kind: type[Partition] = Partition
+    if policy.on_policy:
+        kind = AsTheyComePartition if policy.CORRECTS_STALENESS else OnPolicyPartition
+        rollout_rows = policy.collect.n_sample * config.env.collector_env_num
+        least = policy.learn.batch_size * learners if policy.CORRECTS_STALENESS else 0
+        buffer_cfg = on_policy_buffer(buffer_cfg, workers, rollout_rows, least)
     share = dataclasses.replace(
         buffer_cfg,
         replay_buffer_size=buffer_cfg.replay_buffer_size // learners,
@@ -753,5 +773,4 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         )  # fmt: skip
         return buffer
 
-    kind = OnPolicyPartition if policy.on_policy else Partition
     return ReplayManager(make_buffer, config.system.storage.block_bytes, kind)

@@ -249,7 +249,9 @@ class MPIFileSystemLearner(BaseCommLearner):
         config = self._place.config
         # on-policy, a batch is all that the present policy collected: no prefetching
         size, ahead = config.policy.learn.batch_size, config.system.prefetch
-        size, ahead = (0, 1) if config.policy.on_policy else (size, ahead)
+        # (where staleness is corrected, the next one is gathered meanwhile)
+        if config.policy.on_policy:
+            size, ahead = 0, 1 + config.policy.CORRECTS_STALENESS
         ahead = 1 if config.system.deterministic else ahead  # as many at a time, each time
         self._feed = DataFeed(
             self._transport,

@@ -1,0 +1,261 @@
+"""IMPALA: actors never wait, the learner corrects for their lag by V-trace (Espeholt et al. 2018).
+
+With `learn.clip_ratio` it is APPO: the policy's loss is PPO's clipped one (Schulman et al. 2017,
+eq. 7), of V-trace's advantages. Collectors take the newest policy before each rollout, and wait for
+none. A learner's batch is all that has come since its last one: it is cut into minibatches of whole
+sequences, of at most `collect.unroll_len` transitions each, and used `epoch_per_collect` times.
+
+Network, actions and acting are PPO's; read `ppo` and `torch_policy` for what is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from hpcdi.config.fields import section, setting
+from hpcdi.errors import Problem
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.ppo import PPOModelConfig, PPOPolicy
+from hpcdi.policy.returns import NEXT_OBSERVATION
+from hpcdi.policy.settings import CollectConfig, LearnConfig, PolicyConfig
+from hpcdi.types import Array
+from hpcdi.utils.packed import ACTION_MASK, rows_of
+from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from hpcdi.comm import dist
+    from hpcdi.policy import gradient_step, memories, minibatches
+    from hpcdi.policy.minibatches import Joint
+else:
+    torch = lazy_module("torch")
+    dist = lazy_module("hpcdi.comm.dist")
+    gradient_step = lazy_module("hpcdi.policy.gradient_step")
+    memories = lazy_module("hpcdi.policy.memories")
+    minibatches = lazy_module("hpcdi.policy.minibatches")
+
+
+@dataclass(frozen=True)
+class IMPALALearnConfig(LearnConfig):
+    """The update; `batch_size` is that of a minibatch, in transitions."""
+
+    SCHEDULED = ("learning_rate", "entropy_weight")
+
+    batch_size: int = setting(500, "transitions of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(6e-4, "step size of the optimizer", above=0)
+    epoch_per_collect: int = setting(
+        1, "passes over the data; above 1 they are replayed", minimum=1
+    )
+    rho_clip: float = setting(1.0, "limit to the importance weight of a TD error", above=0)
+    trace_clip: float = setting(
+        1.0, "limit to how far a TD error counts for earlier steps", above=0
+    )
+    clip_ratio: float | None = setting(
+        None, "APPO: limit to the change of an action's probability; empty: IMPALA", above=0
+    )
+    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
+    entropy_weight: float = setting(0.01, "weight of the entropy bonus", minimum=0)
+    grad_clip_norm: float = setting(40.0, "clip the gradient's norm to this; 0: do not", minimum=0)
+
+
+@dataclass(frozen=True)
+class IMPALACollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = setting(
+        40, "steps of each environment in a rollout, by one policy", minimum=1, maximum=65_535
+    )
+    unroll_len: int = setting(
+        20, "transitions of a sequence, at most: V-trace bootstraps after them", minimum=1,
+        maximum=65_535,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IMPALAConfig(PolicyConfig):
+    """Settings of IMPALA."""
+
+    CORRECTS_STALENESS = True
+    LEARNS_FROM_SEQUENCES = True
+
+    type: str = "impala"
+    on_policy: bool = setting(True, "data are used once, as they come")
+    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
+    model: PPOModelConfig = section(PPOModelConfig, "the networks")
+    learn: IMPALALearnConfig = section(IMPALALearnConfig, "the update")
+    collect: IMPALACollectConfig = section(IMPALACollectConfig, "collecting")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
+        if not self.on_policy:
+            yield Problem("on_policy", "IMPALA uses its data as they come; leave this true")
+        if self.priority or self.priority_IS_weight:
+            yield Problem("priority", "is for replay buffers; IMPALA uses all its data alike")
+        if self.nstep != 1:
+            yield Problem("nstep", "is not IMPALA's; collect.unroll_len says how far rewards count")
+
+
+@POLICY_REGISTRY.register("impala")
+class IMPALAPolicy(PPOPolicy):
+    """IMPALA, or APPO. Several learners learn from joint minibatches, as with PPO."""
+
+    Config: ClassVar[type] = IMPALAConfig
+
+    def train_columns(
+        self,
+        transitions: Mapping[str, Array],  # noqa: ARG002
+        item_len: Array,
+        last_observation: Array,  # noqa: ARG002
+    ) -> TrainColumns:
+        """Where sequences begin; the next observation is read one row on."""
+        one = np.ones(int(item_len.sum()), dtype=np.uint16)
+        columns = {"bootstrap_offset": one, **self.sequence_columns(item_len)}
+        return TrainColumns(columns, (NEXT_OBSERVATION,))
+
+    def update(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """One pass over the data, or several, in minibatches.
+
+        Args:
+            batch: ``observation, next_observation, action, log_prob, reward, terminated,
+                sequence_len``, of Boxes ``raw_action``, where there are masks ``action_mask``, and
+                for a memory ``state/<name>``; each [transitions, ...].
+
+        Returns:
+            Scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss, entropy,
+            rho_mean, value_mean, grad_norm, cur_lr`` and, with fp16, ``skipped_steps``.
+        """
+        learn = self._learn
+        columns = {name: batch[name] for name in _COLUMNS if name in batch}
+        if not self._distribution.counts:
+            del columns["action"]  # `raw_action` is learnt from
+        columns |= memories.of_sequences(batch)
+        rows = [
+            self._learn_corrected(minibatch, joint)
+            for minibatch, joint in minibatches.minibatches(
+                columns, learn.batch_size, learn.epoch_per_collect, self._shuffles, "reward"
+            )
+        ]
+        table = torch.stack(rows)
+        dist.allreduce_data(table, "avg")
+        others = {"cur_lr": learn.learning_rate, **self._step.scalars()}
+        return [{**dict(zip(_SCALARS, row, strict=True)), **others} for row in table.tolist()]
+
+    def _learn_corrected(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
+        """One gradient step; returns `_SCALARS`, this learner's shares in them."""
+        learn, count = self._learn, joint.per_learner
+        seen: list[Tensor] = []
+
+        def loss_of(part: Mapping[str, Tensor]) -> Tensor:
+            (*policy, value), after = self._forward(part["observation"], memories.state_of(part))
+            lengths = part[memories.LENGTH]
+            with torch.no_grad():
+                after = {name: held for name, held in after.items() if name != memories.LENGTH}
+                last = lengths.cumsum(0) - 1
+                (*_, last_value), _ = self._forward(rows_of(part["next_observation"], last), after)
+            log_prob, entropies = self._distribution.log_prob_entropy(
+                policy, part, part.get(ACTION_MASK)
+            )
+            ratio = (log_prob - part["log_prob"]).exp()
+            trace = v_trace(
+                ratio.detach(), part["reward"], part["terminated"], value.detach(), last_value,
+                lengths, self._cfg.discount_factor, learn.rho_clip, learn.trace_clip,
+            )  # fmt: skip
+            if learn.clip_ratio is None:  # the gradient of sec. 4.2
+                gain = ratio.detach().clamp(max=learn.rho_clip) * trace.advantage * log_prob
+            else:
+                limited = ratio.clamp(1 - learn.clip_ratio, 1 + learn.clip_ratio)
+                gain = torch.minimum(ratio * trace.advantage, limited * trace.advantage)
+            policy_loss = -gradient_step.mean_share(gain, count)
+            value_loss = gradient_step.mean_share((trace.value - value).square(), count)
+            entropy = gradient_step.mean_share(entropies, count)
+            total: Tensor = policy_loss + learn.value_weight * value_loss
+            total = total - learn.entropy_weight * entropy
+            means = (gradient_step.mean_share(each, count) for each in (ratio, value))
+            scalars = (total, policy_loss, value_loss, entropy, *means)
+            seen.append(torch.stack([scalar.detach() for scalar in scalars]))
+            return total
+
+        self._step.gradients(minibatch, loss_of)
+        norm = self._step.apply(measured=True)
+        self._updates += 1
+        return torch.cat([torch.stack(seen).sum(dim=0), norm.reshape(1)])
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "cur_lr"]
+
+
+_COLUMNS = (
+    "observation", "next_observation", "action", "raw_action", ACTION_MASK, "log_prob", "reward",
+    "terminated",
+)  # fmt: skip
+_SCALARS = (
+    "total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "value_mean", "grad_norm",
+)  # fmt: skip
+
+
+class Trace(NamedTuple):
+    """Of each transition; both [rows]."""
+
+    value: Tensor
+    """V-trace's target of the value."""
+    advantage: Tensor
+    """``r[t] + gamma v[t+1] - V(x[t])``, without an importance weight."""
+
+
+def v_trace(
+    ratio: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    value: Tensor,
+    last_value: Tensor,
+    lengths: Tensor,
+    gamma: float,
+    rho_clip: float,
+    trace_clip: float,
+) -> Trace:
+    """V-trace within sequences (Espeholt et al. 2018, eq. 1 and remark 1).
+
+    ``v[t] = V[t] + rho[t] d[t] + gamma c[t] (v[t+1] - V[t+1])`` with ``d[t] = r[t] + gamma V[t+1] -
+    V[t]``, where rho and c are the limited ratios. After a sequence's last transition V and v are
+    `last_value`, and 0 where the episode terminated.
+
+    Args:
+        ratio: probability of the action now, divided by that when it was chosen, [rows].
+        reward: [rows].
+        terminated: bool [rows]; true only at the last transition of a sequence.
+        value: of the observation before each transition, [rows].
+        last_value: of the observation after each sequence, [sequences].
+        lengths: transitions of each sequence, int64 [sequences]; they sum to the rows.
+        gamma: discount of one step.
+        rho_clip: upper limit of rho.
+        trace_clip: upper limit of c.
+    """
+    if not len(lengths):
+        return Trace(value, value)
+    ends = lengths.cumsum(0)
+    steps = torch.arange(int(lengths.max()), device=lengths.device)
+    rows = (ends - lengths).unsqueeze(1) + steps  # [sequences, steps]; filler behind the ends
+    held = steps < lengths.unsqueeze(1)
+    rows = rows.clamp(max=len(value) - 1)
+    next_value = torch.cat([value[1:], value.new_zeros(1)])
+    next_value[ends - 1] = last_value
+    discount = gamma * (~terminated).to(value.dtype)
+    delta = ratio.clamp(max=rho_clip) * (reward + discount * next_value - value)
+    carry = discount * ratio.clamp(max=trace_clip)
+    delta_at, carry_at = delta[rows] * held, carry[rows] * held
+    excess = torch.zeros_like(last_value)  # v - V of the step after
+    found = torch.empty_like(delta_at)
+    for step in reversed(range(len(steps))):
+        excess = delta_at[:, step] + carry_at[:, step] * excess
+        found[:, step] = excess
+    target = value + found[held]
+    next_target = torch.cat([target[1:], target.new_zeros(1)])
+    next_target[ends - 1] = last_value
+    return Trace(target, reward + discount * next_target - value)
