@@ -23,7 +23,7 @@ from hpcdi.policy.ppo import PPOModelConfig, PPOPolicy
 from hpcdi.policy.returns import NEXT_OBSERVATION
 from hpcdi.policy.settings import CollectConfig, LearnConfig, PolicyConfig
 from hpcdi.types import Array
-from hpcdi.utils.packed import ACTION_MASK
+from hpcdi.utils.packed import ACTION_MASK, rows_of
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, memories, minibatches, networks
+    from hpcdi.policy import gradient_step, memories, minibatches
     from hpcdi.policy.minibatches import Joint
 else:
     torch = lazy_module("torch")
@@ -39,7 +39,6 @@ else:
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     memories = lazy_module("hpcdi.policy.memories")
     minibatches = lazy_module("hpcdi.policy.minibatches")
-    networks = lazy_module("hpcdi.policy.networks")
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,8 @@ class IMPALAPolicy(PPOPolicy):
 
         Args:
             batch: ``observation, next_observation, action, log_prob, reward, terminated,
-                sequence_len``, of Boxes ``raw_action``, where there are masks ``action_mask``; for
-                a memory ``state/<name>``; each [transitions, ...].
+                sequence_len``, of Boxes ``raw_action``, where there are masks ``action_mask``, and
+                for a memory ``state/<name>``; each [transitions, ...].
 
         Returns:
             Scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss, entropy,
@@ -134,6 +133,8 @@ class IMPALAPolicy(PPOPolicy):
         """
         learn = self._learn
         columns = {name: batch[name] for name in _COLUMNS if name in batch}
+        if not self._distribution.counts:
+            del columns["action"]  # `raw_action` is learnt from
         columns |= memories.of_sequences(batch)
         rows = [
             self._learn_corrected(minibatch, joint)
@@ -156,10 +157,11 @@ class IMPALAPolicy(PPOPolicy):
             lengths = part[memories.LENGTH]
             with torch.no_grad():
                 after = {name: held for name, held in after.items() if name != memories.LENGTH}
-                last = networks.rows_of(part["next_observation"], lengths.cumsum(0) - 1)
-                (*_, last_value), _ = self._forward(last, after)
-            legal = part.get(ACTION_MASK)
-            log_prob, entropies = self._distribution.log_prob_entropy(policy, part, legal)
+                last = lengths.cumsum(0) - 1
+                (*_, last_value), _ = self._forward(rows_of(part["next_observation"], last), after)
+            log_prob, entropies = self._distribution.log_prob_entropy(
+                policy, part, part.get(ACTION_MASK)
+            )
             ratio = (log_prob - part["log_prob"]).exp()
             trace = v_trace(
                 ratio.detach(), part["reward"], part["terminated"], value.detach(), last_value,

@@ -43,7 +43,8 @@ class Recurrent(nn.Module):
         for name, parameter in self.cells.named_parameters():
             nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
         if kind is nn.LSTM:  # it begins by keeping what it knows (Jozefowicz et al. 2015)
-            nn.init.ones_(getattr(self.cells, "bias_ih_l0")[size : 2 * size])
+            forget: Any = self.cells.bias_ih_l0
+            nn.init.ones_(forget[size : 2 * size])
         self.out_features = size
         self._names = ("hidden", "cell") if kind is nn.LSTM else ("hidden",)
 

@@ -148,13 +148,6 @@ def tensors_of(observation: Array, device: torch.device) -> Observation:
     return found
 
 
-def rows_of(observation: Observation, rows: Tensor) -> Observation:
-    """Some of the observations [batch, ...]; `rows`: int64 [m]."""
-    if isinstance(observation, Tensor):
-        return observation[rows]
-    return {name: part[rows] for name, part in observation.items()}
-
-
 def as_floats(observation: Observation) -> Observation:
     """The same in float32."""
     if isinstance(observation, Tensor):

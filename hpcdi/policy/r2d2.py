@@ -19,17 +19,17 @@ from hpcdi.config.fields import section, setting
 from hpcdi.errors import Problem
 from hpcdi.policy.dqn import DQNLearnConfig, DQNModelConfig, DQNPolicy
 from hpcdi.policy.settings import CollectConfig, ReplayPolicyConfig
+from hpcdi.utils.packed import rows_of
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hpcdi.policy import memories, networks
+    from hpcdi.policy import memories
 else:
     torch = lazy_module("torch")
     memories = lazy_module("hpcdi.policy.memories")
-    networks = lazy_module("hpcdi.policy.networks")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class R2D2Policy(DQNPolicy):
             chosen = burnt > 0
             with torch.no_grad():
                 own = {name: state[chosen] for name, state in states.items()}
-                rows = networks.rows_of(batch["observation"], in_burn_in)
+                rows = rows_of(batch["observation"], in_burn_in)
                 _, after = forward(rows, {**own, memories.LENGTH: burnt[chosen]})
             states = {name: state.clone() for name, state in states.items()}
             for name, state in states.items():
@@ -166,7 +166,7 @@ class R2D2Policy(DQNPolicy):
         chosen = learnt.any(dim=1)
         own = {name: state[chosen] for name, state in states.items()}
         lengths = learnt.sum(dim=1)[chosen]
-        rows = networks.rows_of(batch["observation"], learnt)
+        rows = rows_of(batch["observation"], learnt)
         values, _ = forward(rows, {**own, memories.LENGTH: lengths})
         found: Tensor = values.new_zeros(*held.shape, values.shape[1])
         found[learnt] = values

@@ -396,7 +396,7 @@ class TorchPolicy(Policy):
         if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
             problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
-            said = f"{cfg.type} knows no action masks; dqn, c51 and ppo do"
+            said = f"{cfg.type} knows no action masks; dqn, c51, impala and ppo do"
             problems.append(Problem("type", said))
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):

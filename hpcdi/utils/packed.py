@@ -134,3 +134,10 @@ def draw_discrete(
             entry += count
         part = actions if actions.dtype.names is None else actions[column_of("action", leaf)]
         part[...] = np.stack(drawn, axis=1).reshape(part.shape)
+
+
+def rows_of(value: Any, rows: Any) -> Any:
+    """Returns some rows of an array or tensor, or of each of a group (see `grouped`)."""
+    if isinstance(value, Mapping):
+        return {name: part[rows] for name, part in value.items()}
+    return value[rows]

@@ -20,11 +20,12 @@ class KeyEnv(gymnasium.Env[Any, Any]):
     Args:
         masks: "info", "key" (an observation ``legal``) or "" (nowhere).
         forgets: return a mask that is too short (1), or of which nothing is true (2).
+        hides: show the map in an episode's first observation alone, so that it must be remembered.
     """
 
     WIDTH, LIMIT = 4, 12
 
-    def __init__(self, masks: str = "info", forgets: int = 0) -> None:
+    def __init__(self, masks: str = "info", forgets: int = 0, hides: bool = False) -> None:
         hands = spaces.Tuple([spaces.MultiBinary(1), spaces.Box(0, 1, (1,), np.float64)])
         seen = {
             "place": spaces.Discrete(self.WIDTH, start=1),
@@ -35,7 +36,7 @@ class KeyEnv(gymnasium.Env[Any, Any]):
             seen["legal"] = spaces.MultiBinary(5)
         self.observation_space = spaces.Dict(seen)
         self.action_space = spaces.Discrete(5)
-        self._masks, self._forgets = masks, forgets
+        self._masks, self._forgets, self._hides = masks, forgets, hides
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -63,7 +64,7 @@ class KeyEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         shown = np.zeros((2, self.WIDTH), np.uint8)
-        shown[self._door, self._key] = 255
+        shown[self._door, self._key] = 0 if self._hides and self._steps else 255
         left = np.array([1 - self._steps / self.LIMIT])
         seen = {
             "place": np.int64(self._place + 1),

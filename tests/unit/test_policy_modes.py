@@ -247,4 +247,6 @@ def test_dqn_needs_discrete_actions() -> None:
     _, problems = spaces_of({}, (4,), None)
     assert len(problems) == 1
     assert problems[0].startswith("type: dqn takes actions that are Discrete, and this")
-    assert problems[0].endswith("environment's are a Box, float32 []; ppo, sac and td3 would")
+    assert problems[0].endswith(
+        "environment's are a Box, float32 []; impala, ppo, sac and td3 would"
+    )

@@ -227,9 +227,9 @@ def get_spaces_of(env: dict[str, Any]) -> Any:
     return get_spaces(get_env_cls(env).parse_config(env))
 
 
-@pytest.mark.parametrize("kind", ["dqn", "c51", "ppo"])
+@pytest.mark.parametrize("kind", ["dqn", "c51", "ppo", "impala"])
 def test_what_is_collected_is_masked_and_looks_ahead_in_each_array(kind: str) -> None:
-    nstep = {} if kind == "ppo" else {"nstep": 3, "discount_factor": 0.9}
+    nstep = {"nstep": 3, "discount_factor": 0.9} if kind in ("dqn", "c51") else {}
     built = policy_for(KEY, type=kind, **nstep)
     seed = np.random.SeedSequence(0)
     segments: list[Any] = []
@@ -245,7 +245,7 @@ def test_what_is_collected_is_masked_and_looks_ahead_in_each_array(kind: str) ->
     }
     rows = np.arange(len(columns["reward"]))
     assert columns["action_mask"][rows, columns["action"]].all()
-    if kind != "ppo":
+    if nstep:
         ahead = columns["bootstrap_offset"][:, None] / np.float32(12)
         left, after = (columns[f"{name}observation/hands/1"] for name in ("", "next_"))
         np.testing.assert_allclose(after, left - ahead, atol=1e-6)
@@ -269,7 +269,7 @@ def test_lists_of_dicts_are_the_same_samples() -> None:
     assert np.isfinite(built.learn_mode.forward(samples)["total_loss"])
 
 
-@pytest.mark.parametrize(("kind", "takers"), [("dqn", "ppo"), ("sac", "ppo")])
+@pytest.mark.parametrize(("kind", "takers"), [("dqn", "impala and ppo"), ("sac", "impala and ppo")])
 def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
     cls = get_policy_cls({"type": kind})
     spaces = Spaces((Leaf("", (3,)),), (Leaf("", (2,), "int64", (2, 3)),))
@@ -281,14 +281,22 @@ def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
     ]
 
 
-def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "memory",
+    ["none", pytest.param("lstm", marks=pytest.mark.slow)],
+)
+def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path, memory: str) -> None:
+    """With a memory the map is shown but once in an episode."""
     settings = (
+        f"env.kwargs.hides={str(memory != 'none').lower()}", f"policy.model.memory={memory}",
+        "policy.model.memory_size=32",
+        f"policy.collect.unroll_len={16 if memory != 'none' else 1}",
         "env.env_id=fakes.key_env:KeyEnv", "env.action_mask=info", "env.stop_value=0.95",
         "env.evaluator_env_num=10", "policy.model.encoder_hidden_size_list=[32,32]",
         "policy.collect.n_sample=32", "policy.learn.batch_size=128",
         "policy.learn.epoch_per_collect=4", "policy.learn.learning_rate=0.003",
         "policy.learn.entropy_weight=0.01", "policy.eval.evaluator.eval_freq=10",
-        "policy.other.commander.max_env_step=20000",
+        "policy.other.commander.max_env_step=60000",
     )  # fmt: skip
     with serial_run(tmp_path, "cartpole_ppo", *settings) as run:
         assert "stop value reached" in train(run)
