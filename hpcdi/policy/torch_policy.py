@@ -450,7 +450,7 @@ _STATE = "state/"
 
 
 def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo and impala do"
+    return f"{name} learns nothing from sequences, and so for no memory; ppo, impala and r2d2 do"
 
 
 class _RememberingActor:
