@@ -15,7 +15,7 @@ Glossary
     item            what a replay buffer samples: a transition, or a fixed number in a row
     row, column     of arrays with one leading axis: a row per transition, a column per key
     block           rows that a collector seals and publishes together, with their table of items
-    shard           the HDF5 file of a block
+    shard           an HDF5 file of blocks, to which one collector appends until it is full
     partition       the part of the replay buffer that one learner samples from
     staleness       how many policy versions (train iterations) the data are older than the policy
     policy version  the train iteration at which a learner published the policy

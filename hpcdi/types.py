@@ -82,16 +82,18 @@ class RowView:
 
 @dataclass(frozen=True)
 class ShardRef:
-    """A published block: its file, and all that is needed to read it without parsing HDF5."""
+    """A published block: where it lies, and all that is needed to read it without parsing HDF5."""
 
     path: str
-    """Relative to the run folder."""
+    """Name of the block in the run: its shard, relative to the run folder, and its number there, as
+    `store.layout.block_name` makes it. Earlier versions' shards held one block: their path."""
     n_bytes: int
+    """Of the block."""
     rows: int
     crc32: int
-    """Checksum of the bytes of all columns, in order."""
+    """Checksum of the bytes of all columns, in order, as they are in the file."""
     columns: tuple[ColumnSpec, ...]
-    """Row columns, then the columns of the item table (`ITEM_DTYPE`)."""
+    """Row columns, then the columns of the item table (`ITEM_DTYPE`): the block's part of each."""
     views: tuple[RowView, ...] = ()
 
     def row_bytes(self) -> int:

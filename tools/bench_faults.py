@@ -3,7 +3,7 @@
 Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is started
 again until it is done, as a batch script does. Of each kind the table says how often the run went
 on by itself and how often it was resumed, after how many seconds the fault was noticed (a warning,
-or the end of the job), how many environment steps had to be done again, how many published shards
+or the end of the job), how many environment steps had to be done again, how many published blocks
 were lost (0 is the only good number), and exit codes other than those of the contract in
 slurm/README.md: 0 and 85, where the fault is not the user's. Fails (exit code 1) if a run hangs
 (90 s without progress), or ends with such a code.
@@ -36,8 +36,9 @@ from figures import Row, at_most, show
 
 from hpcdi.errors import StoreError
 from hpcdi.launch.resume import newest_snapshot
-from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import survey
+from hpcdi.transport.files import load_block
 from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
@@ -153,9 +154,13 @@ class Trial:
                         return float(said["time"])
         return 0.0
 
-    def shards(self) -> set[Path]:
-        """What is published."""
-        return {p for p in (self.run / "data").rglob("*.h5") if not p.name.startswith(".")}
+    def blocks(self) -> dict[str, float]:
+        """What is published: names of blocks, and when each was sealed (seconds, of the epoch)."""
+        return {
+            ref.path: float(block.facts["sealed_at"])
+            for path in RunLayout(self.run).shard_numbers()
+            for ref, block in survey(self.run / path, path).blocks
+        }
 
 
 Strike = Callable[[Trial], float]
@@ -202,7 +207,7 @@ class Kind:
         role: whose fault that is.
         steps: from and to which step of that role.
         settings: of its runs.
-        may_lose: shards that are damaged on purpose.
+        may_lose: blocks that are damaged on purpose.
         start_fault: of `tools/start_faults`, on a rank of `role`.
         waits: whether the fault comes only when the run learns.
         codes: exit codes that are right.
@@ -278,7 +283,7 @@ class Result:
     hung: int = 0
     noticed_s: list[float] = field(default_factory=list)
     steps_again: list[int] = field(default_factory=list)
-    shards_lost: int = 0
+    blocks_lost: int = 0
     codes: Counter[int] = field(default_factory=Counter)
     wrong_codes: int = 0
 
@@ -293,8 +298,8 @@ def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
     if kind.waits and kind.strike is not by_itself:
         moment = time.monotonic() + dice.uniform(0.0, 5.0)
         trial.wait(lambda: time.monotonic() >= moment)
-    published, struck = trial.shards(), kind.strike(trial)
-    published |= {path for path in trial.shards() if path.stat().st_mtime < struck}
+    published, struck = set(trial.blocks()), kind.strike(trial)
+    published |= {name for name, sealed_at in trial.blocks().items() if sealed_at < struck}
     steps_again = 0
     for _ in range(RESUMES):
         trial.wait()
@@ -308,7 +313,7 @@ def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
         steps_again += steps_to_do_again(trial)
         trial.start()
     result.steps_again.append(steps_again)
-    result.shards_lost += lost_shards(published, kind.may_lose)
+    result.blocks_lost += lost_blocks(trial.run, published, kind.may_lose)
     result.codes.update(trial.codes)
     result.wrong_codes += sum(code not in kind.codes for code in trial.codes)
     result.hung += trial.hung
@@ -328,9 +333,14 @@ def steps_to_do_again(trial: Trial) -> int:
     return max(0, int(trial.status()["env_steps"]) - resumed.facts["env_steps"] - resumed.later)
 
 
-def lost_shards(published: set[Path], may_lose: int) -> int:
-    """Shards that were published and cannot be read any more, every checksum verified."""
-    damaged = sum(bool(inspect(path).errors) for path in published)
+def lost_blocks(run: Path, published: set[str], may_lose: int) -> int:
+    """Blocks that were published and cannot be read any more, every checksum verified."""
+    damaged = 0
+    for name in published:
+        try:
+            load_block(run / name)
+        except StoreError:
+            damaged += 1
     return max(0, damaged - may_lose)
 
 
@@ -342,7 +352,7 @@ def rows_of(name: str, result: Result) -> list[Row]:
     return [
         at_most(f"{name}: runs that were not brought to their end", result.failed, "runs", 0,
                 peer=went_on),
-        at_most(f"{name}: published shards lost", result.shards_lost, "shards", 0),
+        at_most(f"{name}: published blocks lost", result.blocks_lost, "blocks", 0),
         Row(f"{name}: noticed after (median)", median(noticed), "s",
             peer=f"max {max(noticed):.2f}"),
         Row(f"{name}: env steps done again (median)", median(again), "steps",

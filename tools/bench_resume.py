@@ -30,9 +30,9 @@ from figures import Row, at_most, show
 from safetensors.numpy import load_file
 
 from hpcdi.launch.resume import newest_snapshot
-from hpcdi.store.block import survey_block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import survey
 
 STOP_VALUE = 195
 ENDLESS = "policy.other.commander.max_train_iter=1e9"
@@ -51,14 +51,14 @@ def kills_in_a_row(folder: Path, kills: int) -> list[Row]:
     trial.start("--resume", str(trial.run), f"env.stop_value={STOP_VALUE}", ENDLESS)
     trial.wait()
     run = json.loads((trial.run / "run.json").read_text())
-    stored = sum(transitions(path) for path in trial.shards())
+    stored = sum(transitions(path) for path in (trial.run / "data").rglob("*.h5"))
     left = [p for p in trial.run.rglob(".*") if ".tmp-" in p.name]
     left += list(trial.run.glob("run.lock"))
     steps = int(run["figures"]["env_steps"])
     return [
         at_most(f"{kills} kills in a row: exit code at last", trial.process.returncode, "", 0,
                 peer=f"{run['reason']}; restarts {run['restarts']}"),
-        at_most("published shards lost", len(published - trial.shards()), "shards", 0),
+        at_most("published blocks lost", len(published - trial.blocks().keys()), "blocks", 0),
         at_most("damaged files", len(inspect(trial.run).errors), "files", 0),
         at_most("temporary files and locks left", len(left), "files", 0),
         at_most("env steps counted more or less than lie in shards", abs(steps - stored), "steps",
@@ -67,9 +67,9 @@ def kills_in_a_row(folder: Path, kills: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def kill_again_and_again(trial: Trial, kills: int) -> set[Path]:
-    """Kill all processes of a run at random moments, resuming it in between; gives its shards."""
-    published: set[Path] = set()
+def kill_again_and_again(trial: Trial, kills: int) -> set[str]:
+    """Kill all processes of a run at random moments, resuming it in between; gives its blocks."""
+    published: set[str] = set()
     for number in range(kills):
         if number:
             trial.start("--resume", str(trial.run), ENDLESS)
@@ -77,7 +77,7 @@ def kill_again_and_again(trial: Trial, kills: int) -> set[Path]:
         moment = time.monotonic() + trial.dice.uniform(0.0, 4.0)
         trial.wait(lambda until=moment: time.monotonic() >= until)  # type: ignore[misc]
         trial.wait(lambda: bool(list((trial.run / "snapshots").glob("snapshot_*"))))
-        published |= trial.shards()
+        published |= trial.blocks().keys()
         trial.kill_all()
     return published
 
@@ -125,7 +125,7 @@ def iterates_beyond(trial: Trial, begun: int) -> Callable[[], bool]:
 
 def transitions(path: Path) -> int:
     """How many a shard holds."""
-    return survey_block(path, path.name)[1].transitions
+    return sum(block.transitions for _, block in survey(path, path.name).blocks)
 
 
 def large(folder: Path, rows: int) -> list[Row]:

@@ -53,15 +53,16 @@ def soak(folder: Path, minutes: float) -> list[Row]:
     is_on = trial.process.poll() is None
     if not taken[0]:
         raise SystemExit("the run has ended, or hung, before it learnt anything")
-    took_s, shards = time.monotonic() - began, trial.shards()
+    took_s, shards = time.monotonic() - began, list((trial.run / "data").rglob("*.h5"))
     trial.kill_all()
     rows = [at_most("runs that ended, or hung, before the time was over", int(not is_on), "", 0)]
     for role, ranks in RANKS.items():
         for rank in ranks:
             rows += rows_of(f"rank {rank} ({role})", taken[rank])
     for rank in RANKS["collector"]:
-        count = sum(f"rank{rank:05d}" in path.parts for path in shards)
-        size = sum(path.stat().st_size for path in shards if f"rank{rank:05d}" in path.parts)
+        own = [path.stat() for path in shards if f"rank{rank:05d}" in path.parts]
+        size = sum(512 * stat.st_blocks for stat in own)
+        count = len(own)
         rows.append(
             at_most(f"rank {rank}: files of 30 minutes", count * 1800 / took_s, "files", FILES,
                     peer=f"{count} of {size / max(count, 1) / 1e6:.2f} MB in {took_s:.0f} s")

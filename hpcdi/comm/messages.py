@@ -9,7 +9,7 @@ Who sends which::
     any       ──► coordinator   StopRequest WorkerFailed Heartbeat Goodbye
     coordinator ──► any         Heartbeat KillFrozen
     people    ──► coordinator   ScaleCollectors
-    coordinator ──► collector   CollectTask CollectSetting CloseTask
+    coordinator ──► collector   CollectTask CollectSetting CollectPause CloseTask
     coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot Regroup
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
@@ -52,7 +52,7 @@ class WorkerReady(Message):
 
 @dataclass(frozen=True)
 class BlockReady(Message):
-    """A shard is published."""
+    """A block is published."""
 
     task_id: str
     block_id: int
@@ -228,6 +228,13 @@ class CollectSetting(Message):
 
 
 @dataclass(frozen=True)
+class CollectPause(Message):
+    """Wait before the next step of any collect task, or go on: learners are behind, or no more."""
+
+    waits: bool
+
+
+@dataclass(frozen=True)
 class CloseTask(Message):
     """End a collect task now; the collector sends its result as usual."""
 
@@ -244,7 +251,7 @@ class LearnTask(Message):
 
 @dataclass(frozen=True)
 class AdmitBlock(Message):
-    """Read a shard into the ring's rows from `first_row` on; old rows there may be overwritten."""
+    """Read a block into the ring's rows from `first_row` on; old rows there may be overwritten."""
 
     block_id: int
     first_row: int

@@ -12,11 +12,12 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, StoreError
 from hpcdi.store.checkpoints import names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import absent
 from hpcdi.store.snapshots import load_state
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and
-verify every checksum. The exit code is 1 if something is damaged, or if shards are gone that a
+verify every checksum. The exit code is 1 if something is damaged, or if blocks are gone that a
 snapshot needs.
 
   hpcdi inspect runs/cartpole_dqn/latest
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lost_shards(layout: RunLayout) -> Iterator[str]:
-    """Yields a line for each snapshot of a run that needs shards which are gone."""
+    """Yields a line for each snapshot of a run that needs blocks which are gone."""
     snapshots = names(layout.snapshots_dir)
     if not snapshots:
         return
@@ -55,6 +56,6 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
         needed: list[str] = []
         with contextlib.suppress(StoreError):  # torn, as `inspect` has said, or of an older version
             needed = shards_of(load_state(folder / STATE_FILE, STATE_KIND, STATE_VERSION))
-        gone = sorted({path for path in needed if not layout.inside(path).is_file()})
+        gone = absent(layout, needed)
         if gone and folder.is_dir():  # a running run may have removed both
-            yield f"{folder}: {len(gone)} shards that it needs are gone, {gone[0]} first"
+            yield f"{folder}: {len(gone)} blocks that it needs are gone, {gone[0]} first"

@@ -37,7 +37,7 @@ _STEPS_PER_S = 20_000
 
 HELP = """\
 Show what a run would take, without MPI and without starting it: each rank's role, device, threads,
-environments and memory, and bytes and files per second.
+environments and memory, and bytes and blocks per second, and files.
 
   hpcdi plan configs/cartpole_dqn.yaml                               with its default ranks
   hpcdi plan configs/cartpole_dqn.yaml -n 64 env.collector_env_num=16         before asking Slurm
@@ -83,22 +83,23 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     spare = ranks - 1 - learner_count(config) - collectors
     per_s = collectors * _STEPS_PER_S * row_bytes
     storage = config.system.storage
-    files_per_s = collectors * files_per_s_of(config, row_bytes)
+    blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
     kept = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
         *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
-        f"{human_bytes(per_s * 3600)} an hour, about {files_per_s:.1f} files/s; shards are {kept}",
+        f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are "
+        f"{kept}",
         forecast_of_files(config, row_bytes, ranks),
-        *_warnings(ranks, cores, files_per_s),
+        *_warnings(ranks, cores, blocks_per_s),
     ]
     return lines
 
 
-def files_per_s_of(config: Any, row_bytes: int) -> float:
-    """Returns the shards that one collector publishes a second, at the assumed speed."""
+def blocks_per_s_of(config: Any, row_bytes: int) -> float:
+    """Returns the blocks that one collector publishes a second, at the assumed speed."""
     policy = config.policy
     if policy.on_policy:
         return float(_STEPS_PER_S / (policy.collect.n_sample * config.env.collector_env_num))
@@ -111,6 +112,14 @@ def files_per_s_of(config: Any, row_bytes: int) -> float:
     return float(max(by_age, _STEPS_PER_S / full_block(config, row_bytes)))
 
 
+def files_an_hour_of(config: Any, row_bytes: int) -> float:
+    """Returns the shards that one collector fills in an hour, at the assumed speed."""
+    from hpcdi.store.shard_file import SLOTS
+
+    in_bytes = 3600 * _STEPS_PER_S * row_bytes / config.system.storage.file_bytes
+    return float(max(1, in_bytes, 3600 * blocks_per_s_of(config, row_bytes) / SLOTS))
+
+
 def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Path()) -> str:
     """Returns a line: the shards of a job's time limit, beside the files that may still be made.
 
@@ -120,7 +129,7 @@ def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Pa
         ranks: of the run.
         folder: on the file system that the run will use.
     """
-    an_hour = 3600 * files_per_s_of(config, row_bytes)
+    an_hour = files_an_hour_of(config, row_bytes)
     in_all = an_hour * working_collectors(ranks, config) * seconds_of(config.slurm.time) / 3600
     said = f"about {human_count(an_hour)} shards an hour of each collector"
     if not config.system.storage.keep_data:
@@ -131,7 +140,7 @@ def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Pa
         return said
     return (
         f"warning: {said}, but only {human_count(left)} files can still be made here: remove small "
-        "files, or set system.storage.keep_data=false"
+        "files, raise system.storage.file_bytes, or set system.storage.keep_data=false"
     )
 
 
@@ -186,16 +195,16 @@ def memory_of(role: str, config: Any, row_bytes: int) -> float:
     return 6 * block * row_bytes  # one open, four on their way to disk, one being encoded
 
 
-def _warnings(ranks: int, cores: int, files_per_s: float) -> list[str]:
+def _warnings(ranks: int, cores: int, blocks_per_s: float) -> list[str]:
     warnings = []
     if ranks > cores + 1:
         warnings.append(
             f"warning: {ranks} ranks share {cores} cores (rank 0 needs little, the others much); "
             "collectors will take what the learner leaves"
         )
-    if files_per_s > 250:
+    if blocks_per_s > 250:
         warnings.append(
-            f"warning: {files_per_s:.0f} files/s load a cluster's metadata server; raise "
+            f"warning: {blocks_per_s:.0f} blocks/s load a cluster's file system; raise "
             "system.storage.seal_seconds, or system.storage.block_bytes and the replay buffer's "
             "size where blocks are full before that"
         )

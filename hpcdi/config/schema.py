@@ -94,11 +94,16 @@ class StorageConfig:
         "of what the replay buffer holds of its collector",
         above=0,
     )
-    fsync: bool = setting(True, "force shards to disk before they are announced")
+    file_bytes: int = setting(
+        1 << 26,
+        "a collector appends its blocks to one shard until that has this size, or for an hour",
+        minimum=4096,
+    )
+    fsync: bool = setting(True, "force blocks to disk before they are announced")
     keep_data: bool = setting(
         True,
-        "keep every shard; false: remove those that the replay buffer has dropped and a snapshot "
-        "has counted",
+        "keep every shard; false: remove those whose blocks the replay buffer has dropped and a "
+        "snapshot has counted",
     )
     disk_patience_s: float = setting(
         300.0,
@@ -192,7 +197,7 @@ class FaultConfig:
     kind: str = setting(
         "kill",
         "kill: SIGKILL to the rank; raise: an error; hang: its computing thread blocks; "
-        "env_hang: one of its environments blocks; torn_shard: the next shard loses its second "
+        "env_hang: one of its environments blocks; torn_shard: the next block loses its second "
         "half; enospc: its writes fail as on a full disk",
         choices=FAULT_KINDS,
     )

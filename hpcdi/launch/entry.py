@@ -251,6 +251,7 @@ def _work(role: str, context: Any) -> int:
 
     system = context.config.system
     worker: MessageSide | None = None
+    _import_torch(role)
     try:
         if role == "learner":
             worker = create_comm_learner(system.comm_learner, context)
@@ -269,6 +270,14 @@ def _work(role: str, context: Any) -> int:
             die_alone()
         return leave.exit_code if leave is not None else failure.exit_code
     return worker.exit_code
+
+
+def _import_torch(role: str) -> None:
+    """Import what the first task needs: on a busy machine a watchdog would take that for a hang."""
+    import torch
+
+    if role == "learner":
+        torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports torch's compiler
 
 
 def _leaver(context: Any) -> Callable[[], None]:

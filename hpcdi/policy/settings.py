@@ -205,10 +205,17 @@ class LearnConfig(StepConfig):
         None, "updates after each collecting of a serial or deterministic run; empty: one for 64 "
         "transitions, or one on-policy", minimum=1,
     )  # fmt: skip
+    replay_ratio: float | None = setting(
+        None, "samples drawn for each transition, by all learners together, once the buffer has "
+        "its first items; learners wait for collectors, or collectors for learners; null: both "
+        "run free, or update_per_collect says it", above=0,
+    )  # fmt: skip
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
+        if self.replay_ratio is not None and self.update_per_collect is not None:
+            yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
         keys = [schedule.key for schedule in self.schedule]
         for key in keys:
             if key not in self.SCHEDULED:
@@ -278,14 +285,37 @@ class PolicyConfig(ComponentConfig):
     learn: LearnConfig = section(LearnConfig, "learning")
     other: OtherConfig = section(OtherConfig, "exploration, replay, command")
 
-    def updates_after(self, transitions: int) -> int:
-        """Updates after so many transitions, where collecting and learning take turns."""
+    @property
+    def warm_up(self) -> int:
+        """Transitions before learning begins."""
+        return max(self.random_collect_size, int(getattr(self.other.replay_buffer, "min_fill", 0)))
+
+    def updates_after(
+        self, transitions: int, env_steps: int, train_iter: int, learners: int = 1
+    ) -> int:
+        """Updates that are due, where collecting and learning take turns.
+
+        Args:
+            transitions: that were collected in this turn.
+            env_steps: transitions of the whole run.
+            train_iter: updates of the whole run.
+            learners: that update together, each by a batch of its own.
+        """
+        if self.learn.replay_ratio is not None:
+            drawn = self.learn.replay_ratio * max(0, env_steps - self.warm_up)
+            return max(0, int(drawn / (self.learn.batch_size * learners)) - train_iter)
         if self.learn.update_per_collect is not None:
             return self.learn.update_per_collect
+        return self.usual_updates(transitions)
+
+    def usual_updates(self, transitions: int) -> int:
+        """Updates after so many transitions, where the settings do not say."""
         return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
+        if self.on_policy and self.learn.replay_ratio is not None:
+            yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
         memory = getattr(getattr(self, "model", None), "memory", "none")
         is_alone = memory == "none" and not self.LEARNS_FROM_SEQUENCES
         if not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
@@ -348,7 +378,6 @@ class ContinuousConfig(ReplayPolicyConfig):
     discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
     model: ContinuousModelConfig = section(ContinuousModelConfig, "the networks")
 
-    def updates_after(self, transitions: int) -> int:
-        """Updates after so many transitions: one a transition, as in the papers."""
-        given = self.learn.update_per_collect
-        return transitions if given is None else given
+    def usual_updates(self, transitions: int) -> int:
+        """One a transition, as in the papers."""
+        return transitions

@@ -1,7 +1,8 @@
 """Files: collected data, policies, snapshots. The only package that opens HDF5.
 
-Owns: every path in a run folder (`layout`), files that appear whole (`atomic`), a block of rows as
-one HDF5 image (`block`), shards on disk (`shards`), rows in columns, as buffers and learners hold
+Owns: every path in a run folder (`layout`), files that appear whole (`atomic`), a block of
+rows (`block`), the HDF5 file that holds many (`shard_file`, on `image`), writing and reading them
+(`shards`), rows in columns, as buffers and learners hold
 them (`rows`, with `frames` and `memory`), policies (`policies`), folders of files that appear whole
 (`checkpoints`), saved state (`snapshots`), removal of what nobody needs (`retention`), looking into
 files (`inspect`), looking at what a file system can do (`probe`). May import: `config`, `utils`,
@@ -10,6 +11,6 @@ happens when it is torn.
 
 Life of a block::
 
-    rows in a collector ──encode──► HDF5 image ──publish──► shard file ──read, verify──► ring rows
-         (numpy)                     (bytes)      (rename)                  (crc32)       (learner)
+    rows in a collector ──append──► shard file ──announce──► ShardRef ──read, verify──► ring rows
+         (numpy)         (its places, then its record)      (places, crc32)             (learner)
 """

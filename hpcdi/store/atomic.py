@@ -35,8 +35,7 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
             that points to nothing.
     """
     path = Path(path)
-    if time.monotonic() < _PRETENCE["full_until"]:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    refuse_if_full(path)
     make_folders(path.parent)
     aside = temporary_beside(path)
     file = _create(aside)
@@ -103,8 +102,18 @@ def _create(path: Path) -> IO[bytes]:
 
 
 def pretend_full(seconds: float) -> None:
-    """For tests: let `published` find the disk full for so long, in this process."""
+    """For tests: let this process find the disk full for so long, see `refuse_if_full`."""
     _PRETENCE["full_until"] = time.monotonic() + seconds
+
+
+def refuse_if_full(path: Path) -> None:
+    """Fail like a write to `path` while a test pretends that the disk is full.
+
+    Raises:
+        OSError: it does.
+    """
+    if time.monotonic() < _PRETENCE["full_until"]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def temporary_beside(path: Path) -> Path:

@@ -1,9 +1,9 @@
-"""A block: rows of transitions and their table of items, as one HDF5 image.
+"""A block: rows of transitions and their table of items.
 
-In the file every column is one contiguous dataset of exactly the block's rows (no padding, no
-chunks, no compression), so its bytes are the numpy array's bytes and any HDF5 tool reads it. The
-image that goes to disk is what a reader maps its columns from; only `encode` and `open_block` know
-HDF5, everybody else has offsets.
+Blocks lie in shards (`shard_file`), in which every column is one HDF5 dataset (no padding, no
+compression): its bytes are the numpy arrays' bytes, and any HDF5 tool reads it.
+
+Earlier versions wrote each block to a file of its own; `open_block` and `survey_block` read these.
 
 Rows of an item are consecutive: `item_len` transitions, then `tail_rows` rows that are no
 transitions but hold the observation after the last one. Items never cross blocks.
@@ -11,7 +11,6 @@ transitions but hold the observation after the last one. Items never cross block
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
@@ -21,22 +20,21 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcdi import __version__
 from hpcdi.errors import ShardError
 from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.store.hdf5 import DAMAGE, dataset_of, read_attributes
-from hpcdi.store.image import Image, image_of
 from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
 from hpcdi.utils.nested import parse_json
 
 FORMAT = "hpcdi-block"
 SCHEMA_VERSION = 1
+_WITH_TABLE = 2  # `shard_file`, whose layout is looked for before
 _HEADER_CRC = "header_crc32"
 _OWN_NAMES = frozenset(
     ("format", "schema_version", "hpcdi_version", "rows_used", "tail_rows", "crc32", "columns",
      "views", _HEADER_CRC)
 )  # fmt: skip
-_ITEM_NAMES = frozenset(ITEM_DTYPE.names or ())
+ITEM_NAMES = ITEM_DTYPE.names or ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class Block:
     Attributes:
         columns: column name -> [rows, ...] array; '/' in a name makes an HDF5 group.
         items: [items] array of `ITEM_DTYPE`.
-        facts: what is known of the whole block (collector rank, task, seed...): JSON scalars,
-            written as attributes.
+        facts: what is known of the whole block (collector rank, task, seed...): JSON scalars.
         views: columns that readers derive from stored ones.
         tail_rows: rows after each item's transitions that are not transitions (0 or 1).
     """
@@ -97,43 +94,6 @@ def block_rows(block_bytes: int, bytes_of_row: int, partition_size: int) -> int:
     return max(1, min(block_bytes // max(bytes_of_row, 1), partition_size // 4))
 
 
-def encode(block: Block, path: str) -> tuple[Image, ShardRef]:
-    """HDF5 image of a block and the reference that announces it under `path`.
-
-    Raises:
-        ShardError: columns differ in length or hold no numbers, or HDF5 cannot store a name or a
-            fact.
-    """
-    _check(block, path)
-    datasets = block.datasets()
-    crc32 = checksum(datasets)
-    try:
-        image, specs = _image(block, datasets, crc32)
-    except (TypeError, ValueError) as error:
-        raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
-    return image, ShardRef(path, image.size, block.rows, crc32, specs, block.views)
-
-
-def _image(block: Block, datasets: Columns, crc32: int) -> tuple[Image, tuple[ColumnSpec, ...]]:
-    header = {
-        **block.facts,
-        "format": FORMAT,
-        "schema_version": SCHEMA_VERSION,
-        "hpcdi_version": __version__,
-        "rows_used": block.rows,
-        "tail_rows": block.tail_rows,
-        "crc32": crc32,
-        "columns": json.dumps(list(datasets)),
-        "views": json.dumps([dataclasses.asdict(view) for view in block.views]),
-    }
-    image = image_of(datasets, {**header, _HEADER_CRC: _header_crc(header)})
-    specs = [
-        ColumnSpec(name, array.dtype.str, array.shape, image.offsets[name])
-        for name, array in datasets.items()
-    ]
-    return image, tuple(specs)
-
-
 def checksum(datasets: Columns) -> int:
     """crc32 of the bytes of all arrays, in order."""
     crc = 0
@@ -142,23 +102,13 @@ def checksum(datasets: Columns) -> int:
     return crc
 
 
-def map_datasets(image: bytes | memoryview, ref: ShardRef) -> Columns:
-    """All arrays of an image, as views of its bytes (no copy), by the reference's offsets."""
-    arrays = {}
-    for spec in ref.columns:
-        count = math.prod(spec.shape)
-        flat = np.frombuffer(image, np.dtype(spec.dtype), count, spec.offset)
-        arrays[spec.name] = flat.reshape(spec.shape)
-    return arrays
-
-
 def row_columns(datasets: Columns) -> Columns:
     """The row columns among all stored arrays."""
-    return {name: array for name, array in datasets.items() if name not in _ITEM_NAMES}
+    return {name: array for name, array in datasets.items() if name not in ITEM_NAMES}
 
 
 def open_block(path: str | Path) -> tuple[Block, int]:
-    """Read a whole shard with HDF5 alone; returns the block and its stated checksum.
+    """Read a shard of version 1 with HDF5 alone; returns its block and the stated checksum.
 
     Raises:
         ShardError: the file is missing, torn, or not one of ours.
@@ -169,14 +119,14 @@ def open_block(path: str | Path) -> tuple[Block, int]:
             names = parse_json(header["columns"])
             datasets = {name: dataset_of(file, name)[...] for name in names}
         block, crc32 = _block(header, datasets)
-        _check(block, str(path))
+        check(block, str(path))
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
     return block, crc32
 
 
 def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
-    """Read a shard without its rows: a reference to it, and a block with items alone.
+    """Read a shard of version 1 without its rows: a reference, and a block with items alone.
 
     Args:
         path: the shard.
@@ -191,17 +141,17 @@ def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
             header = _header_of(file, path)
             datasets = {name: dataset_of(file, name) for name in parse_json(header["columns"])}
             specs = tuple(_spec_of(name, dataset) for name, dataset in datasets.items())
-            items = {name: datasets[name][...] for name in datasets if name in _ITEM_NAMES}
+            items = {name: datasets[name][...] for name in datasets if name in ITEM_NAMES}
         n_bytes, rows = Path(path).stat().st_size, int(header["rows_used"])
         block, crc32 = _block(header, items)
-        _check_items(block, rows, path)
+        check_items(block, rows, path)
     except DAMAGE as error:
         raise ShardError(path, f"cannot be read: {error}") from error
     return ShardRef(name, n_bytes, rows, crc32, specs, block.views), block
 
 
 def _spec_of(name: str, dataset: h5py.Dataset) -> ColumnSpec:
-    return ColumnSpec(name, dataset.dtype.str, dataset.shape, int(dataset.id.get_offset()))
+    return ColumnSpec(name, dataset.dtype.str, dataset.shape, int(dataset.id.get_offset() or 0))
 
 
 def _header_of(file: h5py.File, path: str | Path) -> dict[str, Any]:
@@ -209,6 +159,8 @@ def _header_of(file: h5py.File, path: str | Path) -> dict[str, Any]:
     header = read_attributes(file)
     if header.get("format") != FORMAT:
         raise ShardError(path, "is an HDF5 file, but not a shard of hpcdi")
+    if header["schema_version"] == _WITH_TABLE:
+        raise ShardError(path, "has no layout of its blocks any more: the file is torn")
     if header["schema_version"] > SCHEMA_VERSION:
         raise ShardError(path, f"has schema {header['schema_version']}, newer than mine")
     if header.pop(_HEADER_CRC) != _header_crc(header):
@@ -230,11 +182,16 @@ def _header_crc(header: dict[str, Any]) -> int:
     return crc32_of(json.dumps(header, sort_keys=True).encode())
 
 
-def _check(block: Block, path: str) -> None:
+def check(block: Block, path: str) -> None:
+    """See that a block can be stored at `path`.
+
+    Raises:
+        ShardError: columns differ in length or hold no numbers, or have names of the item table.
+    """
     lengths = {name: len(column) for name, column in block.columns.items()}
     if len(set(lengths.values())) > 1:
         raise ShardError(path, f"columns differ in length: {lengths}")
-    taken = sorted(_ITEM_NAMES & block.columns.keys())
+    taken = sorted(block.columns.keys() & set(ITEM_NAMES))
     if taken:
         raise ShardError(path, f"the names {taken} belong to the item table; rename those columns")
     for name, column in block.columns.items():
@@ -244,8 +201,12 @@ def _check(block: Block, path: str) -> None:
         raise ShardError(path, f"the item table has dtype {block.items.dtype}, not {ITEM_DTYPE}")
 
 
-def _check_items(block: Block, rows: int, path: str | Path) -> None:
-    """See that all items lie within a block's rows."""
+def check_items(block: Block, rows: int, path: str | Path) -> None:
+    """See that all items lie within a block's rows.
+
+    Raises:
+        ShardError: they do not.
+    """
     starts, lengths = (block.items[name].astype(np.int64) for name in ("item_start", "item_len"))
     ends = starts + lengths + block.tail_rows
     if block.tail_rows < 0 or (lengths < 0).any() or (starts < 0).any() or (ends > rows).any():

@@ -16,7 +16,7 @@ from hpcdi.utils.nested import column_objection, column_rows
 
 SMALL_SHARE = 1 / 50
 """A block with less than this share of its collector's rows in the replay buffer is small: it waits
-for more, beyond the usual age. So a long run of slow environments leaves fewer and larger files."""
+for more, beyond the usual age. So a long run of slow environments writes fewer, larger blocks."""
 SMALL_S = 10.0
 """Age at which a small block is sealed all the same."""
 

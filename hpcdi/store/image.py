@@ -8,6 +8,7 @@ the arrays go to disk straight from where they are, once, and come back the same
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _PART_BYTES = 1 << 23  # of an array, that a thread reads
 
 Piece = tuple[int, Any]
 """Where in a file bytes belong, and the bytes."""
+Extent = tuple[np.dtype[Any], tuple[int, ...]]
+"""Dtype and shape of an array."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Draft:
             raise ValueError("a name holds a zero byte")
         for name, given in arrays.items():
             array = np.asarray(given, order="C")
-            self._offsets[name] = offset = _reserve(self._file, name, array)
+            self._offsets[name] = offset = _reserve(self._file, name, array.dtype, array.shape)
             if array.size:
                 self._pending.append((offset, _bytes(array)))
 
@@ -108,6 +111,79 @@ class Draft:
         self._file.close()
         structure = self._structure
         return Image(structure.size, (*structure.pieces, *self.pending()), self._offsets)
+
+
+class GrowingStructure:
+    """HDF5 structure of a file whose arrays grow, each in a place that is laid out for all of it.
+
+    An array is one chunk of the largest size that it may get, which HDF5 allocates at once: its
+    rows lie in one piece, and only the number of rows that readers see changes.
+
+    Args:
+        arrays: dtype and largest shape of each, in the order in which they lie in the file, all of
+            them behind the structure.
+        attributes: of the file.
+
+    Attributes:
+        offsets: where each array lies; 0 where its rows have no bytes.
+        size: bytes of the file.
+
+    Raises:
+        TypeError: HDF5 has no such dtype or attribute. ValueError: it refuses a name.
+    """
+
+    def __init__(self, arrays: Mapping[str, Extent], attributes: Mapping[str, Any]) -> None:
+        if any("\0" in name for name in arrays):
+            raise ValueError("a name holds a zero byte")
+        self._growing = [name for name, (_, shape) in arrays.items() if math.prod(shape)]
+        self._file, self.offsets = _Structure(), dict.fromkeys(arrays, 0)
+        with h5py.File(
+            self._file, "w", libver=LIBVER, alignment_threshold=1, alignment_interval=ALIGNMENT
+        ) as file:
+            write_attributes(file, attributes)
+            for name, (dtype, shape) in arrays.items():
+                _reserve(file, name, dtype, shape, grows=name in self._growing)
+        self._end = self._file.size
+        with h5py.File(
+            self._file, "r+", libver=LIBVER, alignment_threshold=1, alignment_interval=ALIGNMENT
+        ) as file:
+            for name in self._growing:
+                dataset = file[name].id
+                dataset.set_extent((1, *dataset.shape[1:]))
+                self.offsets[name] = int(dataset.get_chunk_info(0).byte_offset)
+        self.size = self._file.size
+
+    @classmethod
+    def read(cls, head: bytes, size: int, names: Sequence[str]) -> Self:
+        """The structure of a file that is there.
+
+        Args:
+            head: its bytes up to the first array.
+            size: of the file.
+            names: of arrays that grow.
+        """
+        made = cls.__new__(cls)
+        made._file, made.offsets, made.size, made._end = _Structure(), {}, size, len(head)
+        made._file.write(head)
+        made._file.truncate(size)
+        made._growing = list(names)
+        return made
+
+    def resized(self, rows: Mapping[str, int]) -> Piece:
+        """Let readers see so many rows of each array; returns what is to be written for it.
+
+        Raises:
+            KeyError, OSError, ValueError: what was read is no such structure.
+        """
+        with h5py.File(self._file, "r+", libver=LIBVER) as file:
+            for name in self._growing:
+                dataset = file[name].id
+                dataset.set_extent((rows[name], *dataset.shape[1:]))
+        head = bytearray(self._end)  # where an array became shorter, HDF5 has cleared its rows
+        self._file.seek(0)
+        self._file.readinto(head)
+        self._file.pieces = [(0, bytes(head))]
+        return self._file.pieces[0]
 
 
 def image_of(arrays: Columns, attributes: Mapping[str, Any]) -> Image:
@@ -181,21 +257,30 @@ def _read(
     return flat.view(dataset.dtype).reshape(dataset.shape), parts
 
 
-def _reserve(file: h5py.File, name: str, array: Array) -> int:
-    """Make a dataset, but write nothing into it; returns where its bytes belong."""
+def _reserve(
+    file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], *, grows: bool = False
+) -> int:
+    """Make a dataset, but write nothing into it; returns where its bytes belong.
+
+    If it `grows`, it has no rows now, and room for all of its shape as soon as it has one.
+    """
     how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    how.set_layout(h5py.h5d.CONTIGUOUS)
+    if grows:
+        how.set_chunk(shape)
+    else:
+        how.set_layout(h5py.h5d.CONTIGUOUS)
     how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     how.set_obj_track_times(False)
     parents, _, leaf = name.rpartition("/")
     place = file.require_group(parents) if parents else file
+    space = h5py.h5s.create(h5py.h5s.SCALAR)
+    if shape:
+        space = h5py.h5s.create_simple((0, *shape[1:]) if grows else shape, shape)
     made = h5py.h5d.create(
-        place.id, leaf.encode(), h5py.h5t.py_create(array.dtype, logical=True),
-        h5py.h5s.create_simple(array.shape) if array.ndim else h5py.h5s.create(h5py.h5s.SCALAR),
-        how,
-    )  # fmt: skip
-    return int(made.get_offset()) if array.size else 0
+        place.id, leaf.encode(), h5py.h5t.py_create(dtype, logical=True), space, how
+    )
+    return int(made.get_offset()) if math.prod(shape) and not grows else 0
 
 
 def _bytes(array: Array) -> memoryview:

@@ -14,11 +14,12 @@ import numpy as np
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, load_json
 from hpcdi.store.block import FORMAT as BLOCK_FORMAT
+from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import MANIFEST, names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
-from hpcdi.store.shards import read_block
+from hpcdi.store.shards import read_blocks
 from hpcdi.store.snapshots import FORMAT as STATE_FORMAT
 from hpcdi.store.snapshots import read_state
 from hpcdi.utils.metrics import human_bytes
@@ -47,41 +48,64 @@ def inspect(path: str | Path) -> Report:
         elif path.suffix == ".safetensors":
             report.lines += _policy(path)
         else:
-            report.lines += _hdf5(path)
+            report.lines += _hdf5(path, report)
     except StoreError as error:
         report.errors.append(str(error))
     return report
 
 
-def _hdf5(path: Path) -> Iterator[str]:
+def _hdf5(path: Path, report: Report) -> Iterator[str]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             kind = read_attributes(file).get("format")
     except DAMAGE as error:
         raise StoreError(path, f"cannot be read as HDF5: {error}") from error
     if kind == BLOCK_FORMAT:
-        return _shard(path)
+        return _shard(path, report)
     if kind == STATE_FORMAT:
         return _state(path)
     raise StoreError(path, "is an HDF5 file, but not one of hpcdi")
 
 
-def _shard(path: Path) -> Iterator[str]:
-    block, crc32 = read_block(path)
-    versions = block.items["policy_version"]
-    yield f"{path}: shard, {human_bytes(path.stat().st_size)}, checksum {crc32:08x} is right"
+def _shard(path: Path, report: Report) -> Iterator[str]:
+    blocks, damaged = _blocks(path)
+    report.errors += damaged
+    items = sum(len(block.items) for block in blocks)
+    size = human_bytes(512 * path.stat().st_blocks)  # without holes
+    right = "damaged" if damaged else "checksums are right"
+    yield f"{path}: shard of {_count(len(blocks), 'block')}, {size}, {right}"
     yield (
-        f"  {block.transitions} transitions in {len(block.items)} items, {block.rows} rows, "
-        f"policy versions {versions.min()} to {versions.max()}"
-        if len(block.items)
+        f"  {sum(block.transitions for block in blocks)} transitions in {items} items, "
+        f"{sum(block.rows for block in blocks)} rows"
+        + _span("policy version", [b.items["policy_version"] for b in blocks])
+        if items
         else "  no items"
     )
-    for name, value in block.facts.items():
-        yield f"  {name}: {_fact(name, value)}"
-    for name, column in block.columns.items():
-        yield f"  {name:<20} {column.dtype!s:<8} {column.shape!s:<18} {_range(column)}"
-    for view in block.views:
+    for name in dict.fromkeys(name for block in blocks for name in block.facts):
+        values = dict.fromkeys(_fact(name, block.facts.get(name)) for block in blocks)
+        first, *_, last = [*values, *values]
+        yield f"  {name}: {first}" + (f" .. {last}" if len(values) > 1 else "")
+    for name, column in blocks[0].columns.items() if blocks else ():
+        shape = (sum(block.rows for block in blocks), *column.shape[1:])
+        found = _range([block.columns[name] for block in blocks])
+        yield f"  {name:<20} {column.dtype!s:<8} {shape!s:<18} {found}"
+    for view in blocks[0].views if blocks else ():
         yield f"  {view.name:<20} = {view.column}[row + {view.offset}[row]]"
+
+
+def _blocks(path: Path) -> tuple[list[Block], list[str]]:
+    """The blocks of a shard, and what is wrong with others.
+
+    Raises:
+        ShardError: it is missing, torn, or not one of ours.
+    """
+    blocks, damaged = [], []
+    for found in read_blocks(path):
+        if isinstance(found, Block):
+            blocks.append(found)
+        else:
+            damaged.append(str(found))
+    return blocks, damaged
 
 
 def _policy(path: Path) -> Iterator[str]:
@@ -119,17 +143,20 @@ def _run_folder(path: Path, report: Report) -> None:
     report.lines.append(
         f"{path}: run of {run.get('exp_name')!r}, state {run.get('state')!r}, hpcdi {of_version}"
     )
-    shards, transitions, size = 0, 0, 0
+    shards, blocks, transitions, size = 0, 0, 0, 0
     for shard in sorted(layout.data_dir.rglob("*.h5")):
         try:
-            block = read_block(shard)[0]
+            whole, damaged = _blocks(shard)
         except StoreError as error:
             report.errors.append(str(error))
             continue
-        shards, transitions = shards + 1, transitions + block.transitions
-        size += shard.stat().st_size
+        report.errors += damaged
+        shards, blocks = shards + bool(whole), blocks + len(whole)
+        transitions += sum(block.transitions for block in whole)
+        size += 512 * shard.stat().st_blocks
     report.lines.append(
-        f"  data: {shards} shards, {transitions} transitions, {human_bytes(size)}, "
+        f"  data: {_count(blocks, 'block')} in {_count(shards, 'shard')}, "
+        f"{transitions} transitions, {human_bytes(size)}, "
         + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
     )
     for other in sorted(path.glob("policies/*.safetensors")):
@@ -164,7 +191,17 @@ def _fact(name: str, value: Any) -> str:
     return str(value)
 
 
-def _range(column: Any) -> str:
-    if column.size == 0:
+def _range(columns: list[Any]) -> str:
+    columns = [column for column in columns if column.size]
+    if not columns:
         return "empty"
-    return f"{column.min():.6g} .. {column.max():.6g}"
+    return f"{min(c.min() for c in columns):.6g} .. {max(c.max() for c in columns):.6g}"
+
+
+def _span(what: str, arrays: list[Any]) -> str:
+    arrays = [array for array in arrays if array.size]
+    return f", {what}s {min(a.min() for a in arrays)} to {max(a.max() for a in arrays)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

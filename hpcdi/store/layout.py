@@ -11,7 +11,8 @@
         status.json                 how it goes: steps, rates, last evaluation; new every second
         next_job.json               the job that goes on, if the last one could not be requeued
         run.lock                    while it runs: host, Slurm job and process that it runs in
-        data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour
+        data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour; a file
+                                             is named by the number of its first block
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   its mean return (of a serial run)
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
@@ -30,6 +31,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.errors import StoreError
+
+_NUMBER_MARK = "#"
+
+
+def block_name(shard: str, number: int) -> str:
+    """Returns the name of a block: ``data/rank00002/20261121T23/000001.h5#3``."""
+    return f"{shard}{_NUMBER_MARK}{number}"
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """Returns the shard and the number of a block in it; None: the name is that of a shard."""
+    shard, _, number = name.rpartition(_NUMBER_MARK)
+    return (shard, int(number)) if shard and number.isdecimal() else (name, None)
 
 
 @dataclass(frozen=True)
@@ -128,15 +142,18 @@ class RunLayout:
         return self.root / "log" / f"rank{rank:05d}.jsonl"
 
     def shard_path(self, rank: int, number: int, now: float | None = None) -> str:
-        """Path of a collector's shard, relative to the run folder; see `shard_numbers`.
+        """Path of the shard that a collector begins with a block of this number.
 
-        A folder an hour keeps directories below ten thousand files.
+        It is relative to the run folder; see `shard_numbers`. A shard lies in the folder of the
+        hour in which it was begun, and is full at the latest when that is over.
         """
         hour = time.strftime("%Y%m%dT%H", time.gmtime(now))
         return f"data/rank{rank:05d}/{hour}/{number:06d}.h5"
 
     def shard_numbers(self, of: int | None = None) -> dict[str, tuple[int, int]]:
-        """Every shard that is there, by its path relative to the run folder: rank and number.
+        """Every shard that is there: rank, and number of its first block.
+
+        By its path relative to the run folder, in the order of their numbers.
 
         Args:
             of: rank of a collector; None: of all.
@@ -146,15 +163,15 @@ class RunLayout:
             rank, number = path.parent.parent.name.removeprefix("rank"), path.stem
             if rank.isdigit() and number.isdigit():
                 found[str(path.relative_to(self.root))] = int(rank), int(number)
-        return found
+        return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def inside(self, relative: str) -> Path:
-        """Absolute path of a relative one that came in a message.
+        """Absolute path of a relative one, or of a block's shard, that came in a message.
 
         Raises:
             StoreError: it leads out of the run folder.
         """
-        path = (self.root / relative).resolve()
+        path = (self.root / split_name(relative)[0]).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise StoreError(relative, f"leads out of the run folder {self.root}")
         return path

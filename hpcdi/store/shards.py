@@ -1,26 +1,24 @@
-"""Shards: blocks on the shared file system, each written once by one writer."""
+"""Blocks in shards on the shared file system: written by one writer, read by any number."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from hpcdi.errors import ShardError
-from hpcdi.store.atomic import published
-from hpcdi.store.block import (
-    Block,
-    checksum,
-    encode,
-    map_datasets,
-    open_block,
-    row_columns,
-)
+from hpcdi.store.block import Block, check, checksum, open_block, row_columns, survey_block
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, block_name, split_name
+from hpcdi.store.shard_file import SMALLEST_BYTES, GrowingShard, ShardReader, read_ranges
 from hpcdi.types import Columns, ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
@@ -28,70 +26,224 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 
 # A fresh file can be invisible or short to another NFS client until its attribute cache expires.
-_READ_ATTEMPTS = 6
+_READ_ATTEMPTS, _TORN_ATTEMPTS = 6, 3
 _FIRST_RETRY_S = 0.05
 _FLUSH_LOOK_S = 0.1
 
 
 def write_shard(layout: RunLayout, path: str, block: Block, *, fsync: bool = True) -> ShardRef:
-    """Publish a block at `path` (relative to the run folder); returns the reference to announce.
+    """Publish a block in a shard of its own at `path` (relative to the run folder).
 
     Raises:
         ShardError: the block cannot be stored, or the file system refuses it (full, quota, rights).
     """
-    image, ref = encode(block, path)
-    final = layout.inside(path)
-    try:
-        with published(final, fsync=fsync) as file:
-            image.write_to(file)
-    except OSError as error:
-        raise ShardError(final, f"cannot be written: {error.strerror or error}") from error
-    return ref
+    return Appender(layout, 0, fsync=fsync).write(path, block)
+
+
+class Appender:
+    """Appends blocks to the open shard, and begins the next one where that does not take them.
+
+    Args:
+        layout: the run folder.
+        file_bytes: of a full shard; 0: each has one block.
+        fsync: force blocks to disk.
+    """
+
+    def __init__(self, layout: RunLayout, file_bytes: int, *, fsync: bool) -> None:
+        self._layout, self._file_bytes, self._fsync = layout, file_bytes, fsync
+        self._open: GrowingShard | None = None
+
+    def write(self, path: str, block: Block) -> ShardRef:
+        """Write a block; returns the reference to announce.
+
+        Args:
+            path: of the shard that it begins, if it begins one. One is begun in each folder, of
+                which a collector has one an hour.
+            block: to be written.
+
+        Raises:
+            ShardError: it cannot be stored, or the file system refuses it.
+        """
+        check(block, path)
+        final = self._layout.inside(path)
+        shard = self._open
+        try:
+            if shard is not None and shard.path.parent == final.parent and shard.takes(block):
+                with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+                    return shard.append(block)
+            shard = GrowingShard(final, path, block, self._next_bytes(), fsync=self._fsync)
+            ref = shard.create(block)
+        except OSError as error:
+            raise ShardError(final, f"cannot be written: {error.strerror or error}") from error
+        self._open = shard
+        return ref
+
+    def _next_bytes(self) -> int:
+        """Room of the next shard: no short run leaves a large file, most of which is a hole."""
+        held = self._open.used_bytes if self._open is not None else 0
+        return min(self._file_bytes, max(SMALLEST_BYTES, 2 * held))
 
 
 def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
-    """Row columns of an announced shard: one read, the checksum verified, arrays without a copy.
+    """Row columns of an announced block, verified; arrays are views of one buffer.
 
-    A file that is missing, short or refused is tried again for about 1.5 s (attribute caches of
-    network file systems).
+    A file that is missing, short or refused is tried again for about 1.5 s, one with other bytes
+    twice: a network file system may show what it remembers.
 
     Raises:
         ShardError: missing, short, unreadable, or its bytes are not those that were announced.
     """
     path = layout.inside(ref.path)
-    datasets = map_datasets(_read_whole(path, ref.n_bytes), ref)
-    if checksum(datasets) != ref.crc32:
-        raise ShardError(path, "checksum differs from the announced one: the file is torn")
-    return row_columns(datasets)
-
-
-def read_block(path: str | Path) -> tuple[Block, int]:
-    """A whole shard by its path alone, through HDF5, and its checksum, which is verified.
-
-    Raises:
-        ShardError: the file is missing, torn, or not one of ours.
-    """
-    block, crc32 = open_block(path)
-    if checksum(block.datasets()) != crc32:
-        raise ShardError(path, "checksum is wrong: the file is torn")
-    return block, crc32
-
-
-def _read_whole(path: Path, n_bytes: int) -> bytes:
-    retry_s = _FIRST_RETRY_S
+    retry_s, found, torn = _FIRST_RETRY_S, "", 0
     for attempt in range(_READ_ATTEMPTS):
         try:
-            image = path.read_bytes()
+            datasets = read_ranges(path, ref.columns)
         except OSError as error:  # absent, or e.g. a stale file handle
             found = f"cannot be read: {error.strerror or error}"
         else:
-            if len(image) == n_bytes:
-                return image
-            found = f"has {len(image)} of {n_bytes} bytes"
+            if checksum(datasets) == ref.crc32:
+                return row_columns(datasets)
+            found, torn = "checksum differs from the announced one: the file is torn", torn + 1
+            if torn == _TORN_ATTEMPTS:
+                raise ShardError(path, found)
         if attempt + 1 < _READ_ATTEMPTS:
             wait_s(retry_s)
             retry_s *= 2
     raise ShardError(path, f"{found} (after {_READ_ATTEMPTS} attempts)")
+
+
+def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | ShardError]:
+    """Yields the blocks of a shard of any version, verified, or what is wrong with them.
+
+    Args:
+        path: the shard.
+        number: of a block; None: all.
+
+    Raises:
+        ShardError: the file is missing, torn, or not one of ours.
+    """
+    if not ShardReader.reads(path):
+        block, crc32 = open_block(path)
+        if checksum(block.datasets()) != crc32:
+            raise ShardError(path, "checksum is wrong: the file is torn")
+        yield block
+        return
+    shard = ShardReader(path, path.name)
+    for slot, record in shard.records():
+        if number not in (None, slot):
+            continue
+        try:
+            yield record if isinstance(record, ShardError) else shard.read(slot, record)
+        except ShardError as error:
+            yield error
+
+
+def read_block(path: str | Path) -> Block:
+    """The block of a name like ``.../000001.h5#3``, or all blocks of a shard as if they were one.
+
+    Raises:
+        ShardError: the file is missing, torn, not one of ours, or has no such block.
+    """
+    name, number = split_name(str(path))
+    blocks: list[Block] = []
+    for block in read_blocks(Path(name), number):
+        if isinstance(block, ShardError):
+            raise block
+        blocks.append(block)
+    if not blocks:
+        raise ShardError(path, "holds no such block")
+    return _joined(blocks)
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """Blocks of one shard, one after the other; with the facts that they share."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    columns = {n: np.concatenate([block.columns[n] for block in blocks]) for n in first.columns}
+    items = np.concatenate([block.items for block in blocks])
+    starts = np.cumsum([0, *(block.rows for block in blocks[:-1])])
+    items["item_start"] += np.repeat(starts, [len(block.items) for block in blocks])
+    facts = {
+        name: fact
+        for name, fact in first.facts.items()
+        if all(block.facts.get(name) == fact for block in blocks)
+    }
+    return Block(columns, items, facts, first.views, first.tail_rows)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a shard holds, without its rows.
+
+    Attributes:
+        blocks: a reference to each, and a block with items alone.
+        damaged: why others cannot be used.
+    """
+
+    blocks: list[tuple[ShardRef, Block]] = field(default_factory=list)
+    damaged: list[ShardError] = field(default_factory=list)
+
+
+def survey(
+    path: Path, name: str, wanted: Callable[[str, Mapping[str, Any]], bool] = lambda *_: True
+) -> Survey:
+    """Look which blocks a shard of any version holds.
+
+    Args:
+        path: the file.
+        name: its path in references.
+        wanted: given a block's name and its facts, whether to look at it.
+    """
+    found = Survey()
+    try:
+        if not ShardReader.reads(path):
+            ref, block = survey_block(path, name)
+            found.blocks.extend([(ref, block)] if wanted(name, block.facts) else [])
+            return found
+        shard = ShardReader(path, name)
+    except ShardError as error:
+        found.damaged.append(error)
+        return found
+    for slot, record in shard.records():
+        if isinstance(record, ShardError):
+            found.damaged.append(record)
+        elif wanted(block_name(name, slot), record.facts):
+            try:
+                found.blocks.append(shard.survey(slot, record))
+            except ShardError as error:
+                found.damaged.append(error)
+    return found
+
+
+def absent(layout: RunLayout, names: Iterable[str]) -> list[str]:
+    """Those of some blocks that are not there; rows are not looked at."""
+    by_shard: dict[str, set[str]] = {}
+    for name in names:
+        by_shard.setdefault(split_name(name)[0], set()).add(name)
+    gone: set[str] = set()
+    for shard, wanted in by_shard.items():
+        found = survey(layout.inside(shard), shard, lambda name, _, wanted=wanted: name in wanted)  # type: ignore[misc]
+        gone |= wanted - {ref.path for ref, _ in found.blocks}
+    return sorted(gone)
+
+
+def withdraw(layout: RunLayout, names: Iterable[str]) -> None:
+    """Take back blocks of dead processes, and those after them in the same shards.
+
+    Raises:
+        OSError: a file cannot be changed. ShardError: it cannot be read.
+    """
+    first: dict[str, int] = {}
+    for name in names:
+        shard, number = split_name(name)
+        first[shard] = min(number or 0, first.get(shard, number or 0))
+    for shard, number in first.items():
+        path = layout.inside(shard)
+        if number == 0:
+            path.unlink(missing_ok=True)
+        else:
+            ShardReader(path, shard).withdraw(number)
 
 
 class ShardWriter(Closing):
@@ -99,8 +251,9 @@ class ShardWriter(Closing):
 
     Args:
         layout: the run folder.
-        announce: called on the writer's thread with each published shard and its block.
-        fsync: force shards to disk before they are announced.
+        announce: called on the writer's thread with the reference to each published block.
+        fsync: force blocks to disk before they are announced.
+        file_bytes: of a full shard, after which the next one is begun.
         depth: blocks that may be under way; `submit` waits when there are more (bounded memory).
         patience: with a disk that is full; None: that is an error.
 
@@ -115,13 +268,14 @@ class ShardWriter(Closing):
         announce: Callable[[ShardRef, Block], None],
         *,
         fsync: bool = True,
+        file_bytes: int = 1 << 26,
         depth: int = 4,
         patience: DiskPatience | None = None,
     ) -> None:
         self.waited_s, self.lost = 0.0, 0
         self._is_open = True
         self._announce, self._patience = announce, patience
-        self._write = partial(write_shard, layout, fsync=fsync)
+        self._write = Appender(layout, file_bytes, fsync=fsync).write
         self._jobs: queue.Queue[tuple[str, Block] | threading.Event | None] = queue.Queue(
             maxsize=depth
         )
@@ -129,6 +283,10 @@ class ShardWriter(Closing):
 
     def submit(self, path: str, block: Block) -> None:
         """Hand a block over; it belongs to the writer from now on.
+
+        Args:
+            path: of the shard that it begins, if it begins one.
+            block: sealed.
 
         Raises:
             ShardError: an earlier block could not be written, or the writer is closed.

@@ -26,4 +26,4 @@ TRANSPORTS = {"files": FileTransport}
 
 def open_transport(system: SystemConfig, layout: RunLayout) -> Transport:
     """Returns the transport that ``system.transport`` names, for the run in `layout`."""
-    return TRANSPORTS[system.transport](layout, fsync=system.storage.fsync)
+    return TRANSPORTS[system.transport](layout, system.storage)

@@ -30,7 +30,8 @@ class BlockPublisher(Protocol):
         Waits only while several blocks are under way (bounded memory).
 
         Args:
-            path: names the block in the run: where its shard is, relative to the run folder.
+            path: of a place for it, and perhaps for those after it, relative to the run folder; the
+                announced reference names where it is.
             block: sealed.
 
         Raises:
@@ -84,7 +85,7 @@ class Transport(Protocol):
         For the seeds' callers, whose tasks name blocks; it may be slower than `fetch`.
 
         Args:
-            path: as it was submitted.
+            path: of its reference; or as it was submitted, if it is the only one there.
 
         Raises:
             StoreError: the block is missing or damaged.

@@ -1,12 +1,13 @@
-"""Blocks travel as shards on the shared file system: written once, announced, read whole."""
+"""Blocks travel in shards on the shared file system: appended, announced, read by their place."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from hpcdi.config.schema import StorageConfig
 from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shards import ShardWriter, read_block, read_shard
 from hpcdi.transport.base import Announce
 from hpcdi.types import Columns, ShardRef
@@ -17,29 +18,35 @@ class FileTransport:
 
     Args:
         layout: the run folder.
-        fsync: force shards to disk before they are announced.
+        storage: settings of shards; None: the usual ones.
     """
 
-    def __init__(self, layout: RunLayout, *, fsync: bool = True) -> None:
-        self._layout, self._fsync = layout, fsync
+    def __init__(self, layout: RunLayout, storage: StorageConfig | None = None) -> None:
+        self._layout, self._storage = layout, storage or StorageConfig()
 
     def publisher(self, announce: Announce, patience: DiskPatience | None = None) -> ShardWriter:
         """See `base.Transport.publisher`: one thread that writes shards."""
-        return ShardWriter(self._layout, announce, fsync=self._fsync, patience=patience)
+        storage = self._storage
+        return ShardWriter(
+            self._layout, announce,
+            fsync=storage.fsync, file_bytes=storage.file_bytes, patience=patience,
+        )  # fmt: skip
 
     def fetch(self, shard: ShardRef) -> Columns:
-        """See `base.Transport.fetch`: one read, no copy."""
+        """See `base.Transport.fetch`: a read of each column."""
         return read_shard(self._layout, shard)
 
     def fetch_named(self, path: str) -> Block:
         """See `base.Transport.fetch_named`."""
-        return load_block(self._layout.inside(path))
+        shard, number = split_name(path)
+        file = str(self._layout.inside(shard))
+        return load_block(file if number is None else block_name(file, number))
 
 
 def load_block(path: str | Path) -> Block:
-    """Returns the block of a shard anywhere, of a run that has ended perhaps.
+    """Returns the block of a name, or all blocks of a shard as one, of any run; see `read_block`.
 
     Raises:
         ShardError: the shard is missing, torn, or not one of ours.
     """
-    return read_block(path)[0]
+    return read_block(path)

@@ -14,14 +14,18 @@ Faults belong to a process, which is one rank: so there is one `FAULTS` in it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hpcdi.config.schema import FaultConfig
 from hpcdi.store.atomic import pretend_full
+from hpcdi.types import ShardRef
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.log import LOGGER
 
@@ -115,6 +119,10 @@ def hang_environment(child_pids: Sequence[int]) -> None:
         wait_s(_FOREVER_S)
 
 
-def tear(path: Path) -> None:
-    """Cut a file to its first half, like a file system that ignores fsync."""
-    os.truncate(path, path.stat().st_size // 2)
+def tear(path: Path, block: ShardRef) -> None:
+    """Clear the second half of a block's columns, like a file system that ignores fsync."""
+    with path.open("r+b") as file:
+        for spec in block.columns:
+            n_bytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+            file.seek(spec.offset + n_bytes // 2)
+            file.write(bytes(n_bytes - n_bytes // 2))

@@ -120,6 +120,7 @@ class Port:
         self.segments: list[Segment] = []
         self.progress: list[CollectProgress] = []
         self.after_segment: Callable[[], None] = lambda: None
+        self.is_paused = False
 
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ import pytest
 
 from fakes.sockets import listening
 from hpcdi.store.inspect import inspect
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import survey
 
 TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
@@ -223,9 +226,13 @@ def logged(run_dir: Path, rank: int, words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if words in line]
 
 
-def shard_counts(run_dir: Path) -> dict[str, int]:
-    """Number of shards of each collector."""
-    return {path.name: len(list(path.glob("*/*.h5"))) for path in (run_dir / "data").glob("rank*")}
+def block_counts(run_dir: Path) -> dict[str, int]:
+    """Number of blocks of each collector."""
+    shards = RunLayout(run_dir).shard_numbers()
+    counts = Counter[str]()
+    for path, (rank, _) in shards.items():
+        counts[f"rank{rank:05d}"] += len(survey(run_dir / path, path).blocks)
+    return dict(counts)
 
 
 def _text(path: Path) -> str:

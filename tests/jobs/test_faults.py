@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, FAULTS_ALLOWED, Running, logged, shard_counts
+from jobs import CARTPOLE, ENDLESS, FAULTS_ALLOWED, Running, block_counts, logged
 
 from hpcdi.store.inspect import inspect
 
@@ -26,11 +26,12 @@ def test_a_torn_shard_a_full_disk_and_a_hung_environment(start: Start) -> None:
         "{kind: enospc, rank: 3, after_s: 2, seconds: 2}, "
         "{kind: env_hang, rank: 3, at_step: 1000}]"
     )
-    ended = start(
-        CARTPOLE, "env.stop_value=1e9", "policy.other.commander.max_env_step=30000", NO_EVALUATION,
-        *CHILDREN, faults, variables=FAULTS_ALLOWED,
-    ).wait()  # fmt: skip
-    assert ended.code == 0, ended.said
+    job = start(CARTPOLE, *ENDLESS, NO_EVALUATION, *CHILDREN, faults, variables=FAULTS_ALLOWED)
+    for words in ("rank 1 lost a block", "the disk has free space again", "environment 0 failed"):
+        job.until_said(words)
+    job.send_signal(signal.SIGTERM)
+    ended = job.wait()
+    assert ended.code == 85, ended.said
     for kind in ("torn_shard", "enospc", "env_hang"):
         assert ended.err.count(f"injected fault: {kind}") == 1, ended.err
     # torn: named, counted, skipped
@@ -64,7 +65,7 @@ def test_a_collector_without_environments_comes_back_and_without_any_the_run_end
         CARTPOLE, *ENDLESS, *CHILDREN, NO_EVALUATION, "env.manager.max_retry=0",
         "env.manager.retry_window_s=4", "system.storage.seal_seconds=0.2",
     )  # fmt: skip
-    job.until(lambda: shard_counts(job.run_dir).keys() == {"rank00002", "rank00003"})
+    job.until(lambda: block_counts(job.run_dir).keys() == {"rank00002", "rank00003"})
     job.until_learning()
     pids = [job.pid_of(rank) for rank in (2, 3)]
 
@@ -78,10 +79,10 @@ def test_a_collector_without_environments_comes_back_and_without_any_the_run_end
     job.until(
         lambda: is_said_after_kills(pids[:1], "rank 2 has no environments left; others do its work")
     )
-    before = shard_counts(job.run_dir)
-    job.until(lambda: shard_counts(job.run_dir)["rank00003"] > before["rank00003"] + 1)
+    before = block_counts(job.run_dir)
+    job.until(lambda: block_counts(job.run_dir)["rank00003"] > before["rank00003"] + 1)
     job.until(lambda: bool(logged(job.run_dir, 0, "rank 2 may make its environments anew")))
-    job.until(lambda: shard_counts(job.run_dir)["rank00002"] > before["rank00002"] + 1)
+    job.until(lambda: block_counts(job.run_dir)["rank00002"] > before["rank00002"] + 1)
     job.until(lambda: is_said_after_kills(pids, "FAILED"))
     ended = job.wait()
     ended.check(1, "failed")

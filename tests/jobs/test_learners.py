@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import pytest
 from jobs import CARTPOLE, ONE_COLLECTOR, PPO, QUICK, TWO_LEARNERS, Ended, Running
 
+from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
+from hpcdi.store.shards import survey
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -102,10 +103,10 @@ def test_ppo_solves_cartpole_by_batches_that_its_present_policy_made(
 
 
 def policy_versions(run_dir: Path) -> dict[str, list[int]]:
-    """Policy versions of each collector's shards, in order; each shard has one."""
+    """Policy versions of each collector's blocks, in order; each block has one."""
     versions = defaultdict(list)
-    for path in sorted((run_dir / "data").rglob("*.h5")):
-        with h5py.File(path) as shard:
-            (version,) = set(shard["policy_version"][:].tolist())
-        versions[path.parts[-3]].append(version)
+    for path, (rank, _) in RunLayout(run_dir).shard_numbers().items():
+        for _, block in survey(run_dir / path, path).blocks:
+            (version,) = set(block.items["policy_version"].tolist())
+            versions[f"rank{rank:05d}"].append(version)
     return dict(versions)

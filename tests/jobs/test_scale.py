@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, Running, hpcdi, shard_counts
+from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, Running, block_counts, hpcdi
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 Start = Callable[..., Running]
@@ -20,17 +20,17 @@ def collectors(job: Running) -> dict[str, Any]:
 
 
 def until_these_collect(job: Running, count: int) -> set[str]:
-    """Wait until so many collectors, and no other ones, publish five shards or more each."""
-    began = shard_counts(job.run_dir)
+    """Wait until so many collectors, and no other ones, publish five blocks or more each."""
+    began = block_counts(job.run_dir)
 
     def grown(by: int) -> set[str]:
-        now = shard_counts(job.run_dir)
+        now = block_counts(job.run_dir)
         return {name for name in now if now[name] >= began.get(name, 0) + by}
 
     def is_so() -> bool:
         nonlocal began
         if len(grown(1)) > count:  # the others have not ended yet
-            began = shard_counts(job.run_dir)
+            began = block_counts(job.run_dir)
         return len(grown(5)) == count
 
     job.until(is_so)

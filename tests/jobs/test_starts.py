@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, PYTHONPATH, ROOT, TWO_LEARNERS, Running, logged, shard_counts
+from jobs import CARTPOLE, ENDLESS, PYTHONPATH, ROOT, TWO_LEARNERS, Running, block_counts, logged
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -61,8 +61,8 @@ def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on
         job.until(lambda rank=rank: bool(logged(job.run_dir, 0, f"rank {rank} has died")))
         assert logged(job.run_dir, 0, f"rank {rank} (process ")
     job.until(lambda: bool(logged(job.run_dir, 2, "learners have regrouped")))
-    before = shard_counts(job.run_dir)["rank00004"]
-    job.until(lambda: shard_counts(job.run_dir)["rank00004"] > before + 1)
+    before = block_counts(job.run_dir)["rank00004"]
+    job.until(lambda: block_counts(job.run_dir)["rank00004"] > before + 1)
     job.send_signal(signal.SIGTERM)
     job.wait().check(85, "stopped")
 

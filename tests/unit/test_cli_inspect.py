@@ -9,7 +9,8 @@ import pytest
 
 from hpcdi import cli
 from hpcdi.launch import run_folder
-from hpcdi.store.block import Block, encode
+from hpcdi.store import shards
+from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.snapshots import save_state
@@ -22,10 +23,9 @@ def write_shard(path: Path, *, damaged: bool = False) -> Path:
     items = np.zeros(1, dtype=ITEM_DTYPE)
     items["item_len"] = 5
     block = Block({"reward": np.arange(5, dtype=np.float32)}, items)
-    image, ref = encode(block, path.name)
-    data = bytearray(bytes(image))
+    ref = shards.write_shard(RunLayout(path.parent), path.name, block, fsync=False)
+    data = bytearray(path.read_bytes())
     data[ref.columns[0].offset] ^= damaged
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
@@ -52,14 +52,14 @@ def test_a_run(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(layout.root)]) == 0
     out = capsys.readouterr().out
     assert "run of 'mine', state 'running'" in out
-    assert "2 shards, 10 transitions" in out
+    assert "2 blocks in 2 shards, 10 transitions" in out
 
 
 def test_damage_is_named(layout: RunLayout, capsys: pytest.CaptureFixture[str]) -> None:
     bad = write_shard(layout.root / layout.shard_path(2, 3), damaged=True)
     assert cli.main(["inspect", str(layout.root)]) == 1
     captured = capsys.readouterr()
-    assert "2 shards, 10 transitions" in captured.out
+    assert "2 blocks in 2 shards, 10 transitions" in captured.out
     assert captured.err.startswith(f"hpcdi inspect: {bad}: ")
 
 
@@ -67,7 +67,7 @@ def test_shards_that_are_gone_are_missed(
     layout: RunLayout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A snapshot needs them: a run whose data were removed was whole to `inspect`."""
-    needed = [layout.shard_path(2, 1), layout.shard_path(2, 2)]
+    needed = [f"{layout.shard_path(2, number)}#0" for number in (1, 2)]
     replay = {"partitions": {}, "waiting": needed, "newest": {"2": 2}}
 
     def write(path: Path) -> None:
@@ -80,7 +80,7 @@ def test_shards_that_are_gone_are_missed(
     assert capsys.readouterr().err == ""
     layout.inside(needed[1]).unlink()
     assert cli.main(["inspect", str(layout.root)]) == 1
-    said = f"{folder}: 1 shards that it needs are gone, {needed[1]} first"
+    said = f"{folder}: 1 blocks that it needs are gone, {needed[1]} first"
     assert capsys.readouterr().err == f"hpcdi inspect: {said}\n"
 
 
@@ -92,7 +92,7 @@ def test_one_that_is_damaged_does_not_hide_the_others(
     assert cli.main(["inspect", str(good[0]), str(bad), str(good[1])]) == 1
     captured = capsys.readouterr()
     assert all(f"{path}: shard" in captured.out for path in good)
-    assert f"{bad}: shard" not in captured.out
+    assert f"{bad}: shard of 0 blocks" in captured.out
     assert captured.err.count("hpcdi inspect: ") == 1
 
 

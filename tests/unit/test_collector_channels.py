@@ -20,9 +20,9 @@ from fakes.collector_channels import (
 from fakes.worker_world import experiment
 from hpcdi.comm.messages import BlockReady, PolicyRequest
 from hpcdi.errors import BufferContractError, CommError, ShardError
-from hpcdi.store.block import open_block
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
+from hpcdi.transport.files import load_block
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.worker.collector.comm import channels
 from hpcdi.worker.collector.comm.channels import DataPublisher
@@ -59,13 +59,13 @@ def test_blocks_are_sealed_when_full_and_the_rest_at_the_end(tmp_path: Path) -> 
     assert made.report() == {"blocks": 3, "blocks_lost": 0, "waited_for_disk_s": waited_s}
 
 
-def test_what_is_announced_of_a_block_stands_in_its_file(tmp_path: Path) -> None:
+def test_what_is_announced_of_a_block_stands_in_its_shard(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     with publisher(tmp_path, announced) as made:
         made.put(Counter().segment(2))
     (ready,) = announced
     assert (ready.task_id, ready.tail_rows) == ("task", 1)
-    block, _ = open_block(RunLayout(tmp_path).inside(ready.shard.path))
+    block = load_block(tmp_path / ready.shard.path)
     facts = {"collector_rank": 3, "seed": 0, "task_id": "task"}
     assert {name: block.facts[name] for name in facts} == facts
     assert (block.facts["block_id"], block.facts["sealed_at"]) == (ready.block_id, ready.sealed_at)

@@ -239,6 +239,34 @@ def test_stop_ends_the_wait_for_the_first_policy() -> None:
     assert port.segments == []
 
 
+@FORMS
+def test_a_pause_holds_the_steps_back_and_goes_on_or_ends(policy: str) -> None:
+    asked = []
+
+    class PausedPort(Port):
+        """Waits for four questions after the third step, twice; then the task is closed."""
+
+        @property
+        def is_paused(self) -> bool:
+            steps = made.task.env_steps
+            asked.append(steps)
+            if len(asked) > 40:
+                made.stop()
+            return steps >= 6 and (asked.count(steps) < 5 or steps > 8)
+
+        @is_paused.setter
+        def is_paused(self, _value: bool) -> None:
+            pass
+
+    port = PausedPort()
+    with collector(policy, port) as made:
+        result = do(made, port, "task")
+    assert asked.count(6) >= 5, "it waited"
+    assert result.env_steps > 8, "and went on"
+    assert len(asked) > 40, "until it was closed"
+    assert port.meter.shares()["wait"] > 0
+
+
 def test_a_learner_that_sends_no_policy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_POLICY_PATIENCE_S", 0.0)
     port = Port(versions=[])

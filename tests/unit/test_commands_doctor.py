@@ -35,6 +35,10 @@ from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import write_shard
+from hpcdi.types import ITEM_DTYPE
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = [f"node{i:02}" for i in range(1, 41)]
@@ -423,13 +427,18 @@ def test_the_mount_of_a_path(path: str, kind: str, mount: str, device: str) -> N
 
 
 def test_a_probe_is_known_from_another_and_from_none(tmp_path: Path) -> None:
-    probe.write_probe(tmp_path, 1)
-    assert probe.await_probe(tmp_path, 1, 0.0) >= 0.0
-    with pytest.raises(ShardError, match=r"000002.h5: is not seen after 0 s: no such file"):
+    with pytest.raises(ShardError, match=r"probe.h5: is not seen after 0 s: no such file"):
+        probe.await_probe(tmp_path, 0, 0.0)
+    times = probe.write_probes(tmp_path, 2)
+    assert len(times) == 2
+    assert all(probe.await_probe(tmp_path, number, 0.0) >= 0.0 for number in range(2))
+    (shard,) = tmp_path.iterdir()
+    with pytest.raises(ShardError, match=r"is not seen after 0 s: holds no such block"):
         probe.await_probe(tmp_path, 2, 0.0)
-    (tmp_path / "000001.h5").rename(tmp_path / "000002.h5")
-    with pytest.raises(ShardError, match="another shard's data"):
-        probe.await_probe(tmp_path, 2, 0.0)
+    ones = Block({"x": np.ones(3)}, np.zeros(0, ITEM_DTYPE), {"number": 1})
+    write_shard(RunLayout(tmp_path), shard.name, ones)
+    with pytest.raises(ShardError, match="another block's data"):
+        probe.await_probe(tmp_path, 0, 0.0)
 
 
 def test_looking_at_a_file_system_leaves_nothing(tmp_path: Path) -> None:

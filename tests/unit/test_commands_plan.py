@@ -145,7 +145,7 @@ def test_memory_follows_the_buffer_and_the_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "files_per_s"),
+    ("overrides", "blocks_per_s"),
     [
         ((), "2.7"),  # two collectors, a block each 0.75 s
         (("system.storage.seal_seconds=10",), "1.1"),  # the block is full before
@@ -154,29 +154,35 @@ def test_memory_follows_the_buffer_and_the_blocks() -> None:
         (("system.storage.block_bytes=4096",), "404"),
     ],
 )
-def test_files_a_second(overrides: tuple[str, ...], files_per_s: str) -> None:
+def test_blocks_a_second(overrides: tuple[str, ...], blocks_per_s: str) -> None:
     text = "\n".join(plan(*experiment(*overrides), 4))
-    assert f"about {files_per_s}" in text
-    assert ("load a cluster's metadata server" in text) == (float(files_per_s) > 250)
+    assert f"about {blocks_per_s}" in text
+    assert ("load a cluster's file system" in text) == (float(blocks_per_s) > 250)
 
 
 def test_files_of_a_job_beside_those_that_can_still_be_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    large = "policy.other.replay_buffer.replay_buffer_size=100000000"
-    text = "\n".join(plan(*experiment(), 4))
-    assert "about 4800 shards an hour of each collector, 9600 in 01:00:00 (slurm.time)" in text
-    slow = (large, "system.storage.block_bytes=100000000", "slurm.time='10:00:00'")
-    text = "\n".join(plan(*experiment(*slow), 4))
-    assert "about 360 shards an hour of each collector, 7200 in 10:00:00" in text
+    config, spaces = experiment()
+    an_hour = 3600 * 20_000 * row_size(config, spaces) / (64 * MiB)
+    text = "\n".join(plan(config, spaces, 4))
+    assert f"about {an_hour:.0f} shards an hour of each collector, " in text
+    assert f"{2 * an_hour:.0f} in 01:00:00 (slurm.time)" in text
+    large = ("system.storage.file_bytes=1000000000000", "slurm.time='10:00:00'")
+    text = "\n".join(plan(*experiment(*large), 4))
+    assert "about 1 shards an hour of each collector, 23 in 10:00:00" in text, "4096 blocks in each"
+    large = ("system.storage.seal_seconds=100", "system.storage.block_bytes=100000000")
+    slow = ("system.storage.file_bytes=1000000000000", "slurm.time='10:00:00'")
+    text = "\n".join(plan(*experiment(*large, *slow), 4))
+    assert "about 1 shards an hour of each collector, 20 in 10:00:00" in text, "one at least"
     assert "shards an hour of each collector, " not in "\n".join(
         plan(*experiment("system.storage.keep_data=false"), 4)
     )
-    quotas = (Quota("user", "bytes", 1, 2), Quota("user", "files", 95_000, 100_000))
+    quotas = (Quota("user", "bytes", 1, 2), Quota("user", "files", 99_950, 100_000))
     monkeypatch.setattr("hpcdi.commands.doctor.facts.quotas_of", lambda *_: quotas)
     text = "\n".join(plan(*experiment(), 4))
-    assert "warning: about 4800 shards" in text
-    assert "but only 5000 files can still be made here: remove small files" in text
+    assert f"warning: about {an_hour:.0f} shards" in text
+    assert "but only 50 files can still be made here: remove small files" in text
 
 
 def test_what_becomes_of_the_shards() -> None:

@@ -59,7 +59,7 @@ class World:
             make_replay(min_fill=2 * STEPS),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
             Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
-            plan=RoundPlan(len(COLLECTORS), lambda transitions: UPDATES, EVERY, EVALUATE),
+            plan=RoundPlan(len(COLLECTORS), lambda *_counts: UPDATES, EVERY, EVALUATE),
         )
         self.said: dict[int, deque[Message]] = {
             rank: deque([WorkerReady("learner" if rank in LEARNERS else "collector", "host", rank)])

@@ -24,7 +24,7 @@ from hpcdi.comm.messages import (
 from hpcdi.errors import CheckpointError, SnapshotError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
@@ -237,8 +237,7 @@ def publish(layout: RunLayout, rank: int, number: int, rows: int = 4, **more: st
     facts = {"task_id": "t", "block_id": block_id, "sealed_at": 1000.0 + number, **more}
     path = layout.shard_path(rank, number, 0.0)
     columns = {"obs": np.arange(rows, dtype=np.float32)}
-    write_shard(layout, path, Block(columns, items, facts), fsync=False)
-    return path
+    return write_shard(layout, path, Block(columns, items, facts), fsync=False).path
 
 
 def snapshot_of(
@@ -311,7 +310,7 @@ def test_a_run_that_repeats_itself_has_no_use_for_what_came_later(tmp_path: Path
     resumed = resume_from(layout, snapshot_of(layout, [known], {"2": 7}), repeats=True)
     assert list(resumed.published) == [known]
     assert (resumed.later, resumed.lost) == (0, 0)
-    assert sorted(layout.shard_numbers()) == [evicted, known]
+    assert sorted(layout.shard_numbers()) == [split_name(name)[0] for name in (evicted, known)]
     assert not layout.inside(later).exists()
 
 
@@ -321,8 +320,8 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
     layout = RunLayout(tmp_path)
     known = [publish(layout, 2, number) for number in (1, 2, 3)]
     snapshot = snapshot_of(layout, known, {"2": 3})
-    (tmp_path / known[0]).unlink()
-    (tmp_path / known[1]).write_bytes(b"torn")
+    layout.inside(known[0]).unlink()
+    layout.inside(known[1]).write_bytes(b"torn")
     (tmp_path / "data" / "rank00002" / "x").mkdir()
     (tmp_path / "data" / "rank00002" / "x" / "000009.h5").write_bytes(b"foreign")
     resumed = resume_from(layout, snapshot)
@@ -330,7 +329,7 @@ def test_what_is_missing_or_damaged_is_told_and_left_out(
     assert (resumed.later, resumed.lost) == (0, 2)
     told = [record.getMessage() for record in caplog.records]
     assert sum("it is left out" in line for line in told) == 2
-    assert sum("1 shards of the snapshot are missing" in line for line in told) == 1
+    assert sum("1 blocks of the snapshot are missing" in line for line in told) == 1
 
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_the_summary_of_a_run() -> None:
     assert told == [
         "  12.4k env steps and 600 train iterations in 1m15s; 3 episodes; "
         "0.50 samples drawn per transition",
-        "  data: 5 shards, 4.9 KiB; from a full block to learnable p50 15 ms",
+        "  data: 5 blocks, 4.9 KiB; from a full block to learnable p50 15 ms",
         "  best evaluation: mean return 160.0 at env step 12.4k, policy of iteration 500",
         "  1 block could not be read; the log says why",
         "  rank 0    coordinator cpu   5%  wait 90%",

@@ -12,13 +12,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcdi.worker  # noqa: F401 (registers what an experiment names)
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import FaultConfig, check_faults, check_over_ranks, check_serial
-from hpcdi.errors import ConfigError
+from hpcdi.errors import ConfigError, ShardError
 from hpcdi.store.atomic import pretend_full, write_text
+from hpcdi.store.block import Block
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import Appender, read_blocks
+from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker import fault
 from hpcdi.worker.fault import FAULTS, Faults, InjectedFault, hang_environment, tear
 
@@ -230,6 +235,10 @@ def test_an_environment_stands_still_and_a_shard_is_torn(tmp_path: Path) -> None
     finally:
         child.kill()
         child.wait()
-    (tmp_path / "shard").write_bytes(bytes(100))
-    tear(tmp_path / "shard")
-    assert (tmp_path / "shard").stat().st_size == 50
+    appender = Appender(RunLayout(tmp_path), 1 << 20, fsync=False)
+    items = np.ones(1, ITEM_DTYPE)
+    blocks = [Block({"x": np.full(4, number)}, items) for number in (1, 2, 3)]
+    refs = [appender.write("a.h5", block) for block in blocks]
+    tear(tmp_path / "a.h5", refs[1])
+    found = list(read_blocks(tmp_path / "a.h5"))
+    assert [isinstance(block, ShardError) for block in found] == [False, True, False]

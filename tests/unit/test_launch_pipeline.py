@@ -140,6 +140,26 @@ def test_updates_after_each_collecting(policy: dict[str, Any], expected: int) ->
     assert ("batches", expected) in world.diary
 
 
+def test_updates_keep_a_ratio_from_the_end_of_the_warm_up_on() -> None:
+    """80 transitions, 30 of them before learning begins, 2.5 samples each: 15 batches of 8."""
+    world = World(per_collect=10)
+    world.batch_count = None
+    policy = {"random_collect_size": 30, "learn": {"replay_ratio": 2.5, "batch_size": 8}}
+    world.pipeline(**policy, **limits(max_env_step=80)).run(never)
+    asked = [entry[1] for entry in world.diary if entry[0] == "batches"]
+    assert asked == [3, 3, 3, 3, 3]
+
+
+def test_updates_make_up_for_fractions() -> None:
+    world = World(per_collect=10)
+    world.batch_count = None
+    world.pipeline(learn={"replay_ratio": 1.0, "batch_size": 16}, **limits(max_env_step=80)).run(
+        never
+    )
+    asked = [entry[1] for entry in world.diary if entry[0] == "batches"]
+    assert asked == [0, 1, 0, 1, 1, 0, 1, 0], "79 transitions: min_fill is 1"
+
+
 def test_few_transitions_are_worth_an_update() -> None:
     world = World(per_collect=1)
     world.pipeline(**limits(max_env_step=1)).run(never)

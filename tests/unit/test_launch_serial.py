@@ -34,15 +34,16 @@ from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch.resume import newest
 from hpcdi.launch.serial.command import SerialArguments, serial
 from hpcdi.launch.serial.run import SerialRun
-from hpcdi.store.block import survey_block
 from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.store.rows import RowStore
+from hpcdi.store.shards import survey
 from hpcdi.transport import open_transport
 from hpcdi.worker.coordinator.replay import create_replay
 from hpcdi.worker.coordinator.scheduler import Outcome
+from hpcdi.worker.fault import tear
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -139,7 +140,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
         assert told.count(said) == 1
     assert "samples drawn per transition" in out
     assert {path.parent.parent.name for path in run_dir.rglob("data/*/*/*.h5")} == {"rank00000"}
-    shards = [survey_block(path, path.name)[1] for path in run_dir.rglob("data/*/*/*.h5")]
+    shards = [b for p in run_dir.rglob("data/*/*/*.h5") for _, b in survey(p, p.name).blocks]
     assert facts["figures"]["env_steps"] == sum(block.transitions for block in shards)
     assert facts["figures"]["episodes"] == sum(block.facts["episodes"] for block in shards)
 
@@ -337,7 +338,7 @@ def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
         assert run.pipeline.parts.replay.count() == 300, "unread shards are as good as new"
 
 
-def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
+def test_blocks_that_are_torn_cost_their_items_and_later_ones_are_counted(tmp_path: Path) -> None:
     small = ("system.storage.block_bytes=4096",)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE) as run:
         train(run)
@@ -351,7 +352,7 @@ def test_shards_that_are_gone_cost_their_items_and_later_ones_are_counted(tmp_pa
     assert resumed.later == later > 0
     blocks = resumed.state["replay"]["partitions"]["rank1"]["blocks"]
     lost = sorted(blocks, key=lambda block: block["first_id"])[1]
-    (tmp_path / lost["path"]).unlink()
+    tear(RunLayout(tmp_path).inside(lost["path"]), resumed.published[lost["path"]].shard)
     with serial_run(tmp_path, "cartpole_dqn", *DQN, *small, FIVE, restarts=1) as run:
         resume(run)
         assert run.pipeline.env_steps == steps + later
@@ -687,7 +688,7 @@ def test_a_run_that_fails_before_its_first_snapshot_goes_on_with_what_it_has_col
     assert code == 1
     assert steps >= 32
     assert main(["serial", "--resume", str(run_dir)]) == 0
-    said = f"snapshot_000001: env step 0, train iteration 0, 1 shards; {steps} transitions"
+    said = f"snapshot_000001: env step 0, train iteration 0, 1 blocks; {steps} transitions"
     assert said in capfd.readouterr().out
     figures = facts_of(run_dir)["figures"]
     assert (figures["train_iter"], figures["env_steps"] > steps) == (5, True)

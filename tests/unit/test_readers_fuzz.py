@@ -23,15 +23,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fakes.old_shards import write_old_shard
 from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, pack, unpack
 from hpcdi.commands import logs, sweep
 from hpcdi.commands.submit import last_snapshot_s
 from hpcdi.config.load import load
 from hpcdi.errors import CommError, ConfigError, HpcdiError, StoreError
 from hpcdi.launch import run_folder, run_lock, scale_file
-from hpcdi.store import policies
+from hpcdi.store import policies, shards
 from hpcdi.store.atomic import LARGEST_JSON_BYTES, read_json, write_json
-from hpcdi.store.block import survey_block
+from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import (
     MANIFEST,
     load_tensors,
@@ -53,13 +54,18 @@ CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 STATE = {"replay": {"newest": {"2": 3}, "rows": np.arange(50)}, "name": "x", "rate": 0.5}
 
 
-def make_shard(path: Path) -> None:
-    from hpcdi.store.block import Block
-
+def shard_block() -> Block:
     items = np.ones(2, dtype=ITEM_DTYPE)
     items["item_start"], items["item_len"] = [0, 3], [3, 2]
-    block = Block({"reward": np.arange(5.0), "info/image": np.ones((5, 3), "u1")}, items)
-    write_shard(RunLayout(path.parent), path.name, block, fsync=False)
+    return Block({"reward": np.arange(5.0), "info/image": np.ones((5, 3), "u1")}, items)
+
+
+def make_shard(path: Path) -> None:
+    write_shard(RunLayout(path.parent), path.name, shard_block(), fsync=False)
+
+
+def make_old_shard(path: Path) -> None:
+    write_old_shard(RunLayout(path.parent), path.name, shard_block())
 
 
 def make_policy(path: Path) -> None:
@@ -124,7 +130,8 @@ class Kind:
 
 
 def survey(path: Path) -> None:
-    survey_block(path, path.name)
+    for error in shards.survey(path, path.name).damaged:
+        raise error
 
 
 def write_facts(**facts: Any) -> Callable[[Path], None]:
@@ -138,6 +145,8 @@ def make_lock(path: Path) -> None:
 KINDS = [
     Kind("shard.h5", make_shard, read_block),
     Kind("survey.h5", make_shard, survey),
+    Kind("old_shard.h5", make_old_shard, read_block),
+    Kind("old_survey.h5", make_old_shard, survey),
     Kind("state.h5", lambda p: save_state(p, "x", 1, STATE), lambda p: load_state(p, "x", 1)),
     Kind("policy.safetensors", make_policy, lambda p: policies.read_policy(p).state_dict()),
     Kind(MANIFEST, make_manifest, lambda p: open_checkpoint(p.parent)),
@@ -388,8 +397,8 @@ def test_bytes_of_another_file_are_not_read(
 ) -> None:
     """With the right bytes in the other file: the checksum is right, and it is refused."""
     for make, name, read in (
-        (make_shard, "reward", read_block),
-        (make_shard, "item_len", survey),
+        (make_old_shard, "reward", read_block),
+        (make_old_shard, "item_len", survey),
         (lambda p: save_state(p, "x", 1, STATE), "arrays/replay/rows", read_state),
     ):
         path, other = tmp_path / "x.h5", tmp_path / "other.h5"
@@ -416,7 +425,7 @@ def test_an_hdf5_file_that_declares_much_more_than_it_has(
 
 def test_a_shard_that_declares_much_more_than_it_has(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
-    make_shard(path)
+    make_old_shard(path)
     relink(path, "reward", lambda file: file.create_dataset("reward", (1 << 45,), "f8"))
     for read in (read_block, survey):
         with bounded_memory(), pytest.raises(StoreError, match="which the file does not hold"):
@@ -425,7 +434,7 @@ def test_a_shard_that_declares_much_more_than_it_has(tmp_path: Path) -> None:
 
 def test_items_outside_of_the_rows_are_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
-    make_shard(path)
+    make_old_shard(path)
     with h5py.File(path, "r+") as file:
         file["item_len"][0] = 1 << 30
     with pytest.raises(StoreError, match="names rows that it does not have"):

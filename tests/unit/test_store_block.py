@@ -16,13 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.old_shards import encode, map_datasets
 from hpcdi.errors import ShardError
 from hpcdi.store.block import (
     Block,
     block_rows,
     checksum,
-    encode,
-    map_datasets,
     open_block,
     row_bytes,
     row_columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import h5py
 import numpy as np
 import pytest
 
+from fakes.old_shards import write_old_shard
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store import shards
-from hpcdi.store.block import Block, checksum, encode, map_datasets, open_block
+from hpcdi.store.block import Block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_shard, write_shard
+from hpcdi.store.shards import read_block, read_shard, write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
 SHARD = "data/rank00002/20250101T00/000001.h5"
@@ -39,10 +41,18 @@ def layout(tmp_path: Path) -> RunLayout:
     return RunLayout(tmp_path)
 
 
+@pytest.fixture(params=[write_shard, write_old_shard])
+def ref(layout: RunLayout, request: pytest.FixtureRequest) -> ShardRef:
+    """A block on disk, alone in its shard, as this version or an earlier one writes it."""
+    ref: ShardRef = request.param(layout, SHARD, make_block())
+    return ref
+
+
 @pytest.fixture
-def ref(layout: RunLayout) -> ShardRef:
-    """A shard on disk."""
-    return write_shard(layout, SHARD, make_block(), fsync=False)
+def old(layout: RunLayout) -> Path:
+    """A shard of version 1."""
+    write_old_shard(layout, SHARD, make_block())
+    return layout.inside(SHARD)
 
 
 @pytest.fixture
@@ -71,23 +81,8 @@ def test_a_flipped_bit_in_any_column_is_noticed(
     with pytest.raises(ShardError, match="checksum differs from the announced one") as caught:
         read_shard(layout, ref)
     assert caught.value.path == path
-    assert inspect(path).errors == [f"{path}: checksum is wrong: the file is torn"]
-    block, crc32 = open_block(path)
-    assert checksum(block.datasets()) != crc32
-
-
-def test_every_byte_of_every_column_is_covered() -> None:
-    encoded, ref = encode(make_block(), SHARD)
-    image = bytes(encoded)
-    stored = [array.nbytes for array in map_datasets(image, ref).values()]
-    covered = 0
-    for spec, n_bytes in zip(ref.columns, stored, strict=True):
-        for offset in range(spec.offset, spec.offset + n_bytes):
-            torn = bytearray(image)
-            torn[offset] ^= 0x80
-            assert checksum(map_datasets(bytes(torn), ref)) != ref.crc32
-            covered += 1
-    assert covered == sum(stored) > 250
+    (error,) = inspect(path).errors
+    assert re.fullmatch(f"{path}: checksum (of block 0 )?is wrong: the file is torn", error)
 
 
 def test_a_right_file_of_another_shard_is_refused(layout: RunLayout, ref: ShardRef) -> None:
@@ -98,7 +93,7 @@ def test_a_right_file_of_another_shard_is_refused(layout: RunLayout, ref: ShardR
 # ----------------------------------------------------------------------- missing, short, unreadable
 
 
-@pytest.mark.parametrize("length", [0, 1, 100, 5000, -1])
+@pytest.mark.parametrize("length", [0, 1, 100, 600])
 def test_a_truncated_file(
     layout: RunLayout, ref: ShardRef, waits: list[float], length: int
 ) -> None:
@@ -107,17 +102,11 @@ def test_a_truncated_file(
     have = path.stat().st_size
     with pytest.raises(ShardError) as caught:
         read_shard(layout, ref)
-    assert str(caught.value) == (f"{path}: has {have} of {ref.n_bytes} bytes (after 6 attempts)")
+    said = f"cannot be read: ends at byte {have}, before what it should hold (after 6 attempts)"
+    assert str(caught.value) == f"{path}: {said}"
     with pytest.raises(ShardError, match="cannot be read"):
-        open_block(path)
+        read_block(path)
     assert len(inspect(path).errors) == 1
-
-
-def test_a_longer_file(layout: RunLayout, ref: ShardRef, waits: list[float]) -> None:
-    path = layout.inside(SHARD)
-    path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(ShardError, match=f"has {ref.n_bytes + 4} of {ref.n_bytes} bytes"):
-        read_shard(layout, ref)
 
 
 def test_a_missing_file(layout: RunLayout, ref: ShardRef, waits: list[float]) -> None:
@@ -128,7 +117,7 @@ def test_a_missing_file(layout: RunLayout, ref: ShardRef, waits: list[float]) ->
     assert caught.value.path == path
     assert sum(waits) == pytest.approx(1.55)  # what the docstring promises
     with pytest.raises(ShardError, match="cannot be read"):
-        open_block(path)
+        read_block(path)
     assert inspect(path).errors == [f"{path}: does not exist"]
 
 
@@ -146,11 +135,11 @@ def test_a_file_that_the_system_refuses(
 def test_a_file_that_comes_late_is_read(
     layout: RunLayout, ref: ShardRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Absent at first, then short, then whole: as another NFS client may see it."""
+    """Absent at first, then short, then empty, then whole: as another NFS client may see it."""
     path = layout.inside(SHARD)
     whole = path.read_bytes()
     path.unlink()
-    seen = iter([whole[:10], whole])
+    seen = iter([whole[:10], bytes(len(whole)), whole])
     monkeypatch.setattr(shards, "wait_s", lambda _: path.write_bytes(next(seen)))
     assert read_shard(layout, ref).keys() == COLUMNS.keys()
     assert next(seen, None) is None
@@ -171,7 +160,7 @@ def foreign_hdf5(path: Path) -> None:
 
 def newer_schema(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["schema_version"] = 2
+        file.attrs["schema_version"] = 3
 
 
 def no_checksum(path: Path) -> None:
@@ -222,22 +211,21 @@ def uneven_item_table(path: Path) -> None:
         a_column_is_a_group, a_column_is_gone, no_item_table, uneven_item_table,
     ],
 )  # fmt: skip
-def test_a_damaged_structure_is_told(
-    layout: RunLayout, ref: ShardRef, damage: Callable[[Path], None]
+def test_a_damaged_structure_of_an_old_shard_is_told(
+    old: Path, damage: Callable[[Path], None]
 ) -> None:
-    path = layout.inside(SHARD)
-    damage(path)
+    damage(old)
     with pytest.raises(ShardError) as caught:
-        open_block(path)
-    assert caught.value.path == path
-    assert len(inspect(path).errors) == 1
+        read_block(old)
+    assert caught.value.path == old
+    assert len(inspect(old).errors) == 1
 
 
 def test_an_hdf5_file_of_somebody_else(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     foreign_hdf5(path)
     with pytest.raises(ShardError, match="is an HDF5 file, but not a shard of hpcdi"):
-        open_block(path)
+        read_block(path)
     assert inspect(path).errors == [f"{path}: is an HDF5 file, but not one of hpcdi"]
 
 
@@ -246,6 +234,6 @@ def test_a_file_that_is_no_hdf5(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(content)
     with pytest.raises(ShardError, match="cannot be read"):
-        open_block(path)
+        read_block(path)
     (error,) = inspect(path).errors
     assert error.startswith(f"{path}: cannot be read as HDF5")

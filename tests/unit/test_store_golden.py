@@ -1,7 +1,7 @@
-"""A block that an earlier version wrote: it must be read for ever.
+"""Shards that earlier versions wrote: they must be read for ever.
 
-`tests/golden/block_v1.h5` was written once. If this test fails, the format has changed: raise
-`SCHEMA_VERSION`, keep reading this file, and store another one beside it.
+`tests/golden/block_v1.h5` and `shard_v2.h5` were written once. If this test fails, the format has
+changed: raise `SCHEMA_VERSION`, keep reading these files, and store another one beside them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcdi.store.block import Block, checksum, encode, open_block
+from hpcdi.store.block import Block, checksum, open_block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_shard
+from hpcdi.store.shards import read_block, read_shard, survey, write_shard
 from hpcdi.types import ITEM_DTYPE, Columns, ColumnSpec, RowView, ShardRef
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "block_v1.h5"
+GOLDEN_2 = GOLDEN.with_name("shard_v2.h5")
 CRC32 = 0x690C4706
 MAX_BYTES = 20_000
 
@@ -45,15 +46,12 @@ def golden_block() -> Block:
 
 
 def write_golden() -> None:
-    """Write the file, once."""
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_bytes(encode(golden_block(), "block_v1.h5")[0])
+    """Write the file of today's version, once."""
+    write_shard(RunLayout(GOLDEN_2.parent), GOLDEN_2.name, golden_block())
 
 
 @pytest.fixture(scope="module")
 def golden() -> Path:
-    if not GOLDEN.exists():
-        write_golden()
     return GOLDEN
 
 
@@ -82,17 +80,37 @@ def test_it_is_read_by_offsets_too(golden: Path) -> None:
         np.testing.assert_array_equal(columns[name], column, strict=True)
 
 
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
+def test_every_version_reads_to_the_same_block(golden: Path) -> None:
+    block, expected = read_block(golden), golden_block()
+    for name, column in expected.columns.items():
+        np.testing.assert_array_equal(block.columns[name], column, strict=True)
+    assert block.items.tolist() == expected.items.tolist()
+    assert (block.views, block.tail_rows) == (expected.views, 1)
+    assert block.facts.items() >= expected.facts.items()
+    ((ref, surveyed),) = survey(golden, golden.name).blocks
+    assert ref.crc32 == CRC32
+    assert surveyed.items.tolist() == expected.items.tolist()
+    columns = read_shard(RunLayout(golden.parent), ref)
+    for name, column in expected.columns.items():
+        np.testing.assert_array_equal(columns[name], column, strict=True)
+    with h5py.File(golden) as file:
+        assert file["action"][:].tolist() == expected.columns["action"].tolist()
+
+
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
 def test_it_is_inspected_without_errors(golden: Path) -> None:
     report = inspect(golden)
     assert report.errors == []
     assert "5 transitions in 2 items, 7 rows, policy versions 10 to 11" in "\n".join(report.lines)
 
 
-def test_todays_blocks_have_the_same_checksum_and_shape() -> None:
-    _, ref = encode(golden_block(), "x.h5")
+def test_todays_blocks_have_the_same_checksum_and_shape(tmp_path: Path) -> None:
+    ref = write_shard(RunLayout(tmp_path), "x.h5", golden_block(), fsync=False)
     assert ref.crc32 == CRC32
     assert ref.n_bytes < MAX_BYTES
 
 
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
 def test_it_is_small(golden: Path) -> None:
     assert golden.stat().st_size < MAX_BYTES

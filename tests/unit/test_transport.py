@@ -46,8 +46,10 @@ def test_the_setting_names_every_transport() -> None:
 
 def test_blocks_are_announced_in_order_and_can_be_fetched_at_once(transport: Transport) -> None:
     announced: list[int] = []
+    names: list[str] = []
 
     def announce(shard: ShardRef, block: Block) -> None:
+        names.append(shard.path)
         columns = transport.fetch(shard)
         assert list(columns) == list(block.columns)
         for name, column in block.columns.items():
@@ -65,7 +67,7 @@ def test_blocks_are_announced_in_order_and_can_be_fetched_at_once(transport: Tra
     publisher.close()
     assert announced == list(range(11))
     assert publisher.lost == 0
-    named = transport.fetch_named(path_of(7))
+    named = transport.fetch_named(names[7])
     assert named.columns["number"].tolist() == [7] * 5
     assert (named.items.tolist(), named.facts) == (block_of(7).items.tolist(), {"number": 7})
 
@@ -82,3 +84,4 @@ def test_a_block_that_is_not_there_costs_no_more_than_an_error(transport: Transp
     with pytest.raises(StoreError):
         transport.fetch(dataclasses.replace(shards[0], crc32=shards[0].crc32 ^ 1))
     assert transport.fetch(shards[0])["number"].tolist() == [1] * 5
+    assert transport.fetch_named(path_of(1)).columns["number"].tolist() == [1] * 5, "the only one"

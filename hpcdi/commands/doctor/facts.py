@@ -10,7 +10,6 @@ import re
 import resource
 import statistics
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ _QUOTA_LIMIT_S = 5.0
 """A quota server that does not answer must not end the examination."""
 _TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
 _SEEN_S = 15.0
-_SHARDS = 3
+_BLOCKS = 3
 _QUOTA_ROW = re.compile(
     r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s*$"
 )
@@ -278,22 +277,18 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
 
 
 def disk(scratch: Path) -> dict[str, float]:
-    """Returns ``sync_s``, ``shard_s``; leaves the shards that `sharing` waits for."""
-    sync_s, times = probe.sync_s(scratch), []
-    for number in range(_SHARDS):
-        start = time.perf_counter()
-        probe.write_probe(scratch, number)
-        times.append(time.perf_counter() - start)
-    return {"sync_s": sync_s, "shard_s": statistics.median(times)}
+    """Returns ``sync_s``, ``shard_s``; leaves the blocks that `sharing` waits for."""
+    times = probe.write_probes(scratch, _BLOCKS)
+    return {"sync_s": probe.sync_s(scratch), "shard_s": statistics.median(times)}
 
 
 def sharing(scratch: Path) -> dict[str, float]:
     """Returns ``seen_s``.
 
     Raises:
-        ShardError: rank 0's shards are not seen in time.
+        ShardError: rank 0's blocks are not seen in time.
     """
-    limits_s = [_SEEN_S] + [_SEEN_S / _SHARDS] * (_SHARDS - 1)
+    limits_s = [_SEEN_S] + [_SEEN_S / _BLOCKS] * (_BLOCKS - 1)
     return {"seen_s": max(probe.await_probe(scratch, n, s) for n, s in enumerate(limits_s))}
 
 

@@ -85,7 +85,7 @@ class SerialPipeline:
             settings = [agent.commander.step() for agent in agents]
             count = data.collect(self.train_iter, settings)
             self._mark("collect")
-            updates = self._config.policy.updates_after(count)
+            updates = self._config.policy.updates_after(count, self.env_steps, self.train_iter)
             for agent, batches in zip(agents, data.batches(updates), strict=True):
                 for batch in batches:
                     agent.learner.train(batch, collector.envstep)

@@ -54,7 +54,7 @@ class LocalReplay(Closing):
         items_admitted: items that were ever pushed.
         drawn: items that were ever drawn.
         unpublished: transitions that are in no shard: not yet, or the disk had no room.
-        published: announcements of shards since they were last taken from here.
+        published: announcements of blocks since they were last taken from here.
     """
 
     blocks_lost = blocks_skipped = 0
@@ -106,7 +106,7 @@ class LocalReplay(Closing):
             self._data.flush()
 
     def take_published(self) -> list[BlockReady]:
-        """Shards that were written since the last call."""
+        """Blocks that were written since the last call."""
         taken = []
         while self.published:
             ready = self.published.popleft()
@@ -123,7 +123,7 @@ class LocalReplay(Closing):
         self._blocks.append(HeldBlock(ready, -1, first, self._end_id))
 
     def take_freed(self) -> list[str]:
-        """Paths of shards none of whose items is in the buffer any more, since the last call."""
+        """Names of blocks none of whose items is in the buffer any more, since the last call."""
         freed, self._freed = self._freed, []
         if self._data is not None:
             first = self._buffers[0].first_id
@@ -206,7 +206,7 @@ class LocalReplay(Closing):
 
         Args:
             state: the state.
-            published: the blocks that exist, by path, oldest first.
+            published: the blocks that exist, by name, oldest first.
         """
         self._newest = dict(state["newest"])
         for ready in published.values():

@@ -51,6 +51,11 @@ class CollectorPort(Protocol):
         """Where the rank's time goes."""
         ...
 
+    @property
+    def is_paused(self) -> bool:
+        """True while collectors are to wait for learners."""
+        ...
+
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
@@ -373,6 +378,16 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._report(now)
         if self.task.lockstep is None and self._gate.rollout_is_old(now):
             self._cut()
+        if self.port is not None and not self.evaluates and self.port.is_paused:
+            self._wait_for_learners(self.port)
+
+    def _wait_for_learners(self, port: CollectorPort) -> None:
+        while port.is_paused and not self._end_flag:
+            wait_s(0.002)
+            self._mark("wait")
+            now = time.monotonic()
+            if now - self._reported_at >= PROGRESS_S:
+                self._report(now)
 
     def _finish_task(self) -> None:
         self._cut()

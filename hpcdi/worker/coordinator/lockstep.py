@@ -40,13 +40,14 @@ class RoundPlan:
 
     Attributes:
         collectors: ranks that deliver a rollout each.
-        updates: batches of each learner, as a function of the transitions of a round.
+        updates: batches of each learner, as a function of the transitions of a round, and of the
+            environment steps and train iterations of the run.
         snapshot_every: rounds.
         evaluate_every: train iterations.
     """
 
     collectors: int
-    updates: Callable[[int], int]
+    updates: Callable[[int, int, int], int]
     snapshot_every: int
     evaluate_every: int
 
@@ -166,7 +167,9 @@ class LockstepScheduler(Scheduler):
         """All rollouts have come: the learners read them."""
         blocks = sorted(self._round.blocks, key=lambda ready: ready.block_id)
         transitions = sum(ready.transitions for ready in blocks)
-        self._round.step, self._round.batches = _Step.READ, self._plan.updates(transitions)
+        counters = self.counters
+        due = self._plan.updates(transitions, counters.env_steps, counters.train_iter)
+        self._round.step, self._round.batches = _Step.READ, due
         orders = [Order(*order) for ready in blocks for order in self.replay.assign(ready)]
         return [*orders, *self._serve()]
 
@@ -211,7 +214,8 @@ def scheduler_type(config: ExperimentConfig, workers: int) -> Callable[..., Sche
         return Scheduler
     policy = config.policy
     plan = RoundPlan(
-        workers - policy.learn.learner.learner_num, policy.updates_after,
+        workers - policy.learn.learner.learner_num,
+        partial(policy.updates_after, learners=policy.learn.learner.learner_num),
         config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
     )  # fmt: skip
     return partial(LockstepScheduler, plan=plan)

@@ -39,6 +39,7 @@ from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, SequenceRule, collector_of, number_of
+from hpcdi.worker.coordinator.pace import Pace, pace_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
 
@@ -127,7 +128,7 @@ class Backlog:
 
     @property
     def paths(self) -> list[str]:
-        """Shards of the blocks that wait."""
+        """Names of the blocks that wait."""
         return [block.shard.path for block in self._waiting]
 
     @property
@@ -166,7 +167,7 @@ class Backlog:
         self.rereading.discard(block_id)
 
     def take_freed(self) -> list[str]:
-        """Paths of the shards that were dropped since the last call."""
+        """Names of the blocks that were dropped since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
@@ -280,7 +281,7 @@ class Partition:
         return True
 
     def take_freed(self) -> list[str]:
-        """Paths of shards that the learner does not need any more, since the last call."""
+        """Names of blocks that the learner does not need any more, since the last call."""
         freed, self._freed = [*self.backlog.take_freed(), *self._freed], []
         return freed
 
@@ -353,6 +354,11 @@ class Partition:
         )  # fmt: skip
 
     @property
+    def batch_size(self) -> int:
+        """Items of a batch that its learner waits for; 0: it waits for none."""
+        return self._waiting.batch_size if self._waiting is not None else 0
+
+    @property
     def waits(self) -> bool:
         """True if its learner waits for batches."""
         return self._waiting is not None
@@ -361,7 +367,7 @@ class Partition:
     def blocked(self) -> str:
         """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
         if self.backlog.rereading:
-            return f"{len(self.backlog.rereading)} shards are read again"
+            return f"{len(self.backlog.rereading)} blocks are read again"
         if self.waits and self.buffer.blocked:
             return f"learner waits: {self.buffer.blocked}"
         reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
@@ -370,7 +376,7 @@ class Partition:
     # ------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """The index, and the shard of each of its blocks; an `end_id` of -1 marks an unread one."""
+        """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
         held = [block.state_dict() for block in self._held.values()]
         ring = {} if self._placer is None else self._placer.state_dict()
         backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
@@ -388,7 +394,7 @@ class Partition:
 
         Args:
             state: a `state_dict`.
-            published: the blocks that exist, by path.
+            published: the blocks that exist, by name.
         """
         self.buffer.load_state_dict(state["buffer"])
         self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
@@ -560,7 +566,7 @@ class ReplayFigures(Protocol):
         """Items that were ever drawn."""
 
     def take_freed(self) -> list[str]:
-        """Paths of shards that are not needed any more, since the last call."""
+        """Names of blocks that are not needed any more, since the last call."""
 
 
 class ReplayManager:
@@ -573,10 +579,12 @@ class ReplayManager:
         make_buffer: makes the buffer of a name, e.g. a learner's partition.
         block_bytes: size at which collectors seal a block.
         partition: how a learner's part is drawn from.
+        pace: how much may be drawn; None: as much as learners ask for.
         rule: what an item is.
 
     Attributes:
         make_buffer: see above.
+        pace: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read.
         blocks_lost: blocks that a learner could not read.
@@ -587,9 +595,10 @@ class ReplayManager:
         make_buffer: Callable[[str], AdvancedReplayBuffer],
         block_bytes: int,
         partition: type[Partition] = Partition,
+        pace: Pace | None = None,
         rule: SequenceRule = _TRANSITIONS,
     ) -> None:
-        self._rule = rule
+        self.pace, self._rule = pace or Pace(), rule
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
@@ -597,7 +606,7 @@ class ReplayManager:
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._newest: dict[str, int] = {}  # collector rank -> number of its last announced block
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
-        self._published: dict[str, BlockReady] = {}  # blocks for them, by path, oldest first
+        self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
         self._lost_drawn, self._lost_skipped = 0, 0  # counters of learners that have died
         self._freed: list[str] = []
 
@@ -700,13 +709,25 @@ class ReplayManager:
             for rank, version in part.newest_version.items():
                 newest[rank] = max(version, newest.get(rank, -1))
         ready = (part.ready(collecting, newest) for part in self.partitions.values())
-        batches = min(ready, default=0)
-        if not batches:
+        batches = int(min(min(ready, default=0), self._due(env_steps) / self._batch()))
+        if batches < 1:
             return []
         return [(rank, part.serve(batches, env_steps)) for rank, part in self.partitions.items()]
 
+    def collectors_wait(self, env_steps: int) -> bool:
+        """True if collectors are to wait, because learners are behind with what they can draw."""
+        self._due(env_steps)
+        return self.pace.collectors_wait and not any(p.blocked for p in self.partitions.values())
+
+    def _due(self, env_steps: int) -> float:
+        return self.pace.due(env_steps, self.samples_drawn())
+
+    def _batch(self) -> int:
+        """Items that all learners draw at once."""
+        return sum(part.batch_size for part in self.partitions.values()) or 1
+
     def take_freed(self) -> list[str]:
-        """Paths of shards that no learner needs any more, since the last call."""
+        """Names of blocks that no learner needs any more, since the last call."""
         freed, self._freed = self._freed, []
         freed += [path for part in self.partitions.values() for path in part.take_freed()]
         return freed + self._early.take_freed()
@@ -721,7 +742,8 @@ class ReplayManager:
     @property
     def blocked(self) -> str:
         """Reason why a learner, or its blocks, have to wait; empty where none has to."""
-        return next(filter(None, (p.blocked for p in self.partitions.values())), "")
+        paced = self.pace.blocked(self.samples_drawn(), self._batch())
+        return next(filter(None, (p.blocked for p in self.partitions.values())), paced)
 
     @property
     def blocks_skipped(self) -> int:
@@ -758,7 +780,7 @@ class ReplayManager:
 
         Args:
             state: a `state_dict`.
-            published: the blocks that exist, by path, oldest first; those that the state does not
+            published: the blocks that exist, by name, oldest first; those that the state does not
                 name were published after it, and are admitted like new ones. On-policy, blocks of
                 the past are of no use.
         """
@@ -801,4 +823,6 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         )  # fmt: skip
         return buffer
 
-    return ReplayManager(make_buffer, config.system.storage.block_bytes, kind, policy.sequence)
+    pace = pace_of(config, workers - learners)
+    block_bytes = config.system.storage.block_bytes
+    return ReplayManager(make_buffer, block_bytes, kind, pace, policy.sequence)

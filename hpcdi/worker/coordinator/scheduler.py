@@ -15,6 +15,7 @@ from hpcdi.comm.messages import (
     BlockAdmitted,
     BlockReady,
     CloseTask,
+    CollectPause,
     CollectProgress,
     CollectResult,
     CollectSetting,
@@ -169,6 +170,7 @@ class Scheduler(RunState):
         self.collectors_wanted = commander.collector_task_space
         self._observe = observe
         self._deadline = float("inf")
+        self._are_paused = False  # collectors, for learners to catch up
 
     def handle(  # noqa: C901, PLR0912 (a table of cases)
         self, message: Message, rank: int, now: float
@@ -248,7 +250,7 @@ class Scheduler(RunState):
             self._fit_task_space()
         orders += self._assign(now)
         # an evaluation that took a collector away may have been all that a batch waited for
-        orders += self._serve()
+        orders += [*self._serve(), *self._pause()]
         return orders + (self._take_snapshot(now) if self.snapshots.is_due(now) else [])
 
     # ---------------------------------------------------------------------------- start and end
@@ -439,7 +441,8 @@ class Scheduler(RunState):
 
     def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:
         self._count_block(message)
-        return [*starmap(Order, self.replay.assign(message)), *self._stop_at_limit(now)]
+        orders = [*starmap(Order, self.replay.assign(message)), *self._pause()]
+        return [*orders, *self._stop_at_limit(now)]
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
         if rank not in self.replay.partitions:
@@ -456,7 +459,16 @@ class Scheduler(RunState):
         served = self._serve()
         admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
         counted = self._count_iterations(done, now) if done is not None else []
-        return [*served, *admits, *counted]
+        return [*served, *admits, *self._pause(), *counted]
+
+    def _pause(self) -> list[Order]:
+        """Let collectors wait or go on, as `policy.learn.replay_ratio` says."""
+        wait = self.is_on and self.replay.collectors_wait(self.counters.env_steps)
+        if wait is self._are_paused:
+            return []
+        self._are_paused = wait  # each rank remembers it, over tasks and without any
+        alive = (w.rank for w in self.workers if w.role == "collector" and not w.has_ended)
+        return [Order(rank, CollectPause(wait)) for rank in alive]
 
     def _take_demand(self, message: DataDemand, rank: int) -> int | None:
         """Note a request; returns the iterations that all have done, once all have asked."""

@@ -29,10 +29,12 @@ from typing import Any
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.store.block import survey_block
+from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, write_files
-from hpcdi.store.layout import RunLayout
+from hpcdi.store.layout import RunLayout, split_name
+from hpcdi.store.shards import survey, withdraw
 from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.types import ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
@@ -134,7 +136,7 @@ class Kept:
         n_bytes: of all files.
         took_s: seconds until it was whole.
         error: why it is not; empty: it is.
-        released: shards that no kept snapshot needs because of it any more.
+        released: blocks that no kept snapshot needs because of it any more.
     """
 
     snapshot: Snapshot
@@ -182,7 +184,7 @@ class SnapshotKeeper(Closing):
 
     def __init__(self, layout: RunLayout, keep: int) -> None:
         self._layout, self._keep = layout, keep
-        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the shards that it needs
+        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the blocks that it needs
         self._own: dict[str, _OwnPart] = {}
         self._ended: deque[Kept] = deque()
         self._jobs = JobThread("snapshots")
@@ -202,7 +204,7 @@ class SnapshotKeeper(Closing):
     def begin(
         self, order: TakeSnapshot, state: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """Write rank 0's part; returns the shards that it names.
+        """Write rank 0's part; returns the blocks that it names.
 
         Args:
             order: for the learners.
@@ -230,7 +232,7 @@ class SnapshotKeeper(Closing):
         return ended
 
     def adopt_all(self) -> list[str]:
-        """Shards that the existing snapshots need."""
+        """Names of blocks that the existing snapshots need."""
         for name in names(self._layout.snapshots_dir):
             path = self._layout.snapshots_dir / name / STATE_FILE
             with contextlib.suppress(SnapshotError):  # a torn one needs nothing
@@ -274,7 +276,7 @@ class SnapshotKeeper(Closing):
 
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
-    """Paths of the shards that rank 0's state names."""
+    """Names of the blocks that rank 0's state names."""
     replay = state["replay"]
     parts = replay["partitions"].values()
     held = [block["path"] for part in parts for block in part["blocks"]]
@@ -299,9 +301,9 @@ class Resumed:
         folder: of the learners' parts, relative to the run folder; empty: there are none.
         facts: of the manifest.
         state: of the coordinator.
-        published: the blocks that exist, by path, oldest first.
-        after: paths of those among them that were published after the snapshot.
-        lost: shards that the snapshot names and that are missing or damaged.
+        published: the blocks that exist, by name, oldest first.
+        after: names of those among them that were published after the snapshot.
+        lost: blocks that the snapshot names and that are missing or damaged.
     """
 
     name: str
@@ -325,25 +327,25 @@ class Resumed:
     def __str__(self) -> str:
         said = (
             f"{self.name}: env step {human_count(self.facts['env_steps'])}, train iteration "
-            f"{human_count(self.facts['train_iter'])}, {len(self.published)} shards"
+            f"{human_count(self.facts['train_iter'])}, {len(self.published)} blocks"
         )
         if self.later:
             said += f"; {human_count(self.later)} transitions published after it are taken, too"
         if self.lost:
-            said += f"; {self.lost} shards are missing or damaged"
+            said += f"; {self.lost} blocks are missing or damaged"
         return said
 
 
 def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
-    """Read rank 0's part of a snapshot, and look which shards exist.
+    """Read rank 0's part of a snapshot, and look which blocks exist.
 
-    Shards that were published after it are found by their numbers, and learnt from like new ones:
+    Blocks that were published after it are found by their numbers, and learnt from like new ones:
     nothing that was published is lost.
 
     Args:
         layout: the run folder.
         snapshot: to resume from.
-        repeats: the run will repeat what it did after the snapshot: such shards are removed.
+        repeats: the run will repeat what it did after the snapshot: such blocks are taken back.
 
     Raises:
         SnapshotError: rank 0's part is of another version. CheckpointError: it has none.
@@ -351,25 +353,26 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     check_format(snapshot.folder)
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
     known, newest = set(shards_of(state)), state["replay"]["newest"]
-    existing = layout.shard_numbers()
-    later = _later(existing, newest)
-    missing = sorted(known - existing.keys())
+    found = _published(layout, known, newest)
+    later = found.keys() - known
+    if repeats:
+        withdraw(layout, later)
+        found, later = {name: found[name] for name in found.keys() & known}, set()
+    missing = sorted(name for name in known - found.keys() if not layout.inside(name).exists())
     if missing:
         LOGGER.warning(
-            "%d shards of the snapshot are missing, %s first; they are left out",
+            "%d blocks of the snapshot are missing, %s first; they are left out",
             len(missing), missing[0], extra={"missing": missing},
         )  # fmt: skip
-    if repeats:
-        for path in later:
-            layout.inside(path).unlink(missing_ok=True)
-        later = set()
-    named = (known | later) & existing.keys()
-    published = {ready.shard.path: ready for ready in _announcements(layout, named)}
-    lost = len(missing) + len((named & known) - published.keys())
+    published = dict(sorted(found.items(), key=lambda item: item[1].sealed_at))
+    now = time.time()  # a block's latency is counted from here
+    published = {n: dataclasses.replace(ready, sealed_at=now) for n, ready in published.items()}
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
-    after = frozenset(later & published.keys())
-    return Resumed(snapshot.folder.name, folder, snapshot.facts, state, published, after, lost)
+    lost = len(known - published.keys())
+    return Resumed(
+        snapshot.folder.name, folder, snapshot.facts, state, published, frozenset(later), lost
+    )
 
 
 def check_format(folder: Path) -> None:
@@ -395,30 +398,49 @@ def unannounced(layout: RunLayout, rank: int, newest: int) -> list[BlockReady]:
         rank: of the collector.
         newest: number of the last block that it has announced.
     """
-    return _announcements(layout, _later(layout.shard_numbers(rank), {str(rank): newest}))
+    found = _published(layout, set(), {str(rank): newest}, rank)
+    return sorted(found.values(), key=lambda ready: ready.sealed_at)
 
 
-def _later(existing: Mapping[str, tuple[int, int]], newest: Mapping[str, int]) -> set[str]:
-    """Paths of the shards whose number is above their collector's newest."""
-    return {path for path, (r, number) in existing.items() if number > newest.get(str(r), 0)}
+def _published(
+    layout: RunLayout, known: set[str], newest: Mapping[str, int], of: int | None = None
+) -> dict[str, BlockReady]:
+    """The messages by which blocks were published, by name; damaged ones are left out.
+
+    Args:
+        layout: the run folder.
+        known: names of blocks that are wanted.
+        newest: collector rank -> number of a block, after which all are wanted.
+        of: rank of a collector; None: of all.
+    """
+    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in known}
+    last: dict[int, str] = {}
+    for path, (rank, number) in files.items():
+        if number <= newest.get(str(rank), 0):
+            last[rank] = path  # its later blocks may be newer
+        else:
+            shards.add(path)
+    found = {}
+    for path in sorted(files.keys() & {*shards, *last.values()}):
+
+        def is_wanted(name: str, facts: Mapping[str, Any], rank: int = files[path][0]) -> bool:
+            number = number_of(int(facts.get("block_id", 0)))
+            return name in known or number > newest.get(str(rank), 0)
+
+        survey_of = survey(layout.inside(path), path, is_wanted)
+        damaged = list[StoreError](survey_of.damaged)
+        for ref, block in survey_of.blocks:
+            try:
+                found[ref.path] = _announcement(ref, block)
+            except ShardError as error:
+                damaged.append(error)
+        for problem in damaged:
+            LOGGER.warning("%s; it is left out", problem)
+    return found
 
 
-def _announcements(layout: RunLayout, paths: Iterable[str]) -> list[BlockReady]:
-    """The messages by which shards were published, oldest first; damaged ones are left out."""
-    published = []
-    for path in sorted(paths):
-        try:
-            published.append(_announcement(layout, path))
-        except ShardError as error:
-            LOGGER.warning("%s; it is left out", error)
-    published.sort(key=lambda ready: ready.sealed_at)
-    now = time.time()  # a block's latency is counted from here
-    return [dataclasses.replace(ready, sealed_at=now) for ready in published]
-
-
-def _announcement(layout: RunLayout, path: str) -> BlockReady:
-    """The message by which a shard was published."""
-    ref, block = survey_block(layout.inside(path), path)
+def _announcement(ref: ShardRef, block: Block) -> BlockReady:
+    """The message by which a block was published."""
     facts = block.facts
     try:
         return BlockReady(
@@ -426,4 +448,4 @@ def _announcement(layout: RunLayout, path: str) -> BlockReady:
             float(facts["sealed_at"]), int(facts.get("episodes", 0)),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
-        raise ShardError(path, f"does not say whose it is: {error}") from error
+        raise ShardError(ref.path, f"does not say whose it is: {error}") from error

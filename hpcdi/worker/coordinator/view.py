@@ -308,7 +308,7 @@ class RunView:
         self._file: StatusFile | None = None
         self._retention: Retention | None = None
         self._keeper: SnapshotKeeper | None = None
-        self._uncounted: list[str] = []  # shards that were published since the last snapshot
+        self._uncounted: list[str] = []  # blocks that were published since the last snapshot
         self._counted: dict[str, list[str]] = {}  # by each snapshot that is not whole yet
         self._is_failure_shown = False
         if layout is None:
@@ -428,7 +428,7 @@ class RunView:
         self._tend_snapshots(run)
 
     def adopt(self, resumed: Resumed) -> None:
-        """Keep the shards of a resumed run, and those that its snapshots need."""
+        """Keep the blocks of a resumed run, and those that its snapshots need."""
         if self._retention is None or self._keeper is None:
             return
         for path in [*resumed.published, *self._keeper.adopt_all()]:
@@ -436,7 +436,7 @@ class RunView:
         self._need_to_count(resumed.after)
 
     def _need_to_count(self, paths: Iterable[str]) -> None:
-        """Keep shards until a snapshot has counted them: a run that is resumed before does."""
+        """Keep blocks until a snapshot has counted them: a run that is resumed before does."""
         if self._retention is not None:
             for path in paths:
                 self._retention.need(path)
@@ -567,7 +567,7 @@ def summary(
     ]
     if traffic.blocks:
         size = human_bytes(traffic.data_bytes)
-        lines.append(f"  data: {_count(traffic.blocks, 'shard')}, {size}{learnable}")
+        lines.append(f"  data: {_count(traffic.blocks, 'block')}, {size}{learnable}")
     if counters.train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
     if record.evaluations:

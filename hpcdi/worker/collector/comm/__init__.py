@@ -1,4 +1,4 @@
-"""The message side of collectors: receives tasks, publishes shards, reports results."""
+"""The message side of collectors: receives tasks, publishes blocks, reports results."""
 
 from hpcdi.worker.collector.comm.base_comm_collector import (
     BaseCommCollector,

@@ -35,6 +35,11 @@ class BaseCommCollector(MessageSide):
     ) -> dict[str, Any] | None:
         """Returns ``{"model", "iter"}`` of a policy newer than `have_version`, else None."""
 
+    @property
+    def is_paused(self) -> bool:
+        """True while collectors are to wait for learners."""
+        return False
+
     @abstractmethod
     def send_metadata(self, metadata: Message) -> None:
         """Send a message to the coordinator."""

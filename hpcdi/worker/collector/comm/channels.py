@@ -1,4 +1,4 @@
-"""Data and policies of a collector rank: shards are published, policies subscribed to."""
+"""Data and policies of a collector rank: blocks are published, policies subscribed to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ the one before, so that learning begins early."""
 
 
 class DataPublisher(Closing):
-    """Packs segments into blocks, writes them as shards and announces these.
+    """Packs segments into blocks, writes these to shards and announces them.
 
     Args:
         config: the experiment.

@@ -12,6 +12,7 @@ from typing import Any
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
+    CollectPause,
     CollectSetting,
     CollectTask,
     Message,
@@ -63,6 +64,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         super().__init__(cfg, context)
         place = self._place
         self._collectors = _Collectors()
+        self._is_paused = False
         self._task = CollectTask("", eval_flag=False, setting={})
         self._stops = StopFlags(
             place.link.rank, place.config.system.storage.disk_patience_s,
@@ -74,6 +76,7 @@ class MPIFileSystemCollector(BaseCommCollector):
             **self._handlers(),
             PolicyUpdate: lambda _rank, message: self._policies.take(message),
             CollectSetting: lambda _rank, message: self._take_setting(message),
+            CollectPause: lambda _rank, message: self._pause(message),
             CloseTask: lambda _rank, message: self._close_task(message),
             Stop: lambda _rank, _message: self._stop(),
         }
@@ -174,6 +177,12 @@ class MPIFileSystemCollector(BaseCommCollector):
             return None
         return {"model": image.state_dict(), "iter": image.version}
 
+    @property
+    def is_paused(self) -> bool:
+        """See `CollectorPort.is_paused`."""
+        self.pump.check()
+        return self._is_paused
+
     def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
         """Queue a segment for publishing; blocks get their own paths when sealed."""
         self._data.put(stepdata)
@@ -224,7 +233,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _announce(self, ready: BlockReady) -> None:
         if FAULTS.requests("torn_shard"):
-            tear(self._place.layout.inside(ready.shard.path))
+            tear(self._place.layout.inside(ready.shard.path), ready.shard)
         self._announced.append(ready)
         self.pump.send(COORDINATOR_RANK, ready)
 
@@ -243,6 +252,9 @@ class MPIFileSystemCollector(BaseCommCollector):
         collector = self._collectors.get(False)
         if collector is not None and collector.task.task_id == message.task_id:
             collector.task.setting = message.setting
+
+    def _pause(self, message: CollectPause) -> None:
+        self._is_paused = message.waits
 
     def _close_task(self, message: CloseTask) -> None:
         self._stops.end_task(message.task_id)

@@ -1,0 +1,528 @@
+"""A shard: one HDF5 file, to which one process appends blocks until it is full.
+
+::
+
+    HDF5's structure │ layout │ table of blocks │ column │ column │ ... │ columns of the item table
+                                 ▲ a record of each block, written last     (sparse, at full size)
+
+The file is laid out for all that it may ever hold when it is made; from then on a block's bytes go
+to their places in every column, are forced to disk, and only then its record is written: a block
+without a whole record does not exist. Then HDF5's structure is told the new number of rows, for
+common tools; hpcdi reads layout and records, which have checksums of their own.
+
+`item_start` counts from the file's first row here, so that the file can be read as one table;
+everywhere else it counts from the block's first row.
+
+Only the process that made a file appends to it. A block of other columns, or one that is larger
+than what is left, begins a new file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from hpcdi import __version__
+from hpcdi.errors import ShardError
+from hpcdi.store.atomic import published, refuse_if_full
+from hpcdi.store.block import (
+    FORMAT,
+    ITEM_NAMES,
+    Block,
+    check_items,
+    checksum,
+    row_bytes,
+    row_columns,
+)
+from hpcdi.store.checksum import crc32_of
+from hpcdi.store.hdf5 import DAMAGE
+from hpcdi.store.image import GrowingStructure, Piece
+from hpcdi.store.layout import block_name
+from hpcdi.types import (
+    ITEM_DTYPE,
+    NUMBERS,
+    Array,
+    Columns,
+    ColumnSpec,
+    RowView,
+    ShardRef,
+)
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.nested import parse_json
+
+SCHEMA_VERSION = 2
+"""Version 1 was a file of one block, see `block.open_block`."""
+SLOTS = 4096
+"""Blocks that a shard has room for."""
+SMALLEST_BYTES = 4 << 20
+"""Of a collector's first shard; each next one has room for twice what the one before held."""
+
+_SLOT_BYTES = 512
+_MARK = b"hpcdi-shard "
+_HEAD_BYTES = 1 << 20  # in which the layout lies
+_LAYOUT, _TABLE = "hpcdi/layout", "hpcdi/blocks"
+_ALIGNMENT = 64  # of columns in memory
+_ANY_OFFSET = 10**18
+_LARGEST_TABLE_BYTES = 64 << 20  # that is believed
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a shard says of one of its blocks.
+
+    Attributes:
+        first_row, rows: where its rows are in every column.
+        first_item, items: where its items are.
+        crc32: checksum of all its bytes, column after column, as they are in the file.
+        items_crc32: of those of its items alone.
+        facts: see `Block`.
+    """
+
+    first_row: int
+    rows: int
+    first_item: int
+    items: int
+    crc32: int
+    items_crc32: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything lies in a shard.
+
+    Attributes:
+        columns: row columns, then the columns of the item table, at their full length.
+        views, tail_rows: see `Block`.
+        table: offset of the table of blocks.
+        slots: records that it has room for.
+        slot_bytes: of one record.
+    """
+
+    columns: tuple[ColumnSpec, ...]
+    views: tuple[RowView, ...]
+    tail_rows: int
+    table: int
+    slots: int
+    slot_bytes: int
+
+    def ref(self, name: str, record: Record) -> ShardRef:
+        """The reference to a block, under its name."""
+        specs = []
+        for spec in self.columns:
+            is_item = spec.name in ITEM_NAMES
+            first, count = (
+                (record.first_item, record.items) if is_item else (record.first_row, record.rows)
+            )
+            shape = (count, *spec.shape[1:])
+            offset = spec.offset + first * _row_bytes(spec) if math.prod(shape) else 0
+            specs.append(ColumnSpec(spec.name, spec.dtype, shape, offset))
+        n_bytes = sum(map(_n_bytes, specs))
+        return ShardRef(name, n_bytes, record.rows, record.crc32, tuple(specs), self.views)
+
+    def capacity(self) -> tuple[int, int]:
+        """Rows and items that there is room for."""
+        rows = [spec.shape[0] for spec in self.columns if spec.name not in ITEM_NAMES]
+        return min(rows, default=0), self.columns[-1].shape[0]
+
+    def lengths(self, blocks: int, rows: int, items: int) -> dict[str, int]:
+        """How long each of the file's arrays is, with so many blocks, rows and items."""
+        columns = {s.name: items if s.name in ITEM_NAMES else rows for s in self.columns}
+        return {_LAYOUT: 1, _TABLE: blocks, **columns}
+
+    def end(self) -> int:
+        """Bytes that the file has at least."""
+        ends = [spec.offset + _n_bytes(spec) for spec in self.columns]
+        return max(*ends, self.table + self.slots * self.slot_bytes)
+
+    def encoded(self) -> bytes:
+        """As it stands in the file."""
+        return _MARK + _sealed({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
+
+    @classmethod
+    def decoded(cls, text: bytes, size: int) -> Self:
+        """From what stands in a file of so many bytes.
+
+        Raises:
+            ValueError, LookupError, TypeError: it is damaged.
+        """
+        held = _unsealed(text)
+        if held["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"has schema {held['schema_version']}, newer than mine")
+        columns = tuple(
+            ColumnSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
+            for spec in held["columns"]
+        )
+        views = tuple(RowView(**view) for view in held["views"])
+        numbers = (int(held[name]) for name in ("tail_rows", "table", "slots", "slot_bytes"))
+        made = cls(columns, views, *numbers)
+        sizes = [made.table, made.slots, made.slot_bytes, made.tail_rows]
+        sizes += [number for spec in columns for number in (*spec.shape, spec.offset)]
+        names = tuple(spec.name for spec in columns)[-len(ITEM_NAMES) :]
+        if (
+            min(sizes) < 0
+            or made.end() > size
+            or made.slots * made.slot_bytes > _LARGEST_TABLE_BYTES
+            or names != ITEM_DTYPE.names
+            or any(np.dtype(spec.dtype).kind not in NUMBERS for spec in columns)
+        ):
+            raise ValueError("names places that the file does not have")
+        return made
+
+
+class GrowingShard:
+    """The shard that this process appends to.
+
+    Args:
+        path: of the file.
+        name: relative to the run folder.
+        like: the first block: whose columns it has.
+        n_bytes: of rows that it has room for; 0: for the first block alone.
+        fsync: force every block to disk before its record is written.
+
+    Raises:
+        ShardError: the block's columns cannot be stored.
+    """
+
+    def __init__(self, path: Path, name: str, like: Block, n_bytes: int, *, fsync: bool) -> None:
+        self.path, self._name, self._fsync = path, name, fsync
+        self._next = Record(0, 0, 0, 0, 0, 0, {})  # where the next block's rows and items go
+        self._slot = 0
+        datasets = like.datasets()
+        self._row_bytes = row_bytes(like.columns)
+        rows = max(like.rows, n_bytes // max(1, self._row_bytes))
+        expected = -(-2 * rows * len(like.items) // max(1, like.rows))
+        self._capacity = rows, max(min(rows, expected), len(like.items))
+        self._slots = SLOTS if n_bytes else 1
+        try:
+            facts = _sealed({**like.facts, "": [_ANY_OFFSET] * 6})
+            slot_bytes = max(_SLOT_BYTES, 1 << (2 * len(facts)).bit_length())
+            self._lay_out(like, datasets, slot_bytes)
+        except (TypeError, ValueError) as error:
+            raise ShardError(path, f"cannot be stored as HDF5: {error}") from error
+
+    def _lay_out(self, like: Block, datasets: Columns, slot_bytes: int) -> None:
+        rows, items = self._capacity
+        lengths = {name: items if name in ITEM_NAMES else rows for name in datasets}
+        specs = tuple(
+            ColumnSpec(name, array.dtype.str, (lengths[name], *array.shape[1:]), _ANY_OFFSET)
+            for name, array in datasets.items()
+        )
+        draft = Layout(specs, like.views, like.tail_rows, _ANY_OFFSET, self._slots, slot_bytes)
+        self._structure = GrowingStructure(
+            {
+                _LAYOUT: (np.dtype(f"S{len(draft.encoded())}"), (1,)),
+                _TABLE: (np.dtype(f"S{slot_bytes}"), (self._slots,)),
+                **{spec.name: (np.dtype(spec.dtype), spec.shape) for spec in specs},
+            },
+            {
+                "format": FORMAT, "schema_version": SCHEMA_VERSION, "hpcdi_version": __version__,
+                "tail_rows": like.tail_rows,
+                "views": json.dumps([dataclasses.asdict(view) for view in like.views]),
+            },
+        )  # fmt: skip
+        offsets = self._structure.offsets
+        self._layout = dataclasses.replace(
+            draft,
+            columns=tuple(dataclasses.replace(s, offset=offsets[s.name]) for s in specs),
+            table=offsets[_TABLE],
+        )
+        self._layout_piece = (offsets[_LAYOUT], self._layout.encoded())
+        if offsets[_LAYOUT] + len(self._layout_piece[1]) > _HEAD_BYTES:
+            raise ValueError("has too many columns")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the rows that it holds."""
+        return self._next.first_row * self._row_bytes
+
+    def takes(self, block: Block) -> bool:
+        """True if it has room for a block, and its columns."""
+        like, room = self._layout, self._capacity
+        specs = [(name, a.dtype.str, a.shape[1:]) for name, a in block.datasets().items()]
+        return (
+            self._slot < like.slots
+            and self._next.first_row + block.rows <= room[0]
+            and self._next.first_item + len(block.items) <= room[1]
+            and (block.views, block.tail_rows) == (like.views, like.tail_rows)
+            and specs == [(s.name, s.dtype, s.shape[1:]) for s in like.columns]
+        )
+
+    def create(self, block: Block) -> ShardRef:
+        """Write the file, with a first block, and give it its name when it is whole.
+
+        Raises:
+            OSError: the file system refuses it. ShardError: see `append`.
+        """
+        record, pieces, last = self._prepared(block)
+        with published(self.path, fsync=self._fsync) as file:
+            file.truncate(self._structure.size)
+            _write(file.fileno(), [self._shape(record), self._layout_piece, *pieces, last])
+        return self._taken(record)
+
+    def append(self, block: Block) -> ShardRef:
+        """Write a block that it `takes`; where that fails, the file holds what it held.
+
+        The file is opened and closed each time: network file systems show others what was written
+        when it is closed.
+
+        Raises:
+            OSError: the file system refuses it. ShardError: its facts cannot be stored.
+        """
+        refuse_if_full(self.path)
+        record, pieces, last = self._prepared(block)
+        file = os.open(self.path, os.O_WRONLY)
+        try:
+            _write(file, pieces)
+            if self._fsync:
+                os.fsync(file)
+            _write(file, [last, self._shape(record)])
+        finally:
+            os.close(file)
+        return self._taken(record)
+
+    def _prepared(self, block: Block) -> tuple[Record, list[Piece], Piece]:
+        """A block's record, the pieces of its columns, and the piece that makes it exist."""
+        row, item = self._next.first_row, self._next.first_item
+        datasets = block.datasets()
+        datasets["item_start"] = datasets["item_start"] + np.int32(row)
+        items = {name: datasets[name] for name in ITEM_DTYPE.names or ()}
+        counts = row, block.rows, item, len(block.items)
+        record = Record(*counts, checksum(datasets), checksum(items), block.facts)
+        try:
+            text = _sealed(dataclasses.asdict(record))
+        except (TypeError, ValueError) as error:
+            raise ShardError(self.path, f"facts of a block cannot be stored: {error}") from error
+        if len(text) > self._layout.slot_bytes:
+            raise ShardError(self.path, f"facts of a block take {len(text)} bytes, too many")
+        ref = self._layout.ref("", record)
+        pieces = [
+            (spec.offset, datasets[spec.name].reshape(-1).view(np.uint8).data)
+            for spec in ref.columns
+            if _n_bytes(spec)
+        ]
+        slot_bytes = self._layout.slot_bytes
+        at = self._layout.table + self._slot * slot_bytes
+        return record, pieces, (at, text.ljust(slot_bytes, b"\0"))
+
+    def _shape(self, record: Record) -> Piece:
+        """The structure, by which tools see the rows of a block and of those before."""
+        rows, items = record.first_row + record.rows, record.first_item + record.items
+        return self._structure.resized(self._layout.lengths(self._slot + 1, rows, items))
+
+    def _taken(self, record: Record) -> ShardRef:
+        rows, items = record.first_row + record.rows, record.first_item + record.items
+        ref = self._layout.ref(block_name(self._name, self._slot), record)
+        self._next, self._slot = Record(rows, 0, items, 0, 0, 0, {}), self._slot + 1
+        return ref
+
+
+class ShardReader:
+    """The table of blocks of a shard.
+
+    Args:
+        path: the file.
+        name: its path in references.
+
+    Attributes:
+        layout: where everything lies.
+
+    Raises:
+        ShardError: it is missing, or its layout is damaged.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        try:
+            with path.open("rb") as file:
+                self._head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size
+                _, _, text = self._head.partition(_MARK)
+                self.layout = Layout.decoded(text, size)
+                file.seek(self.layout.table)
+                self._table = file.read(self.layout.slots * self.layout.slot_bytes)
+        except DAMAGE as error:
+            raise ShardError(path, f"its layout cannot be read: {error}") from error
+        self._size = size
+
+    @staticmethod
+    def reads(path: Path) -> bool:
+        """True for a file of this form; also if most of it is damaged.
+
+        Raises:
+            ShardError: it cannot be read.
+        """
+        try:
+            with path.open("rb") as file:
+                return _MARK in file.read(_HEAD_BYTES)
+        except OSError as error:
+            raise ShardError(path, f"cannot be read: {error.strerror or error}") from error
+
+    def records(self) -> Iterator[tuple[int, Record | ShardError]]:
+        """Yields the number of each block, and its record, or why it has none that is whole."""
+        n_bytes = self.layout.slot_bytes
+        for slot in range(self.layout.slots):
+            text = self._table[slot * n_bytes : (slot + 1) * n_bytes].rstrip(b"\0")
+            if text:
+                yield slot, self._record(slot, text)
+
+    def _record(self, slot: int, text: bytes) -> Record | ShardError:
+        rows, items = self.layout.capacity()
+        try:
+            record = Record(**_unsealed(text))
+            if (
+                min(record.first_row, record.rows, record.first_item, record.items) < 0
+                or record.first_row + record.rows > rows
+                or record.first_item + record.items > items
+            ):
+                raise ValueError("it names rows that the file does not have")
+        except DAMAGE as error:
+            return ShardError(self.path, f"the record of block {slot} is damaged: {error}")
+        return record
+
+    def survey(self, slot: int, record: Record) -> tuple[ShardRef, Block]:
+        """A reference to a block, and a block with items alone.
+
+        Raises:
+            ShardError: its items are damaged. Its rows are not looked at.
+        """
+        ref = self.layout.ref(block_name(self.name, slot), record)
+        try:
+            items = read_ranges(self.path, ref.columns[-len(ITEM_NAMES) :])
+        except OSError as error:
+            raise ShardError(self.path, f"cannot be read: {error}") from error
+        if checksum(items) != record.items_crc32:
+            raise ShardError(self.path, f"checksum of the items of block {slot} is wrong")
+        return ref, self._block(record, {}, items)
+
+    def read(self, slot: int, record: Record) -> Block:
+        """A whole block, its checksum verified.
+
+        Raises:
+            ShardError: it is damaged.
+        """
+        ref = self.layout.ref(block_name(self.name, slot), record)
+        try:
+            datasets = read_ranges(self.path, ref.columns)
+        except OSError as error:
+            raise ShardError(self.path, f"cannot be read: {error}") from error
+        if checksum(datasets) != record.crc32:
+            raise ShardError(self.path, f"checksum of block {slot} is wrong: the file is torn")
+        return self._block(record, row_columns(datasets), datasets)
+
+    def _block(self, record: Record, columns: Columns, items: Columns) -> Block:
+        table = np.empty(record.items, ITEM_DTYPE)
+        for name in ITEM_DTYPE.names or ():
+            table[name] = items[name]
+        table["item_start"] -= record.first_row
+        block = Block(columns, table, record.facts, self.layout.views, self.layout.tail_rows)
+        check_items(block, record.rows, self.path)
+        return block
+
+    def withdraw(self, slot: int) -> None:
+        """Take back this block and those after it: nobody finds them any more.
+
+        For a run that repeats itself; the process that wrote the file must be dead.
+
+        Raises:
+            OSError: the file cannot be changed.
+        """
+        whole = {s: record for s, record in self.records() if isinstance(record, Record)}
+        left = [record for s, record in whole.items() if s < slot]
+        if not left:
+            self.path.unlink()
+            return
+        layout = self.layout
+        gone = [number for number, _ in self.records() if number >= slot]
+        empty = bytes(layout.slot_bytes)
+        pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in gone]
+        rows = max(record.first_row + record.rows for record in left)
+        items = max(record.first_item + record.items for record in left)
+        try:
+            head, _, _ = self._head.partition(_MARK)
+            names = [_TABLE, *(spec.name for spec in layout.columns if _n_bytes(spec))]
+            structure = GrowingStructure.read(head, self._size, names)
+            pieces.append(structure.resized(layout.lengths(slot, rows, items)))
+        except DAMAGE as error:
+            LOGGER.warning("%s: other tools see rows that were taken back: %s", self.path, error)
+        file = os.open(self.path, os.O_WRONLY)
+        try:
+            _write(file, pieces)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:
+    """Arrays by name, read from their places in a file; views of one buffer.
+
+    Raises:
+        OSError: the file is missing, cannot be read, or ends too early.
+    """
+    room = (-(-_n_bytes(spec) // _ALIGNMENT) * _ALIGNMENT for spec in specs)
+    starts = list(itertools.accumulate(room, initial=0))
+    buffer, arrays = np.empty(starts[-1], np.uint8), {}
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for spec, start in zip(specs, starts, strict=False):
+            part = buffer[start : start + _n_bytes(spec)]
+            _fill(file, part, spec.offset)
+            arrays[spec.name] = part.view(spec.dtype).reshape(spec.shape)
+    finally:
+        os.close(file)
+    return arrays
+
+
+def _fill(file: int, part: Array, offset: int) -> None:
+    view = part.data
+    while view:
+        count = os.preadv(file, [view], offset)
+        if not count:
+            raise OSError(f"ends at byte {os.fstat(file).st_size}, before what it should hold")
+        view, offset = view[count:], offset + count
+
+
+def _write(file: int, pieces: Sequence[Piece]) -> None:
+    for offset, piece in pieces:
+        view = memoryview(piece)
+        while view:
+            count = os.pwrite(file, view, offset)
+            view, offset = view[count:], offset + count
+
+
+def _row_bytes(spec: ColumnSpec) -> int:
+    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
+
+
+def _n_bytes(spec: ColumnSpec) -> int:
+    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
+
+
+def _sealed(value: Mapping[str, Any]) -> bytes:
+    """A mapping as JSON, behind its checksum."""
+    text = json.dumps(value).encode()
+    return f"{crc32_of(text):08x} ".encode() + text
+
+
+def _unsealed(text: bytes) -> dict[str, Any]:
+    """The mapping of a text that begins with a `_sealed` one and ends in zeros.
+
+    Raises:
+        ValueError: it is not whole.
+    """
+    crc32, _, rest = text.partition(b" ")
+    held, _, _ = rest.partition(b"\0")
+    if f"{crc32_of(held):08x}".encode() != crc32:
+        raise ValueError("its checksum is wrong")
+    value = parse_json(held)
+    if not isinstance(value, dict):
+        raise ValueError("it is no mapping")  # noqa: TRY004 (a file, not an argument)
+    return value
