@@ -55,6 +55,18 @@ class ColumnSpec:
 
 
 @dataclass(frozen=True)
+class SequenceRule:
+    """What is drawn from a replay buffer: so many transitions in a row, of one episode.
+
+    They begin every `stride` transitions of a block's item, and end with it; the column
+    ``sequence_len`` has their lengths where they begin.
+    """
+
+    length: int = 1
+    stride: int = 1
+
+
+@dataclass(frozen=True)
 class RowView:
     """A column that is not stored: its row r is ``column[r + offset[r]]``.
 
@@ -95,31 +107,72 @@ class ShardRef:
 
 
 @dataclass(frozen=True)
+class Leaf:
+    """One array of an observation or an action; Dict and Tuple spaces have several.
+
+    Attributes:
+        name: its keys in Dict and Tuple spaces, joined by '/'; empty: the space is this array.
+        shape: of one value.
+        dtype: as numpy spells it.
+        counts: how many values each component can have, flattened; empty: it is a Box.
+        starts: the first of these values in the environment, flattened; empty: all are 0.
+        low, high: bounds of each component of a Box of actions, flattened; else empty.
+    """
+
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    counts: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of one value."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        kind = f"{self.dtype} [{shape}]"
+        if self.counts:
+            kind = "MultiDiscrete" if self.shape else "Discrete"
+            kind += f"({', '.join(map(str, self.counts))})"
+        return f"{self.name}: {kind}" if self.name else kind
+
+
+@dataclass(frozen=True)
 class Spaces:
     """An environment's observation and action space.
 
     Attributes:
-        obs_shape: shape of one observation.
-        obs_dtype: as numpy spells it.
-        action_count: number of discrete actions; None if actions are continuous.
-        action_shape: shape of one action; empty for a scalar.
-        action_low, action_high: bounds of each component of a continuous action, flattened; empty
-            if actions are discrete.
+        observation: arrays of an observation.
+        action: arrays of an action.
         is_masked: whether observations come with a mask of legal actions.
     """
 
-    obs_shape: tuple[int, ...]
-    obs_dtype: str
-    action_count: int | None
-    action_shape: tuple[int, ...]
-    action_low: tuple[float, ...] = ()
-    action_high: tuple[float, ...] = ()
+    observation: tuple[Leaf, ...]
+    action: tuple[Leaf, ...]
     is_masked: bool = False
 
     @property
+    def action_kind(self) -> str:
+        """One of "discrete", "continuous" (a Box), "multi_discrete" and "mixed".
+
+        MultiDiscrete and MultiBinary are "multi_discrete", Dict and Tuple are "mixed".
+        """
+        first = self.action[0]
+        if len(self.action) > 1 or first.name:
+            return "mixed"
+        if not first.counts:
+            return "continuous"
+        return "multi_discrete" if first.shape else "discrete"
+
+    @property
     def observation_bytes(self) -> int:
-        """Bytes of one stored observation."""
-        return math.prod(self.obs_shape) * np.dtype(self.obs_dtype).itemsize
+        """Bytes of one stored observation; of a mask one for each action."""
+        mask = sum(sum(leaf.counts) for leaf in self.action) if self.is_masked else 0
+        return sum(leaf.n_bytes for leaf in self.observation) + mask
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     from hpcdi.policy.programs import PROGRAMS
 
     module = _module_of(ready)
-    program = PROGRAMS[kind].trace(module, ready.spaces.obs_shape, given.batch)
+    program = PROGRAMS[kind].trace(module, _shape_of(ready.spaces), given.batch)
     file = _file_of(given.output, ready.config.exp_name + FORMATS[kind])
     with or_refuse(short(file)), published(file) as out:
         out.write(program.data)
@@ -158,10 +158,30 @@ def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> flo
     return float(difference.max())
 
 
+def _shape_of(spaces: Spaces) -> tuple[int, ...]:
+    """Returns the shape of an observation.
+
+    Raises:
+        PolicyError: it has several arrays, or an action has.
+    """
+    for what, leaves in (("observations", spaces.observation), ("actions", spaces.action)):
+        if len(leaves) > 1 or leaves[0].name:
+            raise PolicyError(
+                f"a program takes one array and returns one, and {what} have several, "
+                f"{', '.join(map(str, leaves))}: flatten them by a wrapper of the environment"
+            )
+    return spaces.observation[0].shape
+
+
 def _observations(spaces: Spaces, count: int) -> Array:
     """Returns random observations of the environment's shape and dtype, always the same ones."""
-    rng, shape = np.random.default_rng(0), (count, *spaces.obs_shape)
-    dtype = np.dtype(spaces.obs_dtype)
+    (leaf,) = spaces.observation
+    rng, shape = np.random.default_rng(0), (count, *leaf.shape)
+    dtype = np.dtype(leaf.dtype)
+    if leaf.counts:
+        first = np.array(leaf.starts or 0)
+        drawn = rng.integers(first, first + np.array(leaf.counts), (count, len(leaf.counts)))
+        return drawn.reshape(shape).astype(dtype)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from hpcdi.launch.placement import (
 from hpcdi.launch.time_limit import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes, human_count
+from hpcdi.utils.packed import column_of
 
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
 """Stored per row beside observation and action: reward, two flags, n-step return, discount and
@@ -161,11 +161,14 @@ def files_left(folder: Path) -> int | None:
 
 def row_size(config: Any, spaces: Spaces) -> int:
     """Returns the bytes of one stored transition, its share of bootstrap rows included."""
-    action = 8 if spaces.action_count is not None else 4 * math.prod(spaces.action_shape)
+    action = sum(leaf.n_bytes for leaf in spaces.action)
     observation, frames = spaces.observation_bytes, 1
-    if config.policy.other.replay_buffer.frames and not config.policy.on_policy:
-        frames = spaces.obs_shape[0]  # of an observation, stored once: one a row, and offsets
-        observation = observation // frames + 4 * frames
+    stacked = config.policy.other.replay_buffer.frames
+    stacks = [leaf for leaf in spaces.observation if column_of("observation", leaf) in stacked]
+    if stacks and not config.policy.on_policy:
+        first = stacks[0]
+        frames = first.shape[0]  # of an observation, stored once: one a row, and offsets
+        observation += first.n_bytes // frames - first.n_bytes + 4 * frames
     n_sample = int(config.policy.collect.n_sample)
     return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
 

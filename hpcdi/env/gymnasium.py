@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
-from hpcdi.env.base import NamedEnvConfig, stored_dtype
+from hpcdi.env.base import NamedEnvConfig
+from hpcdi.env.spaces import ActionMasks, read_spaces
 from hpcdi.env.wrappers import without_reward_wrappers, wrap
-from hpcdi.errors import ConfigError, Problem
+from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
 from hpcdi.utils.registry import ENV_REGISTRY, import_module, missing_module
 
@@ -51,9 +51,16 @@ class GymnasiumEnv(Configurable):
             (), "wrappers by name, or with arguments as {type: name, ...}; the innermost first"
         )
 
+        action_mask: str = setting(
+            "", "where masks of legal actions are: 'info' or a key of observations; empty: in the "
+            "key action_mask of observations, where there is one",
+        )  # fmt: skip
+
         def problems(self) -> Iterator[Problem]:
             """Rules over several settings."""
             yield from super().problems()
+            if self.action_mask and self.vectorization == "vector_entry_point":
+                yield Problem("action_mask", "is of single environments: set vectorization: sync")
             if self.autoreset is not None and self.vectorization != "sync":
                 yield Problem("autoreset", "can be chosen only with vectorization: sync")
             if self.wrappers and self.vectorization == "vector_entry_point":
@@ -74,7 +81,7 @@ class GymnasiumEnv(Configurable):
         """
         if cfg.vectorization != "auto":
             return True
-        if cfg.wrappers:
+        if cfg.wrappers or cfg.action_mask:
             return False
         with _config_errors(cfg.env_id):
             spec = _class_spec(cfg.env_id) or gymnasium.spec(cfg.env_id.rpartition(":")[2])
@@ -90,7 +97,7 @@ class GymnasiumEnv(Configurable):
         import_module(cfg.import_names)  # again in a child process
         with _config_errors(cfg.env_id):
             env = gymnasium.make(_class_spec(cfg.env_id) or cfg.env_id, **cfg.kwargs)
-        return wrap(env, cfg.wrappers)
+        return cls._wrapped(cfg, env)
 
     @classmethod
     def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
@@ -105,9 +112,19 @@ class GymnasiumEnv(Configurable):
             return gymnasium.make_vec(
                 _class_spec(cfg.env_id) or cfg.env_id, num_envs=env_num, vectorization_mode=mode,
                 vector_kwargs=vector_kwargs,
-                wrappers=[partial(wrap, wrappers=cfg.wrappers)] if cfg.wrappers else None,
+                wrappers=[partial(cls._wrapped, cfg)] if cfg.wrappers or cfg.action_mask else None,
                 **cfg.kwargs,
             )  # fmt: skip
+
+    @classmethod
+    def _wrapped(cls, cfg: Any, env: Any) -> Any:
+        env = wrap(env, cfg.wrappers)
+        if not cfg.action_mask:
+            return env
+        try:
+            return ActionMasks(env, cfg.action_mask)
+        except EnvError as error:
+            raise ConfigError([Problem("env.action_mask", str(error))]) from error
 
     @classmethod
     def spaces(cls, cfg: Any) -> Spaces:
@@ -116,7 +133,7 @@ class GymnasiumEnv(Configurable):
         Raises:
             ConfigError: it cannot be made, or its observations or actions are of another kind.
         """
-        if cfg.wrappers:
+        if cfg.wrappers or cfg.action_mask:
             return spaces_of(cls.make_single(cfg), cfg.env_id)
         return spaces_of(cls.make_vector(cfg, 1), cfg.env_id)
 
@@ -125,39 +142,21 @@ def spaces_of(env: Any, env_id: str) -> Spaces:
     """Returns the spaces of an environment, or of one of a vector environment; closes it.
 
     Raises:
-        ConfigError: they are of another kind than `read_spaces` takes.
+        ConfigError: they are of another kind than `hpcdi.env.spaces` takes.
     """
     one = "single_" if hasattr(env, "single_observation_space") else ""
     try:
         observation, action = (getattr(env, f"{one}{of}_space") for of in ("observation", "action"))
-        return read_spaces(observation, action, env_id)
+        return read_spaces(observation, action)
+    except EnvError as error:
+        raise refuse_spaces(env_id, error) from error
     finally:
         env.close()
 
 
-def read_spaces(observation: Any, action: Any, env_id: str) -> Spaces:
-    """Returns shapes, dtype and bounds of a Box observation and a Box or Discrete action space.
-
-    Raises:
-        ConfigError: they are of another kind.
-    """
-    if not isinstance(observation, gymnasium.spaces.Box):
-        raise ConfigError(
-            [Problem("env.env_id", f"{env_id}: observations are {observation}; hpcdi needs a Box")]
-        )
-    dtype = stored_dtype(observation.dtype)
-    if isinstance(action, gymnasium.spaces.Box):
-        low, high = (tuple(map(float, np.ravel(limit))) for limit in (action.low, action.high))
-        return Spaces(observation.shape, dtype, None, action.shape, low, high)
-    if not isinstance(action, gymnasium.spaces.Discrete):
-        raise ConfigError(
-            [Problem("env.env_id", f"{env_id}: actions are {action}; need Discrete or Box")]
-        )
-    if action.start != 0:
-        raise ConfigError(
-            [Problem("env.env_id", f"{env_id}: actions start at {action.start}, not at 0")]
-        )
-    return Spaces(observation.shape, dtype, int(action.n), ())
+def refuse_spaces(env_id: str, error: EnvError) -> ConfigError:
+    """Returns the error of an environment whose spaces hpcdi cannot take."""
+    return ConfigError([Problem("env.env_id", f"{env_id}: {error}")])
 
 
 def _class_spec(env_id: str) -> EnvSpec | None:

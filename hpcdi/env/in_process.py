@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-import gymnasium
 import numpy as np
 
 from hpcdi.env.base import (
@@ -30,10 +29,10 @@ from hpcdi.env.base import (
     EnvFailure,
     EnvFn,
     EpisodeStart,
-    stored_dtype,
 )
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle
+from hpcdi.env.spaces import Form
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
@@ -51,13 +50,13 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the arrays; dtypes in numpy's spelling."""
+    """Sizes of the arrays."""
 
     env_num: int
     obs_shape: tuple[int, ...]
-    obs_dtype: str
+    obs_dtype: np.dtype[Any]
     action_shape: tuple[int, ...]
-    action_dtype: str
+    action_dtype: np.dtype[Any]
 
     @classmethod
     def of(cls, env_num: int, observation: Any, action: Any) -> Self:
@@ -66,23 +65,17 @@ class Layout:
         Raises:
             EnvError: these are not arrays.
         """
-        known = gymnasium.spaces.Discrete | gymnasium.spaces.Box | gymnasium.spaces.MultiDiscrete
-        if not isinstance(observation, gymnasium.spaces.Box) or not isinstance(action, known):
-            raise EnvError(
-                f"observations are {observation}, actions are {action}; hpcdi needs a Box, and a "
-                "Box or Discrete: wrap the environment"
-            )
-        dtype, acts = stored_dtype(observation.dtype), str(np.dtype(action.dtype))
-        return cls(env_num, observation.shape, dtype, action.shape or (), acts)
+        seen, acts = Form.of_observations(observation), Form.of_actions(action)
+        return cls(env_num, seen.shape, seen.dtype, acts.shape, acts.dtype)
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Returns shape and dtype of each array."""
         row = (self.env_num,)
-        observation = ((*row, *self.obs_shape), np.dtype(self.obs_dtype))
+        observation = ((*row, *self.obs_shape), self.obs_dtype)
         return {
             "observation": observation,
             "final": observation,
-            "action": ((*row, *self.action_shape), np.dtype(self.action_dtype)),
+            "action": ((*row, *self.action_shape), self.action_dtype),
             "reward": (row, np.dtype(np.float32)),
             "terminated": (row, np.dtype(bool)),
             "truncated": (row, np.dtype(bool)),
@@ -193,6 +186,8 @@ class LocalWorker:
         self._env: Any = None
         self._row = 0
         self._arrays: Any = None
+        self._seen: Form | None = None  # of observations, where they are no plain arrays
+        self._acts: Form | None = None  # of actions, likewise
         self._result: Any = None
         self._failure: EnvFailure | None = None
 
@@ -214,7 +209,7 @@ class LocalWorker:
         """Begin an episode; returns the players' observations in a battle, else None."""
         if self._takes_objects:
             return self._env.reset(seed=seed, **({"options": options} if options else {}))
-        self._arrays.observation[self._row], _ = self._env.reset(seed=seed, options=options)
+        self._keep(self._arrays.observation, self._env.reset(seed=seed, options=options)[0])
         return None
 
     def step(self, next_seed: int | None, goes_on: bool, wants_info: bool) -> Any:
@@ -228,18 +223,27 @@ class LocalWorker:
             wants_info: return the environment's info.
         """
         arrays, row = self._arrays, self._row
-        action = arrays.action[row]
-        if action.ndim:  # a view of memory that the next action is written to
-            action = action.copy()
+        if self._acts is not None:
+            action = self._acts.unpack(arrays.action, row)
+        else:
+            action = arrays.action[row]
+            if action.ndim:  # a view of memory that the next action is written to
+                action = action.copy()
         observation, arrays.reward[row], terminated, truncated, info = self._env.step(action)
         if terminated or truncated:
             arrays.terminated[row], arrays.truncated[row] = terminated, truncated
-            arrays.final[row] = observation
+            self._keep(arrays.final, observation)
             if goes_on:
                 self._on_reset()
                 observation, _ = self._env.reset(seed=next_seed)
-        arrays.observation[row] = observation
+        self._keep(arrays.observation, observation)
         return info if wants_info else None
+
+    def _keep(self, array: Array, observation: Any) -> None:
+        if self._seen is None:
+            array[self._row] = observation
+        else:
+            self._seen.put(array, self._row, observation)
 
     def play(
         self, next_seed: int | None, goes_on: bool, actions: list[Any]
@@ -285,6 +289,9 @@ class LocalWorker:
     def attach(self, arrays: SharedArrays, row: int) -> None:
         """Use a row of arrays."""
         self._arrays, self._row = arrays, row
+        seen = Form.of_observations(self._env.observation_space)
+        acts = Form.of_actions(self._env.action_space)
+        self._seen, self._acts = None if seen.is_plain else seen, None if acts.is_own else acts
 
     def retire(self) -> None:
         """Close the environment; an error of its own does not matter any more."""

@@ -12,6 +12,7 @@ in this process or in child processes, or one vector environment. The life of on
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import time
 from collections import deque
@@ -32,11 +33,13 @@ from hpcdi.env.base import (
 )
 from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.seeds import SeedStreams
+from hpcdi.env.spaces import Form
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
+from hpcdi.utils.packed import draw_discrete, fields_of, legal_of
 
 ResetParam = Mapping[int, Mapping[str, Any] | None]
 """Environments to reset; each with None, or with its ``seed`` and ``options``."""
@@ -393,7 +396,7 @@ class EnvManager(Closing, abc.ABC):
         """
         while starts:
             retries: dict[int, EpisodeStart] = {}
-            for env, failure in self._backend.start(starts).items():
+            for env, failure in self._failures_at_start(starts).items():
                 if self._tolerates(env, failure, "beginning an episode"):
                     self._warn(env, failure, "tried again")
                     start = starts.get(env, EpisodeStart(exists=True))
@@ -401,6 +404,10 @@ class EnvManager(Closing, abc.ABC):
             if retries:
                 wait_s(self._settings.retry_waiting_time)
             starts = retries
+
+    def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        """Have environments begin an episode; returns those that failed."""
+        return self._backend.start(starts)
 
     def _recover(self, failed: Mapping[int, EnvFailure], dropped: int) -> None:
         """Have environments that failed in a step begin a new episode; raises as `_begin`."""
@@ -543,13 +550,46 @@ class VectorManager(EnvManager):
 
     @property
     def observation(self) -> Array:
-        """Observations to act on next, [envs, ...]; a step makes a new array."""
+        """Observations to act on next, [envs, ...]; a step makes a new array.
+
+        Those of several arrays are structured, see `hpcdi.utils.packed`.
+        """
         observation: Array = self._backend.observation
         return observation
 
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """See `EnvManager.ready_obs`; observations are as the environment has them."""
+        ready = super().ready_obs
+        if self._forms[0].is_plain:
+            return ready
+        return {env: self._own(self.observation, env) for env in ready}
+
     def step_all(self, actions: Array) -> VectorStep:
-        """Step all environments by actions [envs, ...]; `observation` moves on."""
+        """Step all environments by actions [envs, ...]; `observation` moves on.
+
+        Discrete actions count from 0, here and in `step`, whatever the environment's start is.
+        """
         return self._advance(actions, wants_info=False)[0]
+
+    def random_action(self) -> dict[int, Any]:
+        """See `EnvManager.random_action`; legal ones where there are masks."""
+        chosen, (seen, acts) = super().random_action(), self._forms
+        if acts.is_own and not seen.mask:
+            return chosen
+        batch = self._batch_of({env: acts.from_zero(own) for env, own in chosen.items()})
+        legal = legal_of(self.observation)
+        if legal is not None:
+            draw_discrete(batch, acts.leaves, self._sampler.np_random, legal)
+        return {env: acts.unpack(batch, env, from_zero=True) for env in chosen}
+
+    @functools.cached_property
+    def _forms(self) -> tuple[Form, Form]:
+        """Of observations and actions."""
+        facts = self._backend.facts
+        if facts is None:
+            raise EnvError("no environment was created yet")
+        return Form.of_observations(facts.observation_space), Form.of_actions(facts.action_space)
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step all environments; returns the timesteps of those that wait.
@@ -562,11 +602,7 @@ class VectorManager(EnvManager):
         """
         ready = self._ready()
         self._check_actions(actions, ready)
-        example = np.asarray(next(iter(actions.values())) if ready else self.action_space.sample())
-        shape = self.action_space.shape
-        batch = np.zeros((self.env_num, *shape), dtype=example.dtype)
-        for env, action in actions.items():
-            batch[env] = np.asarray(action).reshape(shape)  # one discrete action may be [1]
+        batch = self._batch_of(actions)
         before = self._episodes.returns.copy()
         step, infos = self._advance(batch, wants_info=True)
         return {
@@ -584,8 +620,9 @@ class VectorManager(EnvManager):
             actions, live, seeds=self._streams.following(), goes_on=self._goes_on(),
             wants_info=wants_info,
         )  # fmt: skip
-        if nan := _with_nan(step, live):
-            failed = {0: next(iter(nan.values()))} if backend.fails_as_one else nan
+        wrong = _with_nan(step, live) | self._without_choice(backend.waiting)
+        if wrong:
+            failed = {0: next(iter(wrong.values()))} if backend.fails_as_one else wrong
             step = step._replace(failed={**failed, **step.failed})
         abnormal = None
         if step.failed:
@@ -603,17 +640,55 @@ class VectorManager(EnvManager):
         successor, reward, terminated, truncated, infos, _ = step
         return VectorStep(successor, reward, terminated, truncated, live, abnormal), infos
 
+    def _batch_of(self, actions: Mapping[int, Any]) -> Array:
+        """Actions of some environments as an array [envs, ...]; 0 of the others."""
+        _, acts = self._forms
+        if acts.dtype.names is None:
+            example = np.asarray(next(iter(actions.values()), 0))
+            batch = np.zeros((self.env_num, *acts.shape), dtype=example.dtype)
+            for env, action in actions.items():
+                batch[env] = np.asarray(action).reshape(acts.shape)  # a discrete one may be [1]
+            return batch
+        batch = np.zeros(self.env_num, dtype=acts.dtype)
+        for env, action in actions.items():
+            acts.put(batch, env, action)
+        return batch
+
+    def _own(self, observation: Array, env: int) -> Any:
+        """An environment's observation as it has it."""
+        seen, _ = self._forms
+        return observation[env] if seen.is_plain else seen.unpack(observation, env)
+
+    def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
+        failed = self._backend.start(starts)
+        begun = np.isin(np.arange(self.env_num), [env for env in starts if env not in failed])
+        return failed | self._without_choice(begun) if begun.any() else failed
+
+    def _without_choice(self, envs: Array) -> dict[int, EnvFailure]:
+        """Those of some environments (bool) whose mask leaves a part of an action no value."""
+        observation: Array = self._backend.observation
+        if (mask := legal_of(observation)) is None:
+            return {}
+        _, acts = self._forms
+        counts = [count for leaf in acts.leaves for count in leaf.counts]
+        has_any = np.logical_or.reduceat(mask, np.cumsum([0, *counts[:-1]]), axis=1)
+        why = f"its mask of actions, of length {mask.shape[1]}, allows none"
+        return {
+            env: EnvFailure(f"environment {env} has no legal action: {why}")
+            for env in np.flatnonzero(~has_any.all(axis=1) & envs).tolist()
+        }
+
     def _timestep(
         self, step: VectorStep, env: int, info: dict[str, Any], return_before: float
     ) -> BaseEnvTimestep:
         if step.abnormal is not None and step.abnormal[env]:
-            return BaseEnvTimestep(self.observation[env], 0.0, False, {"abnormal": True})
+            return BaseEnvTimestep(self._own(self.observation, env), 0.0, False, {"abnormal": True})
         terminated, truncated = bool(step.terminated[env]), bool(step.truncated[env])
         reward, done = float(step.reward[env]), terminated or truncated
         info = {**info, "terminated": terminated, "truncated": truncated}
         if done:
             info.setdefault("eval_episode_return", return_before + reward)
-        return BaseEnvTimestep(step.successor[env], reward, done, info)
+        return BaseEnvTimestep(self._own(step.successor, env), reward, done, info)
 
 
 class BattleManager(EnvManager):
@@ -678,9 +753,10 @@ class BattleManager(EnvManager):
 
 def _with_nan(step: BackendStep, live: Array) -> dict[int, EnvFailure]:
     """Returns the environments whose reward or observation is not a number any more."""
-    named = {"a reward": step.reward, "an observation": step.successor}
+    named = [("a reward", step.reward)]
+    named += [("an observation", column) for _, column in fields_of("", step.successor)]
     failed: dict[int, EnvFailure] = {}
-    for what, values in named.items():
+    for what, values in named:
         # a sum of squares finds any of them in half a microsecond
         if values.dtype.kind != "f" or not math.isnan(np.vdot(values, values)):
             continue

@@ -8,20 +8,19 @@ act at once. At an episode's end every player has an observation, the last one.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import setting
 from hpcdi.env.base import NamedEnvConfig
-from hpcdi.env.gymnasium import cannot_make, read_spaces
+from hpcdi.env.gymnasium import cannot_make, refuse_spaces
+from hpcdi.env.spaces import read_spaces
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Array, Spaces
 from hpcdi.utils.registry import ENV_REGISTRY, import_module
@@ -76,18 +75,16 @@ class PettingZooEnv(Configurable):
         """
         env = cls.make_single(cfg)
         try:
-            spaces = [
-                read_spaces(_unmasked(observation), action, cfg.env_id)
-                for observation, action in zip(env.observation_space, env.action_space, strict=True)
-            ]
+            spaces = list(map(read_spaces, env.observation_space, env.action_space))
+        except EnvError as error:
+            raise refuse_spaces(cfg.env_id, error) from error
         finally:
             env.close()
         if any(other != spaces[0] for other in spaces):
             raise ConfigError(
                 [Problem("env.env_id", f"{cfg.env_id}: its players have different spaces")]
             )
-        masked = any(is_masked(space) for space in env.observation_space)
-        return dataclasses.replace(spaces[0], is_masked=masked)
+        return spaces[0]
 
     @classmethod
     def players(cls, cfg: Any) -> int:
@@ -117,17 +114,6 @@ def _maker(env_id: str, api: str) -> Any:
         if hasattr(module, wanted):
             return getattr(module, wanted)
     raise _cannot_make(env_id, f"it does not exist with api {api!r}")
-
-
-def is_masked(space: Any) -> bool:
-    """Returns whether observations of a space come with a mask of legal actions."""
-    return isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
-
-
-def _unmasked(space: Any) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict) and "observation" in space.spaces:
-        return space.spaces["observation"]
-    return space
 
 
 def _cannot_make(env_id: str, reason: str) -> ConfigError:

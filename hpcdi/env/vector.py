@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart, stored_dtype
+from hpcdi.env.base import BackendStep, EnvFacts, EnvFailure, EpisodeStart
 from hpcdi.env.in_process import call_method
+from hpcdi.env.spaces import Form
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 
@@ -75,7 +76,8 @@ class VectorEnvs:
         """Step all environments, also those that are not `live`."""
         env, mode = self._env, self._mode
         try:
-            observation, reward, terminated, truncated, info = env.step(actions)
+            given = actions if self._acts.is_own else self._acts.unpack(actions)
+            observation, reward, terminated, truncated, info = env.step(given)
         except Exception as error:  # whatever an environment raises is its failure
             no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
             return BackendStep(self.observation, no.astype(np.float32), no, no, {}, failed)
@@ -85,7 +87,7 @@ class VectorEnvs:
             self.waiting = ~ended
         elif ended.any():
             if mode is AutoresetMode.SAME_STEP:
-                successor = _with_last(observation, ended, info)
+                successor = self._with_last(observation, ended, info)
             else:
                 observation = self._stored(env.reset(options={"reset_mask": ended})[0])
         self.observation = observation
@@ -129,7 +131,8 @@ class VectorEnvs:
                 f"{self._mode!r}, and must be one of gymnasium.vector.AutoresetMode"
             )
         self.facts = EnvFacts(env.single_observation_space, env.single_action_space, 1)
-        self._dtype = np.dtype(stored_dtype(env.single_observation_space.dtype))
+        self._seen = Form.of_observations(env.single_observation_space)
+        self._acts = Form.of_actions(env.single_action_space)
 
     def _reset(self, starts: Mapping[int, EpisodeStart]) -> Any:
         """Returns observations of all environments, those of `starts` reset."""
@@ -150,19 +153,18 @@ class VectorEnvs:
 
     def _stored(self, observation: Any) -> Array:
         """A copy: some environments write each observation over the one before."""
-        return np.array(observation, dtype=self._dtype)
+        return self._seen.pack(observation, self.env_num)
 
-
-def _with_last(observation: Array, ended: Array, info: Mapping[str, Any]) -> Array:
-    """Returns observations with those of ended episodes replaced by their last ones (SAME_STEP)."""
-    if "final_obs" not in info:
-        raise EnvError(
-            "the environment says it resets in the same step, but its info has no 'final_obs'"
-        )
-    successor = observation.copy()
-    for env in np.flatnonzero(ended):
-        successor[env] = info["final_obs"][env]
-    return successor
+    def _with_last(self, observation: Array, ended: Array, info: Mapping[str, Any]) -> Array:
+        """Observations, those of ended episodes replaced by their last ones (SAME_STEP)."""
+        if "final_obs" not in info:
+            raise EnvError(
+                "the environment says it resets in the same step, but its info has no 'final_obs'"
+            )
+        successor = observation.copy()
+        for env in np.flatnonzero(ended).tolist():
+            self._seen.put(successor, env, info["final_obs"][env])
+        return successor
 
 
 def _infos(info: Mapping[str, Any], envs: Array) -> dict[int, dict[str, Any]]:

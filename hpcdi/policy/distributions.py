@@ -1,14 +1,21 @@
-"""Distributions of actions: sampled in numpy to act, their densities in torch to learn."""
+"""Distributions of actions: sampled in numpy to act, their densities in torch to learn.
+
+An action has parts, see `hpcdi.types.Leaf`, and its probability is the product of theirs:
+logarithms and entropies are sums. A network's outputs are the logits of all values of all discrete
+components, one component after the other, and behind them the means of all components of Boxes; the
+logarithms of the latter's deviations are apart. A mask of legal actions has an entry a logit.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdi.types import Array, Columns
+from hpcdi.types import Array, Columns, Leaf
+from hpcdi.utils.packed import column_of, packed_dtype
 from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
@@ -18,6 +25,174 @@ else:
     torch = lazy_module("torch")
 
 _LOG_2_PI = math.log(2 * math.pi)
+_ILLEGAL = -1e8
+"""Logit of an illegal action: its probability is 0, and so are its gradient and its ``p log p``."""
+
+
+class ActionDistribution:
+    """Distribution of the actions of an environment.
+
+    Args:
+        leaves: parts of an action.
+    """
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self.leaves = tuple(leaves)
+        self.counts = tuple(count for leaf in leaves for count in leaf.counts)
+        self.logits = sum(self.counts)
+        """How many of a network's outputs are logits; the others are means."""
+        self._dtype, self._shape = packed_dtype("action", leaves)
+        boxes = [leaf for leaf in leaves if not leaf.counts]
+        self.means = sum(math.prod(leaf.shape) for leaf in boxes)
+        self._is_one = len(self.counts) == 1 and self._dtype.names is None
+        bounds = [(leaf.low, leaf.high) for leaf in boxes]
+        self.bounds: tuple[Array, Array] | None = None
+        """Of the components of Boxes, float32 [means] each; None: they are not known."""
+        if boxes and all(low for low, _ in bounds):
+            low, high = zip(*bounds, strict=True)
+            self.bounds = np.hstack(low).astype(np.float32), np.hstack(high).astype(np.float32)
+        # where the logits of each component are; filler is behind the last one
+        starts = np.cumsum([0, *self.counts[:-1]]) if self.counts else np.zeros(0, np.int64)
+        place = starts[:, None] + np.arange(max(self.counts, default=0))
+        is_own = np.arange(place.shape[1]) < np.array(self.counts, np.int64)[:, None]
+        self._place: Array = np.where(is_own, place, self.logits).astype(np.int64)
+
+    # ----------------------------------------------------------------------------------- acting
+
+    def sample(
+        self, policy: Sequence[Array], rng: np.random.Generator, legal: Array | None = None
+    ) -> Columns:
+        """One action for each row.
+
+        Args:
+            policy: ``[outputs]``, float32 [envs, outputs], and with Boxes ``[outputs, log_std]``.
+            rng: random numbers.
+            legal: bool [envs, logits]; None: everything is legal.
+
+        Returns:
+            ``action`` [envs, ...], discrete parts from 0 and others within their bounds;
+            ``log_prob`` float32 [envs]; with Boxes ``raw_action`` float32, what was sampled of
+            them before it was clipped: [envs, ...] of one Box, [envs, means] of several parts.
+        """
+        outputs = policy[0]
+        if self._is_one:
+            return sample_discrete(_masked(outputs, legal), rng)
+        drawn: Columns = {}
+        chosen = np.zeros((len(outputs), 0), np.int64)
+        log_prob = np.zeros(len(outputs), np.float32)
+        if self.counts:
+            logits = np.full((len(outputs), self.logits + 1), _ILLEGAL, np.float32)
+            logits[:, :-1] = _masked(outputs[:, : self.logits], legal)
+            components, most = self._place.shape
+            one = sample_discrete(logits[:, self._place].reshape(-1, most), rng)
+            chosen = one["action"].reshape(-1, components)
+            log_prob = one["log_prob"].reshape(-1, components).sum(axis=1)
+        raw = np.zeros((len(outputs), 0), np.float32)
+        if self.means:
+            drawn = sample_normal(outputs[:, self.logits :], policy[1], rng)
+            raw = drawn["raw_action"]
+            log_prob = log_prob + drawn["log_prob"]
+            if self._dtype.names is None:
+                drawn["raw_action"] = raw.reshape(len(raw), *self._shape)
+        action = self._packed(chosen, raw if self.bounds is None else np.clip(raw, *self.bounds))
+        return {**drawn, "action": action, "log_prob": log_prob}
+
+    def _packed(self, chosen: Array, box: Array) -> Array:
+        """Actions [envs, ...] of their discrete [envs, components] and Box [envs, means] parts."""
+        if self._dtype.names is None:
+            flat = chosen if self.counts else _rounded(box, self._dtype)
+            return flat.reshape(len(flat), *self._shape)
+        action = np.zeros(len(chosen), self._dtype)
+        for leaf, part in _parts(self.leaves, chosen, box):
+            own = action[column_of("action", leaf)]
+            own[...] = _rounded(part, own.dtype).reshape(own.shape)
+        return action
+
+    # ---------------------------------------------------------------------------------- learning
+
+    def greedy(self, policy: Sequence[Tensor], legal: Tensor | None = None) -> Any:
+        """The likeliest actions [batch, ...], within bounds; of several parts a dict of them."""
+        outputs = policy[0]
+        if self._is_one:
+            return _masked_logits(outputs, legal).argmax(dim=1)
+        chosen = self._log_probs(outputs, legal).argmax(dim=2) if self.counts else outputs[:, :0]
+        box = outputs[:, self.logits :]
+        if self.bounds is not None:
+            low, high = (torch.from_numpy(bound).to(box.device) for bound in self.bounds)
+            box = torch.clamp(box, low, high)
+        if self._dtype.names is None:
+            return (chosen if self.counts else box).reshape(-1, *self._shape)
+        return {
+            leaf.name: part.reshape(-1, *leaf.shape)
+            for leaf, part in _parts(self.leaves, chosen, box)
+        }
+
+    def log_prob_entropy(
+        self, policy: Sequence[Tensor], columns: Mapping[str, Any], legal: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logarithm of each action's probability (density), and the entropy: sums over its parts.
+
+        Args:
+            policy: ``[outputs]`` and with Boxes ``[outputs, log_std]``, as of the network.
+            columns: ``action``, as `sample` returned it, and with Boxes ``raw_action``.
+            legal: bool [batch, logits]; None: everything was legal.
+
+        Returns:
+            Both [batch].
+        """
+        outputs = policy[0]
+        if self._is_one:
+            action = columns["action"].reshape(len(outputs))
+            return log_prob_entropy([_masked_logits(outputs, legal)], action)
+        log_prob = entropy = outputs.new_zeros(len(outputs))
+        if self.counts:
+            log_probs = self._log_probs(outputs, legal)
+            action = self._chosen(columns["action"], len(outputs)).unsqueeze(2)
+            log_prob = log_probs.gather(2, action).sum(dim=(1, 2))
+            entropy = -(log_probs.exp() * log_probs).sum(dim=(1, 2))
+        if self.means:
+            of_box = log_prob_entropy([outputs[:, self.logits :], policy[1]], columns["raw_action"])
+            log_prob, entropy = log_prob + of_box[0], entropy + of_box[1]
+        return log_prob, entropy
+
+    def _log_probs(self, outputs: Tensor, legal: Tensor | None) -> Tensor:
+        """Of each value of each discrete component, [batch, components, most values]."""
+        logits = _masked_logits(outputs[:, : self.logits], legal)
+        logits = torch.nn.functional.pad(logits, (0, 1), value=_ILLEGAL)
+        place = torch.from_numpy(self._place).to(logits.device)
+        return torch.nn.functional.log_softmax(logits[:, place], dim=2)
+
+    def _chosen(self, action: Any, count: int) -> Tensor:
+        """The discrete parts of actions, int64 [batch, components]."""
+        parts = [
+            (action if not leaf.name else action[leaf.name]).reshape(count, -1)
+            for leaf in self.leaves
+            if leaf.counts
+        ]
+        return torch.cat(parts, dim=1).long()
+
+
+def _rounded(box: Array, dtype: np.dtype[Any]) -> Array:
+    """Numbers for a Box of this dtype: whole ones for one of integers."""
+    return np.rint(box) if dtype.kind in "iu" else box
+
+
+def _masked(logits: Array, legal: Array | None) -> Array:
+    return logits if legal is None else np.where(legal, logits, np.float32(_ILLEGAL))
+
+
+def _masked_logits(logits: Tensor, legal: Tensor | None) -> Tensor:
+    return logits if legal is None else logits.masked_fill(~legal.bool(), _ILLEGAL)
+
+
+def _parts(leaves: Sequence[Leaf], chosen: Any, box: Any) -> Any:
+    """Yields each leaf and its columns of the discrete or of the Box parts, [batch, components]."""
+    first = {True: 0, False: 0}
+    for leaf in leaves:
+        is_discrete = bool(leaf.counts)
+        start = first[is_discrete]
+        first[is_discrete] += len(leaf.counts) if is_discrete else math.prod(leaf.shape)
+        yield leaf, (chosen if is_discrete else box)[:, start : first[is_discrete]]
 
 
 def log_prob_entropy(policy: Sequence[Tensor], action: Tensor) -> tuple[Tensor, Tensor]:

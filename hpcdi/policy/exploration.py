@@ -11,6 +11,16 @@ import numpy as np
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import TrainColumns
 from hpcdi.types import Array, Columns, Settings, Spaces
+from hpcdi.utils.nested import split_columns
+from hpcdi.utils.packed import (
+    ACTION_MASK,
+    column_of,
+    draw_discrete,
+    legal_of,
+    packed_dtype,
+    spread,
+    uniform_legal,
+)
 
 
 def get_epsilon_greedy_fn(
@@ -52,12 +62,6 @@ def epsilon_greedy(
     return np.where(explore, rng.integers(0, action_count, greedy.shape), greedy)
 
 
-def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
-    """One of the legal actions of each row, uniformly, int64; `legal`: bool [envs, actions]."""
-    chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
-    return chosen
-
-
 class RandomPolicy:
     """A collect mode that acts uniformly at random, to fill a replay buffer before learning begins.
 
@@ -76,26 +80,27 @@ class RandomPolicy:
     def __init__(self, spaces: Spaces, collect_mode: Any, seed: np.random.SeedSequence) -> None:
         self._spaces, self._mode = spaces, collect_mode
         self._rng = np.random.default_rng(seed)
-        bounds = np.array([spaces.action_low, spaces.action_high], dtype=np.float64)
-        if spaces.action_count is None and not (bounds.size and np.isfinite(bounds).all()):
-            raise PolicyError(
-                f"there is no uniform choice of actions between {spaces.action_low} and "
-                f"{spaces.action_high}; do without random collecting, or wrap the environment"
-            )
+        self._dtype, self._shape = packed_dtype("action", spaces.action)
+        for leaf in spaces.action:
+            bounds = np.array([leaf.low, leaf.high], dtype=np.float64)
+            if not leaf.counts and not (bounds.size and np.isfinite(bounds).all()):
+                raise PolicyError(
+                    f"there is no uniform choice of actions between {leaf.low} and {leaf.high}; "
+                    "do without random collecting, or wrap the environment"
+                )
 
     def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:
         """An action for each environment; a legal one where its observation has a mask."""
-        masks = [obs.get("action_mask") for obs in data.values() if isinstance(obs, Mapping)]
-        if len(masks) == len(data) and all(mask is not None for mask in masks):
-            legal = np.stack([np.asarray(mask) for mask in masks]) != 0 if masks else None
-            actions = np.empty(0) if legal is None else uniform_legal(legal, self._rng)
-        else:
-            actions = self._draw(len(data))
-        return {env: {"action": action} for env, action in zip(data, actions, strict=True)}
+        masks = [obs.get(ACTION_MASK) for obs in data.values() if isinstance(obs, Mapping)]
+        legal = None
+        if masks and len(masks) == len(data) and all(mask is not None for mask in masks):
+            legal = np.stack([np.asarray(mask) for mask in masks]) != 0
+        actions = spread({"action": self._draw(len(data), legal)})
+        return dict(zip(data, split_columns(actions), strict=True))
 
     def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
-        """See `ColumnarActor.act`: ``action`` alone."""
-        return {"action": self._draw(len(observation))}
+        """See `ColumnarActor.act`: ``action`` alone, a legal one where there is a mask."""
+        return {"action": self._draw(len(observation), legal_of(observation))}
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
@@ -120,12 +125,14 @@ class RandomPolicy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mode, name)
 
-    def _draw(self, count: int) -> Array:
-        """Actions [count, ...]: int64, or float32 within the bounds."""
-        spaces = self._spaces
-        if spaces.action_count is not None:
-            return self._rng.integers(0, spaces.action_count, count)
-        flat = self._rng.uniform(
-            spaces.action_low, spaces.action_high, (count, len(spaces.action_low))
-        )
-        return flat.astype(np.float32).reshape(count, *spaces.action_shape)
+    def _draw(self, count: int, legal: Array | None) -> Array:
+        """Actions [count, ...]: discrete parts from 0, others within the bounds."""
+        actions = np.zeros((count, *self._shape), dtype=self._dtype)
+        leaves = self._spaces.action
+        draw_discrete(actions, leaves, self._rng, legal)
+        for leaf in leaves:
+            if not leaf.counts:
+                part = actions if self._dtype.names is None else actions[column_of("action", leaf)]
+                flat = self._rng.uniform(leaf.low, leaf.high, (count, len(leaf.low)))
+                part[...] = flat.reshape(part.shape)
+        return actions

@@ -15,6 +15,7 @@ from hpcdi.comm.gradients import GradientSync, share_state
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
 from hpcdi.policy.settings import LearnConfig, StepConfig
+from hpcdi.utils.packed import grouped, ungrouped
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -38,17 +39,20 @@ def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]
     Of sequences each part has whole ones.
 
     Args:
-        columns: of one length, at least one column; or of sequences, see `memories.chosen`.
+        columns: of one length, at least one column, some of them perhaps in groups; or of
+            sequences, see `memories.chosen`.
         parts: how many parts; fewer where there are not so many rows.
     """
     if parts == 1:
         return [columns]
-    if memories.LENGTH in columns:
-        count = len(columns[memories.LENGTH])
-        return [*memories.parts_of(columns, torch.arange(count), max(1, min(parts, count)))]
-    parts = max(1, min(parts, len(next(iter(columns.values())))))
-    pieces = zip(*(torch.tensor_split(column, parts) for column in columns.values()), strict=True)
-    return [dict(zip(columns, piece, strict=True)) for piece in pieces]
+    flat = ungrouped(columns)
+    if memories.LENGTH in flat:
+        count = len(flat[memories.LENGTH])
+        whole = memories.parts_of(flat, torch.arange(count), max(1, min(parts, count)))
+        return list(map(grouped, whole))
+    parts = max(1, min(parts, len(next(iter(flat.values())))))
+    pieces = zip(*(torch.tensor_split(column, parts) for column in flat.values()), strict=True)
+    return [grouped(dict(zip(flat, piece, strict=True))) for piece in pieces]
 
 
 def mean_share(values: Tensor, count: float) -> Tensor:
@@ -90,7 +94,7 @@ def follow(target: nn.Module, network: nn.Module, share: float) -> None:
 
 def forward_of(
     network: nn.Module, settings: StepConfig, device: torch.device
-) -> Callable[[Tensor, Any], Any]:
+) -> Callable[[Any, Any], Any]:
     """The network's forward pass, compiled and in the precision of the settings.
 
     It takes and returns what the network does (see `networks`). Tensors that it returns are float32
@@ -105,7 +109,7 @@ def forward_of(
 class _Forward:
     def __init__(self, network: nn.Module, settings: StepConfig, device: torch.device) -> None:
         self._network = network
-        self._compute: Callable[[Tensor, Any], Any] = network
+        self._compute: Callable[[Any, Any], Any] = network
         self._failures: tuple[type[Exception], ...] = ()
         if settings.compile:
             from torch._dynamo.exc import BackendCompilerFailed  # takes a second to import
@@ -116,9 +120,11 @@ class _Forward:
         if settings.precision != "float32":
             self._autocast = torch.autocast(device.type, _DTYPES[settings.precision])
 
-    def __call__(self, observation: Tensor, other: Any) -> Any:
+    def __call__(self, observation: Any, other: Any) -> Any:
+        is_one = isinstance(observation, Tensor)
+        first = observation if is_one else next(iter(observation.values()))
         # nothing is compiled for an empty minibatch, which only lets others not wait
-        compute = self._compute if len(observation) else self._network
+        compute = self._compute if len(first) else self._network
         try:
             with self._autocast:
                 output = compute(observation, other)

@@ -19,11 +19,11 @@ import numpy as np
 from hpcdi.config.fields import section, setting
 from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.distributions import log_prob_entropy
 from hpcdi.policy.ppo import PPOModelConfig, PPOPolicy
 from hpcdi.policy.returns import NEXT_OBSERVATION
 from hpcdi.policy.settings import CollectConfig, LearnConfig, PolicyConfig
 from hpcdi.types import Array
+from hpcdi.utils.packed import ACTION_MASK, rows_of
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -124,17 +124,17 @@ class IMPALAPolicy(PPOPolicy):
 
         Args:
             batch: ``observation, next_observation, action, log_prob, reward, terminated,
-                sequence_len`` and, where actions are continuous, ``raw_action``; for a memory
-                ``state/<name>``; each [transitions, ...].
+                sequence_len``, of Boxes ``raw_action``, where there are masks ``action_mask``, and
+                for a memory ``state/<name>``; each [transitions, ...].
 
         Returns:
             Scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss, entropy,
             rho_mean, value_mean, grad_norm, cur_lr`` and, with fp16, ``skipped_steps``.
         """
         learn = self._learn
-        names = ("observation", "next_observation", "log_prob", "reward", "terminated")
-        columns = {name: batch[name] for name in names}
-        columns["action"] = batch["raw_action"] if "raw_action" in batch else batch["action"]
+        columns = {name: batch[name] for name in _COLUMNS if name in batch}
+        if not self._distribution.counts:
+            del columns["action"]  # `raw_action` is learnt from
         columns |= memories.of_sequences(batch)
         rows = [
             self._learn_corrected(minibatch, joint)
@@ -158,8 +158,10 @@ class IMPALAPolicy(PPOPolicy):
             with torch.no_grad():
                 after = {name: held for name, held in after.items() if name != memories.LENGTH}
                 last = lengths.cumsum(0) - 1
-                (*_, last_value), _ = self._forward(part["next_observation"][last], after)
-            log_prob, entropies = log_prob_entropy(policy, part["action"])
+                (*_, last_value), _ = self._forward(rows_of(part["next_observation"], last), after)
+            log_prob, entropies = self._distribution.log_prob_entropy(
+                policy, part, part.get(ACTION_MASK)
+            )
             ratio = (log_prob - part["log_prob"]).exp()
             trace = v_trace(
                 ratio.detach(), part["reward"], part["terminated"], value.detach(), last_value,
@@ -189,6 +191,10 @@ class IMPALAPolicy(PPOPolicy):
         return ["total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "cur_lr"]
 
 
+_COLUMNS = (
+    "observation", "next_observation", "action", "raw_action", ACTION_MASK, "log_prob", "reward",
+    "terminated",
+)  # fmt: skip
 _SCALARS = (
     "total_loss", "policy_loss", "value_loss", "entropy", "rho_mean", "value_mean", "grad_norm",
 )  # fmt: skip

@@ -8,7 +8,8 @@
 Every network, whoever makes it, is an `nn.Module` with
 
 ``forward(observation, state) -> (output, state)``
-    of one step. `observation` is [batch, ...] as the environment gave it (bytes stay bytes): the
+    of one step. `observation` is [batch, ...] as the environment gave it (bytes stay bytes), or a
+    dict name -> [batch, ...] where its space is a Dict or Tuple (``arm/angle`` in nested ones): the
     rows are environments when acting, and transitions when learning. `state` is a dict name ->
     [batch, ...]: what the memory knows before the step; the state that is returned is that after
     it, under the same names, shapes and dtypes. Without a memory it is ``{}`` and passed through.
@@ -48,16 +49,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
 from hpcdi.policy.memories import LENGTH, Recurrent, State
 from hpcdi.policy.settings import ModelConfig
-from hpcdi.policy.spaces import as_shape
+from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
+from hpcdi.types import Array, Leaf
+from hpcdi.utils.packed import fields_of, grouped
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+Observation = Tensor | dict[str, Tensor]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
+}  # fmt: skip
 _VALUE = "value_"  # before the names of the state of a memory that is the value's own
+_IMPALA_CHANNELS = (16, 32, 32)
+_SMALL_IMAGE = 12
+"""Pixels from which on bytes are taken for a picture: a grid of symbols has fewer."""
 _CONV_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 
 
@@ -82,8 +92,19 @@ def encoder_of(model: ModelConfig) -> Any:
     """The encoder that ``model.encoder`` names."""
     name = model.encoder
     if name == "auto":
-        name = "nature_cnn" if len(as_shape(model.obs_shape or ())) == 3 else "mlp"
+        name = _encoder_for(obs_leaves(model), is_told=bool(model.obs_leaves))
     return _find(ENCODERS, "encoder", name)(model)
+
+
+def _encoder_for(leaves: Sequence[Leaf], *, is_told: bool) -> str:
+    """The encoder of observations; what is not told has been taken from a shape alone."""
+    first = leaves[0]
+    if len(leaves) > 1 or first.name:
+        return "multi"
+    if image_axes(first) is not None or (len(first.shape) == 3 and not is_told):
+        return "nature_cnn"
+    is_small = first.dtype == "uint8" and image_axes(first, _SMALL_IMAGE) is not None
+    return "impala_cnn" if is_small else "mlp"
 
 
 def memory_of(features: int, model: ModelConfig) -> Any:
@@ -117,59 +138,238 @@ def _imported(path: str) -> Callable[..., Any]:
 # --------------------------------------------------------------------------------------- encoders
 
 
-def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+def tensors_of(observation: Array, device: torch.device) -> Observation:
+    """An actor's observations [envs, ...], as a network takes them."""
+    if observation.dtype.names is None:
+        return torch.from_numpy(observation).to(device)
+    parts = {name: np.ascontiguousarray(part) for name, part in fields_of("", observation)}
+    tensors = {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
+    found: Observation = grouped(tensors)["observation"]
+    return found
+
+
+def as_floats(observation: Observation) -> Observation:
+    """The same in float32."""
+    if isinstance(observation, Tensor):
+        return observation.float()
+    return {name: part.float() for name, part in observation.items()}
+
+
+def mlp(
+    sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU, *, layer_norm: bool = False
+) -> nn.Sequential:
     """Linear layers of the given sizes with an activation after each."""
     layers: list[nn.Module] = []
     for size_in, size_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(size_in, size_out), activation()]
+        norm = [nn.LayerNorm(size_out)] if layer_norm else []
+        layers += [nn.Linear(size_in, size_out), *norm, activation()]
     return nn.Sequential(*layers)
 
 
+def _hidden(size_in: int, model: ModelConfig) -> tuple[nn.Sequential, int]:
+    """The hidden layers of the settings, and how many features come out."""
+    sizes = [size_in, *model.encoder_hidden_size_list]
+    return mlp(sizes, _ACTIVATIONS[model.activation], layer_norm=model.layer_norm), sizes[-1]
+
+
+class Vector(nn.Flatten):
+    """Numbers of any shape as a vector [batch, out_features]."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        self.out_features = math.prod(leaf.shape)
+
+
+class OneHot(nn.Module):
+    """Discrete numbers as one-hot vectors, or as sums of learnt ones, [batch, out_features].
+
+    Args:
+        leaf: says how many values each component has, and from where they count.
+        size: features that are learnt of each component; 0: one-hot.
+    """
+
+    places: Tensor
+
+    def __init__(self, leaf: Leaf, size: int) -> None:
+        super().__init__()
+        counts = torch.tensor(leaf.counts)
+        self._total = int(counts.sum())
+        starts = torch.tensor(leaf.starts or [0] * len(counts))
+        self.register_buffer("places", counts.cumsum(0) - counts - starts, persistent=False)
+        self.embedding = nn.Embedding(self._total, size) if size else None
+        self.out_features = len(counts) * size if size else self._total
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Of whole numbers [batch, ...], in any dtype."""
+        rows = values.reshape(len(values), self.places.numel()).long() + self.places
+        if self.embedding is not None:
+            learnt: Tensor = self.embedding(rows).flatten(1)
+            return learnt
+        return torch.zeros(len(rows), self._total, device=rows.device).scatter_(1, rows, 1.0)
+
+
 class MLP(nn.Sequential):
-    """Observations of any shape, flattened, through the hidden layers."""
+    """One array, flattened or one-hot, through the hidden layers."""
 
     def __init__(self, model: ModelConfig) -> None:
-        sizes = [math.prod(as_shape(model.obs_shape or ())), *model.encoder_hidden_size_list]
-        super().__init__(nn.Flatten(), *mlp(sizes, _ACTIVATIONS[model.activation]))
-        self.out_features = sizes[-1]
+        first = _vector_of(_only_leaf(model), model)
+        layers, size = _hidden(first.out_features, model)
+        super().__init__(first, *layers)
+        self.out_features = size
+
+
+def _only_leaf(model: ModelConfig) -> Leaf:
+    leaf, *others = obs_leaves(model)
+    if others or leaf.name:
+        raise PolicyError(
+            f"policy.model.encoder: {model.encoder} takes one array, and observations have several,"
+            f" {', '.join(map(str, (leaf, *others)))}: use auto, multi or one of your own"
+        )
+    return leaf
+
+
+def _vector_of(leaf: Leaf, model: ModelConfig) -> Any:
+    """Module from an array to a vector, with its size as ``out_features``."""
+    is_binary = not leaf.starts and set(leaf.counts) == {2}
+    return OneHot(leaf, model.embedding_size) if leaf.counts and not is_binary else Vector(leaf)
+
+
+class Image(nn.Module):
+    """Pictures as floats [batch, channels, height, width]; bytes 0..255 become 0..1.
+
+    Channels may come last; of a stack of pictures all channels are side by side.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        axes = image_axes(leaf, smallest=1) or tuple(range(len(leaf.shape)))
+        self._axes = (0, *(axis + 1 for axis in axes))
+        self._is_moved = axes != tuple(range(len(axes)))
+        self._is_bytes = leaf.dtype == "uint8"
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Of pictures [batch, ...]."""
+        if self._is_moved:
+            observation = observation.permute(self._axes)
+        if observation.ndim == 5:
+            observation = observation.flatten(1, 2)
+        return observation / 255.0 if self._is_bytes else observation
 
 
 class NatureCNN(nn.Sequential):
-    """Images [channels, height, width] of 0..255 through the convolutions of Mnih et al. 2015.
-
-    They are scaled to 0..1 first; hidden layers follow the convolutions.
+    """Pictures through the convolutions of Mnih et al. 2015, and the hidden layers after them.
 
     Raises:
-        PolicyError: the convolutions leave nothing of such an image.
+        PolicyError: the convolutions leave nothing of such a picture.
     """
 
     def __init__(self, model: ModelConfig) -> None:
-        shape = as_shape(model.obs_shape or ())
-        layers: list[nn.Module] = [_Scale()]
-        channels = shape[0]
+        leaf = _only_leaf(model)
+        image = Image(leaf)
+        channels = _channels(image, leaf)
+        layers: list[nn.Module] = [image]
         for out, kernel, stride in _CONV_LAYERS:
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
             channels = out
         layers.append(nn.Flatten())
-        try:
-            with torch.no_grad():
-                flat = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1]
-        except RuntimeError as error:
-            raise PolicyError(
-                f"observations of shape {shape} are taken for images [channels, height, width], "
-                "and the convolutions need at least 36 x 36 pixels; resize, transpose or flatten "
-                "them"
-            ) from error
-        sizes = [flat, *model.encoder_hidden_size_list]
-        super().__init__(*layers, *mlp(sizes, _ACTIVATIONS[model.activation]))
-        self.out_features = sizes[-1]
+        hidden, size = _hidden(_flat_size(layers, leaf, SMALLEST_IMAGE), model)
+        super().__init__(*layers, *hidden)
+        self.out_features = size
 
 
-class _Scale(nn.Module):
-    """Pixels 0..255 as 0..1."""
+class ImpalaCNN(nn.Sequential):
+    """Pictures through the residual network of Espeholt et al. 2018 (fig. 3, right).
 
-    def forward(self, observation: Tensor) -> Tensor:
-        return observation / 255.0
+    Three times a convolution, a maximum over 3 x 3 pixels that halves the picture, and two residual
+    blocks; then the hidden layers. It takes pictures of any size.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        leaf = _only_leaf(model)
+        image = Image(leaf)
+        channels = _channels(image, leaf)
+        layers: list[nn.Module] = [image]
+        for out in _IMPALA_CHANNELS:
+            layers += [
+                nn.Conv2d(channels, out, 3, padding=1),
+                nn.MaxPool2d(3, stride=2, padding=1),
+                _Residual(out),
+                _Residual(out),
+            ]
+            channels = out
+        layers += [nn.ReLU(), nn.Flatten()]
+        hidden, size = _hidden(_flat_size(layers, leaf, 1), model)
+        super().__init__(*layers, *hidden)
+        self.out_features = size
+
+
+class _Residual(nn.Module):
+    """``x + conv(relu(conv(relu(x))))``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner: Tensor = self.second(self.first(x.relu()).relu())
+        return x + inner
+
+
+def _channels(image: Image, leaf: Leaf) -> int:
+    if len(leaf.shape) not in (3, 4):
+        raise PolicyError(f"observations of shape {leaf.shape} are no pictures; use encoder: mlp")
+    return int(image(torch.zeros(1, *leaf.shape)).shape[1])
+
+
+def _flat_size(layers: Sequence[nn.Module], leaf: Leaf, smallest: int) -> int:
+    try:
+        with torch.no_grad():
+            return int(nn.Sequential(*layers)(torch.zeros(1, *leaf.shape)).shape[1])
+    except RuntimeError as error:
+        raise PolicyError(
+            f"observations of shape {leaf.shape} are taken for images, and the convolutions need "
+            f"at least {smallest} x {smallest} pixels; resize or flatten them, or use "
+            "encoder: impala_cnn"
+        ) from error
+
+
+class MultiEncoder(nn.Module):
+    """Several arrays: pictures through an encoder each, then all side by side through layers.
+
+    Discrete arrays come one-hot or learnt, others as they are. A picture's encoder has the first of
+    the hidden layers, all of them follow behind the parts.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        leaves = obs_leaves(model)
+        self._names = [leaf.name for leaf in leaves]
+        unknown = sorted(model.leaf_encoders.keys() - set(self._names))
+        if unknown:
+            raise PolicyError(f"policy.model.leaf_encoders: {unknown} are none of {self._names}")
+        parts: list[Any] = [_part_of(leaf, model) for leaf in leaves]
+        self.parts = nn.ModuleList(parts)
+        self.layers, self.out_features = _hidden(sum(part.out_features for part in parts), model)
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Of a dict name -> [batch, ...], or of one array."""
+        given = {"": observation} if isinstance(observation, Tensor) else observation
+        features = [part(given[name]) for name, part in zip(self._names, self.parts, strict=True)]
+        joined: Tensor = self.layers(torch.cat(features, dim=1))
+        return joined
+
+
+def _part_of(leaf: Leaf, model: ModelConfig) -> Any:
+    name = model.leaf_encoders.get(leaf.name, "auto")
+    if name == "auto" and _encoder_for([dataclasses.replace(leaf, name="")], is_told=True) == "mlp":
+        return _vector_of(leaf, model)
+    alone = dataclasses.replace(
+        model, encoder=name, obs_shape=leaf.shape, leaf_encoders={},
+        obs_leaves=(dataclasses.replace(leaf, name=""),),
+        encoder_hidden_size_list=model.encoder_hidden_size_list[:1],
+    )  # fmt: skip
+    return encoder_of(alone)
 
 
 # ---------------------------------------------------------------------------------------- memories
@@ -221,9 +421,9 @@ class QHead(nn.Module):
         self._atoms = getattr(model, "n_atom", 1)
         self.value = nn.Linear(features, self._atoms) if dueling else None
 
-    def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """Values of actions; see the module's docstring."""
-        features, state = self.memory(self.encoder(observation.float()), state)
+        features, state = self.memory(self.encoder(as_floats(observation)), state)
         advantage: Tensor = self.advantage(features)
         if self.value is None:
             return advantage, state
@@ -251,9 +451,9 @@ class LinearHead(nn.Module):
         self.memory = memory_of(self.encoder.out_features, model)
         self.output = nn.Linear(self.memory.out_features, _action_size(model))
 
-    def forward(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """The outputs; see the module's docstring."""
-        features, state = self.memory(self.encoder(observation.float()), state)
+        features, state = self.memory(self.encoder(as_floats(observation)), state)
         return self.output(features), state
 
 
@@ -272,19 +472,19 @@ class ActionValues(nn.Module):
     def __init__(self, model: ModelConfig, critics: int) -> None:
         super().__init__()
         shape = as_shape(model.obs_shape or ())
-        is_image = len(shape) == 3
-        encoder: Any = encoder_of(model) if is_image else nn.Flatten()
-        size: int = encoder.out_features if is_image else math.prod(shape)
+        is_vector = len(shape) != 3 and not model.obs_leaves
+        encoder: Any = nn.Flatten() if is_vector else encoder_of(model)
+        size: int = math.prod(shape) if is_vector else encoder.out_features
         self.encoder = encoder
         pair = dataclasses.replace(
-            model, obs_shape=size + _action_size(model), action_shape=1,
-            encoder="mlp" if is_image else model.encoder,
+            model, obs_shape=size + _action_size(model), obs_leaves=(), leaf_encoders={},
+            action_shape=1, encoder=model.encoder if is_vector else "mlp",
         )  # fmt: skip
         self.critics = nn.ModuleList(make_network(pair, "linear") for _ in range(critics))
 
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+    def forward(self, observation: Observation, action: Tensor) -> Tensor:
         """Values float32 [critics, batch], of actions [batch, components] between -1 and 1."""
-        pair = torch.cat([self.encoder(observation.float()), action], dim=1)
+        pair = torch.cat([self.encoder(as_floats(observation)), action], dim=1)
         return torch.stack([critic(pair, {})[0].squeeze(1) for critic in self.critics])
 
 
@@ -318,9 +518,8 @@ class ActorCritic(nn.Module):
         size, features = _action_size(model), self.memory.out_features
         self.policy = nn.Linear(features, size)
         self.value = nn.Linear(features, 1)
-        is_discrete = model.action_space == "discrete"
-        log_std = None if is_discrete else torch.full((size,), model.log_std_init)
-        self.log_std = None if log_std is None else nn.Parameter(log_std)
+        boxes = sum(math.prod(leaf.shape) for leaf in action_leaves(model) if not leaf.counts)
+        self.log_std = nn.Parameter(torch.full((boxes,), model.log_std_init)) if boxes else None
 
     def initialize(self, seed: int) -> None:
         """Draw all weights anew: orthogonal (Andrychowicz et al. 2021, 3.2).
@@ -337,9 +536,9 @@ class ActorCritic(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, observation: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
+    def forward(self, observation: Observation, state: State) -> tuple[tuple[Tensor, ...], State]:
         """Distribution and value; see the module's docstring."""
-        observation = observation.float()
+        observation = as_floats(observation)
         policy, features, after = self._policy(observation, state)
         if self.value_encoder is not None and self.value_memory is not None:
             own = {n.removeprefix(_VALUE): state[n] for n in state if n.startswith(_VALUE)}
@@ -356,13 +555,15 @@ class ActorCritic(nn.Module):
         own = self.value_memory.initial_state(batch)
         return {**state, **{_VALUE + name: held for name, held in own.items()}}
 
-    def acting(self, observation: Tensor, state: State) -> tuple[tuple[Tensor | None, ...], State]:
+    def acting(
+        self, observation: Observation, state: State
+    ) -> tuple[tuple[Tensor | None, ...], State]:
         """The distribution alone; see the module's docstring."""
-        policy, _, after = self._policy(observation.float(), state)
+        policy, _, after = self._policy(as_floats(observation), state)
         return (*policy, None), {**state, **after}
 
     def _policy(
-        self, observation: Tensor, state: State
+        self, observation: Observation, state: State
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
         """Parameters of the distribution, the features that they follow from, and the state."""
         features, state = self.memory(self.encoder(observation), state)
@@ -376,7 +577,9 @@ def _action_size(model: ModelConfig) -> int:
     return math.prod(as_shape(shape))
 
 
-ENCODERS: dict[str, Callable[..., Any]] = {"mlp": MLP, "nature_cnn": NatureCNN}
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "mlp": MLP, "nature_cnn": NatureCNN, "impala_cnn": ImpalaCNN, "multi": MultiEncoder,
+}  # fmt: skip
 MEMORIES: dict[str, Callable[..., Any]] = {"none": NoMemory, "lstm": lstm, "gru": gru}
 HEADS: dict[str, Callable[..., nn.Module]] = {
     "q": QHead, "dueling_q": DuelingQHead, "actor_critic": ActorCritic,

@@ -1,10 +1,13 @@
 """PPO: on-policy learning of a policy and its value (Schulman et al. 2017).
 
-For discrete actions and, by normal distributions of independent components, for continuous ones.
-Read `torch_policy` for what is not here.
+For actions of every space: categorical distributions of discrete components, independent normal
+ones of a Box's, and products of them (`distributions`). A Box's normal distribution is in the units
+of the environment, not scaled; what is sampled is stored and learnt from as it is, and clipped to
+the bounds for the environment. Read `torch_policy` for what is not here.
 
-Network: observation -> ``(logits, value)`` or, of continuous actions, ``(mean, log_std, value)``;
-logits and mean are [batch, components], value [batch], log_std [components] or [batch, components].
+Network: observation -> ``(logits, value)`` or, of a Box, ``(mean, log_std, value)``; logits and
+mean are [batch, components], value [batch], log_std [components] or [batch, components]. Of actions
+of several parts the logits of all discrete ones come first, the means behind them in one tensor.
 """
 
 from __future__ import annotations
@@ -14,17 +17,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-
-from hpcdi.config.fields import section, setting
+from hpcdi.config.fields import section, sections, setting
 from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.distributions import log_prob_entropy, sample_discrete, sample_normal
+from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.returns import gae
-from hpcdi.policy.settings import CollectConfig, LearnConfig, ModelConfig, PolicyConfig
-from hpcdi.policy.spaces import as_shape
+from hpcdi.policy.settings import (
+    ACTIVATIONS,
+    CollectConfig,
+    LearnConfig,
+    ModelConfig,
+    PolicyConfig,
+)
+from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, Settings
+from hpcdi.types import Array, Columns, Leaf, Settings
+from hpcdi.utils.packed import ACTION_MASK
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
@@ -50,14 +58,16 @@ class PPOModelConfig(ModelConfig):
     """The networks; shapes and bounds left empty are taken from the environment."""
 
     action_space: str | None = setting(
-        None, "'discrete' or 'continuous'", choices=(None, "discrete", "continuous")
-    )
+        None, "'discrete', 'continuous' (a Box), 'multi_discrete' or 'mixed' (a Dict or Tuple)",
+        choices=(None, "discrete", "continuous", "multi_discrete", "mixed"),
+    )  # fmt: skip
+    action_leaves: tuple[Leaf, ...] = sections(Leaf, "parts of an action, where it has several")
     action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
     action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (64, 64), "sizes of the hidden layers", minimum=1
     )
-    activation: str = setting("tanh", "of the hidden layers", choices=("tanh", "relu"))
+    activation: str = setting("tanh", "of the hidden layers", choices=ACTIVATIONS)
     share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
     log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
 
@@ -140,7 +150,7 @@ class PPOConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register("ppo", "ppo_command")
 class PPOPolicy(TorchPolicy):
-    """PPO, for discrete or continuous actions.
+    """PPO, for actions of every space, with or without masks of legal ones.
 
     Where there are several learners they learn as one would from joint minibatches, to which each
     gives one of its own; how much data each has is its own affair. They need one exchange for how
@@ -149,6 +159,8 @@ class PPOPolicy(TorchPolicy):
     """
 
     Config: ClassVar[type] = PPOConfig
+    ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
+    TAKES_MASKS = True
     TAKES_MEMORY = True
     OUTPUTS = ("action", "value")
 
@@ -165,44 +177,26 @@ class PPOPolicy(TorchPolicy):
         """Random numbers of sampling."""
         self._rng = self.random(_ACTIONS)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:  # noqa: ARG002
-        """Sampled actions.
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """Sampled actions, legal ones where there is a mask.
 
         Returns:
-            ``action`` [envs, ...], ``log_prob`` and ``value`` (float32 [envs]) and, where actions
-            are continuous, ``raw_action``: the one that was sampled and is learnt from; `action` is
-            that within the environment's bounds.
+            ``value`` (float32 [envs]) and what `ActionDistribution.sample` returns: ``action``,
+            ``log_prob`` and of Boxes ``raw_action``: what was sampled and is learnt from; `action`
+            is that within the environment's bounds.
         """
-        policy, *others, value = self.infer(observation)
-        if not others:
-            return {**sample_discrete(policy, self._rng), "value": value}
-        drawn = sample_normal(policy, others[0], self._rng)
-        raw, shape = drawn["raw_action"], (len(value), *as_shape(self._cfg.model.action_shape))
-        action = raw if self._bounds is None else np.clip(raw, *self._bounds)
-        bounded = {"action": action.reshape(shape), "raw_action": raw.reshape(shape)}
-        return {**drawn, **bounded, "value": value}
+        *policy, value = self.infer(observation)
+        drawn = self._distribution.sample(policy, self._rng, setting.get(ACTION_MASK))
+        return {**drawn, "value": value}
 
-    def greedy(
-        self,
-        output: tuple[Tensor, ...],
-        legal: Tensor | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, ...]:
-        """The likeliest actions [batch, ...], within bounds, and the values [batch]."""
-        policy, *_, value = output
-        if len(output) == 2:
-            return policy.argmax(dim=1), value
-        if self._bounds is not None:
-            low, high = (torch.from_numpy(bound).to(policy.device) for bound in self._bounds)
-            policy = torch.clamp(policy, low, high)
-        return policy.reshape(-1, *as_shape(self._cfg.model.action_shape)), value
+    def greedy(self, output: tuple[Tensor, ...], legal: Tensor | None = None) -> tuple[Any, ...]:
+        """The likeliest actions [batch, ...], legal and within bounds, and the values [batch]."""
+        *policy, value = output
+        return self._distribution.greedy(policy, legal), value
 
     @functools.cached_property
-    def _bounds(self) -> tuple[Array, Array] | None:
-        """Of continuous actions, float32 [components] each; None: there are none."""
-        model = self._cfg.model
-        if not model.action_low:
-            return None
-        return np.array(model.action_low, np.float32), np.array(model.action_high, np.float32)
+    def _distribution(self) -> ActionDistribution:
+        return ActionDistribution(action_leaves(self._cfg.model))
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
@@ -226,9 +220,10 @@ class PPOPolicy(TorchPolicy):
         """Several passes over all data of one policy, in minibatches.
 
         Args:
-            batch: ``observation, action, log_prob, value, advantage, return`` and, where actions
-                are continuous, ``raw_action``; each [transitions, ...]. For a memory also
-                ``sequence_len`` and ``state/<name>``; minibatches are of whole sequences then.
+            batch: ``observation, action, log_prob, value, advantage, return``, of Boxes
+                ``raw_action`` and, where there are masks, ``action_mask``; each [transitions, ...].
+                For a memory also ``sequence_len`` and ``state/<name>``; minibatches are of whole
+                sequences then.
 
         Returns:
             Python scalars of each (joint) minibatch: ``total_loss, policy_loss, value_loss,
@@ -237,9 +232,9 @@ class PPOPolicy(TorchPolicy):
             minibatch that was not learnt from.
         """
         learn = self._learn
-        names = ("observation", "log_prob", "value", "advantage", "return")
-        columns = {name: batch[name] for name in names}
-        columns["action"] = batch["raw_action"] if "raw_action" in batch else batch["action"]
+        columns = {name: batch[name] for name in _COLUMNS if name in batch}
+        if not self._distribution.counts:
+            del columns["action"]  # `raw_action` is learnt from
         if self._remembers:
             columns |= memories.of_sequences(batch)
         rows: list[Tensor] = []
@@ -267,7 +262,7 @@ class PPOPolicy(TorchPolicy):
 
         def loss_of(part: Mapping[str, Tensor]) -> Tensor:
             output, _ = self._forward(part["observation"], memories.state_of(part))
-            losses = ppo_losses(output, part, self._learn, joint)
+            losses = ppo_losses(self._distribution, output, part, self._learn, joint)
             seen.append(torch.stack([loss.detach() for loss in losses]))
             return losses.total
 
@@ -316,6 +311,9 @@ class Losses(NamedTuple):
     clipfrac: Tensor
 
 
+_COLUMNS = (
+    "observation", "action", "raw_action", ACTION_MASK, "log_prob", "value", "advantage", "return",
+)  # fmt: skip
 _SCALARS = (
     "total_loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac",
     "adv_max", "value_mean", "grad_norm",
@@ -323,15 +321,21 @@ _SCALARS = (
 
 
 def ppo_losses(
-    output: tuple[Tensor, ...], batch: Mapping[str, Tensor], learn: PPOLearnConfig, joint: Joint
+    distribution: ActionDistribution,
+    output: tuple[Tensor, ...],
+    batch: Mapping[str, Tensor],
+    learn: PPOLearnConfig,
+    joint: Joint,
 ) -> Losses:
     """Losses of a minibatch, or the shares in them that a part of it has.
 
     Equations are those of Schulman et al. 2017.
 
     Args:
+        distribution: of actions.
         output: of the network for the observations.
-        batch: ``action, log_prob, value, advantage, return`` of the minibatch, or of a part of it;
+        batch: ``action`` (of Boxes ``raw_action``), ``log_prob, value, advantage, return`` and,
+            where not all actions were legal, ``action_mask`` of the minibatch, or of a part of it;
             a part may be empty, its shares are 0.
         learn: settings.
         joint: of the whole minibatch.
@@ -339,7 +343,8 @@ def ppo_losses(
     *policy, value = output
     count, clip = joint.per_learner, learn.clip_ratio
     mean_share = gradient_step.mean_share
-    log_prob, entropies = log_prob_entropy(policy, batch["action"])
+    legal = batch.get(ACTION_MASK)
+    log_prob, entropies = distribution.log_prob_entropy(policy, batch, legal)
     advantage = batch["advantage"]
     if learn.adv_norm:
         advantage = (advantage - joint.mean) / (joint.deviation + 1e-8)

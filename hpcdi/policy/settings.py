@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.errors import Problem
+from hpcdi.types import Leaf, SequenceRule
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
@@ -36,11 +37,12 @@ class EpsConfig:
 
 _BUILT_IN = {
     "type": ("",),
-    "encoder": ("", "auto", "mlp", "nature_cnn"),
+    "encoder": ("", "auto", "mlp", "nature_cnn", "impala_cnn", "multi"),
     "memory": ("", "none", "lstm", "gru"),
     "head": ("", "q", "dueling_q", "actor_critic", "linear"),
 }
 """Names of the parts that `networks` has in its slots, without importing torch."""
+ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,29 @@ class ModelConfig:
     type: str = setting("", "your factory of the whole network, 'my_module:make'; empty: the slots")
     kwargs: dict[str, Any] = setting({}, "keyword arguments of your factory")
     obs_shape: int | tuple[int, ...] | None = setting(None, "shape of an observation")
+    obs_leaves: tuple[Leaf, ...] = sections(
+        Leaf, "arrays of an observation, where its shape alone does not say what it is"
+    )
     action_shape: int | tuple[int, ...] | None = setting(
-        None, "number of discrete actions, or shape of a continuous one"
-    )
+        None, "number of discrete actions, or shape of a continuous one; of actions of several "
+        "parts the number of all outputs",
+    )  # fmt: skip
     encoder: str = setting(
-        "auto", "observations to features: mlp, nature_cnn, auto (by shape), or 'my_module:make'"
+        "auto", "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
+        "auto (by the space), or 'my_module:make'",
+    )  # fmt: skip
+    leaf_encoders: dict[str, Any] = setting(
+        {}, "with multi: array -> its encoder, e.g. {camera: impala_cnn}; else auto"
     )
+    embedding_size: int = setting(
+        0, "features that are learnt of each discrete part of an observation; 0: it is one-hot",
+        minimum=0,
+    )  # fmt: skip
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (128, 128), "sizes of the hidden layers", minimum=1
     )
-    activation: str = setting("relu", "of the hidden layers", choices=("tanh", "relu"))
+    activation: str = setting("relu", "of the hidden layers", choices=ACTIVATIONS)
+    layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
     memory: str = setting(
         "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )
@@ -73,9 +88,15 @@ class ModelConfig:
         for slot, known in _BUILT_IN.items():
             name = getattr(self, slot)
             if name not in known and not re.fullmatch(r"[\w.]+:\w+", name):
-                yield Problem(
-                    slot, f"is {name!r}: none of {', '.join(known[1:])}, nor a 'my_module:make'"
-                )
+                yield Problem(slot, _unknown(name, known))
+        for leaf, name in self.leaf_encoders.items():
+            known = _BUILT_IN["encoder"]
+            if name not in known and not re.fullmatch(r"[\w.]+:\w+", str(name)):
+                yield Problem(f"leaf_encoders.{leaf}", _unknown(name, known))
+
+
+def _unknown(name: Any, known: tuple[str, ...]) -> str:
+    return f"is {name!r}: none of {', '.join(known[1:])}, nor a 'my_module:make'"
 
 
 @dataclass(frozen=True)
@@ -239,6 +260,14 @@ class PolicyConfig(ComponentConfig):
     """True if data of older policies are as good where `on_policy`: nobody waits for anybody."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
+
+    @property
+    def sequence(self) -> SequenceRule:
+        """What an item of the replay buffer is: a transition, or a sequence."""
+        if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
+            return SequenceRule()
+        length = self.collect.unroll_len
+        return SequenceRule(length, getattr(self.collect, "stride", length))
 
     cuda: bool = setting(False, "learn on a GPU")
     on_policy: bool = setting(False, "data are used once, by the policy that made them")

@@ -1,4 +1,4 @@
-"""Filling a policy's settings from its environment's spaces."""
+"""Filling a policy's settings from its environment's spaces, and what networks ask of these."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import Problem
-from hpcdi.types import Array, Spaces
+from hpcdi.types import Array, Leaf, Spaces
+from hpcdi.utils.registry import POLICY_REGISTRY
 
 SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
+KINDS = {
+    "discrete": "Discrete",
+    "continuous": "a Box",
+    "multi_discrete": "MultiDiscrete or MultiBinary",
+    "mixed": "a Dict or Tuple",
+}
+"""Kinds of action spaces, see `Spaces.action_kind`."""
 
 
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -28,45 +36,125 @@ def box_of(low: Sequence[float], high: Sequence[float]) -> tuple[Array, Array]:
     return middle.astype(np.float32), half.astype(np.float32)
 
 
-def is_board(spaces: Spaces) -> bool:
-    """True if observations have three axes and are no picture: the planes of a board, say."""
-    return (
-        len(spaces.obs_shape) == 3
-        and spaces.obs_dtype != "uint8"
-        and max(spaces.obs_shape) < SMALLEST_IMAGE
-    )
+def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | None:
+    """How the axes of a picture become [..., channels, height, width]; None: it is no picture.
+
+    A picture has three axes, channels first or last, or four where some are stacked, and at least
+    `smallest` pixels in height and width.
+    """
+    if leaf.counts or len(leaf.shape) not in (3, 4):
+        return None
+    *stack, first, middle, last = leaf.shape
+    axes = tuple(range(len(stack)))
+    is_last = last < first  # fewer channels than rows
+    if min(*((first, middle) if is_last else (middle, last))) < smallest:
+        return None
+    n = len(stack)
+    return (*axes, n + 2, n, n + 1) if is_last else (*axes, n, n + 1, n + 2)
 
 
-def network_shape(spaces: Spaces) -> tuple[int, ...]:
-    """Shape of observations as a network is to take them: boards are vectors to it."""
-    return (math.prod(spaces.obs_shape),) if is_board(spaces) else spaces.obs_shape
+def obs_leaves(model: Any) -> tuple[Leaf, ...]:
+    """The arrays that networks get: ``model.obs_leaves``, or the one of ``model.obs_shape``."""
+    if model.obs_leaves:
+        leaves: tuple[Leaf, ...] = model.obs_leaves
+        return leaves
+    shape = as_shape(model.obs_shape or ())
+    return (Leaf("", shape, "uint8" if len(shape) == 3 else "float32"),)
+
+
+def action_leaves(model: Any) -> tuple[Leaf, ...]:
+    """The parts of an action: ``model.action_leaves``, or the one that ``action_space`` says."""
+    given: tuple[Leaf, ...] = getattr(model, "action_leaves", ())
+    if given:
+        return given
+    if getattr(model, "action_space", "discrete") == "discrete":
+        return (Leaf("", (), "int64", counts=as_shape(model.action_shape)),)
+    low, high = model.action_low, model.action_high
+    return (Leaf("", as_shape(model.action_shape), "float32", low=low, high=high),)
+
+
+def is_board(leaf: Leaf) -> bool:
+    """True if an array has three axes and is no picture: the planes of a board, say."""
+    return len(leaf.shape) == 3 and leaf.dtype != "uint8" and max(leaf.shape) < SMALLEST_IMAGE
+
+
+def needs_leaves(spaces: Spaces) -> bool:
+    """True if the shape alone does not say what observations are."""
+    first = spaces.observation[0]
+    if len(spaces.observation) > 1 or first.name or first.counts:
+        return True
+    if len(first.shape) < 3 or is_board(first):
+        return False
+    return first.dtype != "uint8" or image_axes(first) != (0, 1, 2)
+
+
+def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
+    """Shape of observations as a network is to take them: boards are vectors to it.
+
+    None where there are several arrays.
+    """
+    first = spaces.observation[0]
+    if len(spaces.observation) > 1 or first.name:
+        return None
+    return (math.prod(first.shape),) if is_board(first) else first.shape
 
 
 def fill_spaces(cfg: Any, spaces: Spaces, *, actions: Sequence[str]) -> tuple[Any, list[Problem]]:
     """Settings with empty shapes and bounds filled, and where given ones contradict the spaces.
 
     Args:
-        cfg: a policy's settings; its section ``model`` has ``obs_shape, action_shape`` and, where
-            actions may be continuous, ``action_space, action_low, action_high``.
+        cfg: a policy's settings; its section ``model`` has ``obs_shape, obs_leaves, action_shape``
+            and, where actions may be others than Discrete, ``action_space, action_low,
+            action_high, action_leaves``.
         spaces: of the environment.
-        actions: kinds that the policy can act in, of "discrete" and "continuous".
+        actions: kinds that the policy can act in, of `KINDS`.
     """
-    model = cfg.model
-    problems = list(_observation_problems(model.obs_shape, spaces))
-    kind = "continuous" if spaces.action_count is None else "discrete"
+    model, kind = cfg.model, spaces.action_kind
+    problems = list(_observation_problems(model, spaces))
     if kind not in actions:
-        said = f"{cfg.type} needs an environment with {' or '.join(actions)} actions"
-        problems.append(Problem("type", said))
-    shape = spaces.action_shape if spaces.action_count is None else spaces.action_count
-    found = {
-        "action_shape": shape, "action_space": kind,
-        "action_low": spaces.action_low, "action_high": spaces.action_high,
-    }  # fmt: skip
+        takers = sorted(
+            name
+            for name in POLICY_REGISTRY
+            if kind in getattr(POLICY_REGISTRY.get(name), "ACTIONS", ())
+            and not name.endswith("_command")
+        )
+        problems.append(
+            Problem(
+                "type",
+                f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in actions)}, and "
+                f"this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
+                f"{_listed(takers)} would",
+            )
+        )
+    found = {"action_space": kind, **_of_actions(spaces)}
     found = {name: value for name, value in found.items() if hasattr(model, name)}
     if kind in actions:
         problems += _action_problems(model, found)
-    filled = dataclasses.replace(model, obs_shape=network_shape(spaces), **found)
+    leaves = spaces.observation if needs_leaves(spaces) else ()
+    shape = network_shape(spaces)
+    filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)
     return dataclasses.replace(cfg, model=filled), problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names or ["no algorithm"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _said(leaves: Sequence[Leaf]) -> str:
+    return ", ".join(map(str, leaves))
+
+
+def _of_actions(spaces: Spaces) -> dict[str, Any]:
+    """What the settings of a model say of actions; `action_shape` of several parts is outputs."""
+    first, kind = spaces.action[0], spaces.action_kind
+    if kind == "discrete":
+        (count,) = first.counts
+        return {"action_shape": count, "action_low": (), "action_high": ()}
+    if kind == "continuous":
+        return {"action_shape": first.shape, "action_low": first.low, "action_high": first.high}
+    outputs = sum(sum(leaf.counts) or math.prod(leaf.shape) for leaf in spaces.action)
+    return {"action_shape": outputs, "action_leaves": spaces.action}
 
 
 def _action_problems(model: Any, found: dict[str, Any]) -> Iterator[Problem]:
@@ -77,21 +165,20 @@ def _action_problems(model: Any, found: dict[str, Any]) -> Iterator[Problem]:
     elif shape is not None and as_shape(shape) != as_shape(found["action_shape"]):
         said = f"is {shape}, the environment's is {found['action_shape']}"
         yield Problem("model.action_shape", said)
-    for name in ("action_low", "action_high"):
+    for name in ("action_low", "action_high", "action_leaves"):
         given = getattr(model, name, ())
-        if given and given != found[name]:
-            yield Problem(f"model.{name}", f"is {given}, the environment's is {found[name]}")
+        if given and given != found.get(name):
+            yield Problem(f"model.{name}", f"is {given}, the environment's is {found.get(name)}")
 
 
-def _observation_problems(given: int | Sequence[int] | None, spaces: Spaces) -> Iterator[Problem]:
-    shape = spaces.obs_shape
-    if given is not None and as_shape(given) not in (shape, network_shape(spaces)):
-        yield Problem("model.obs_shape", f"is {as_shape(given)}, the environment gives {shape}")
-    if is_board(spaces):
-        return
-    if len(shape) == 3 and (spaces.obs_dtype != "uint8" or shape[0] > shape[2]):
-        yield Problem(
-            "model.obs_shape",
-            "observations of three axes must be uint8 images [channels, height, width], "
-            f"the environment gives {spaces.obs_dtype} {shape}; wrap it",
+def _observation_problems(model: Any, spaces: Spaces) -> Iterator[Problem]:
+    given, shape = model.obs_shape, network_shape(spaces)
+    first = spaces.observation[0]
+    if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):
+        said = (
+            f"the environment gives {_said(spaces.observation) if shape is None else first.shape}"
         )
+        yield Problem("model.obs_shape", f"is {as_shape(given)}, {said}")
+    if model.obs_leaves and model.obs_leaves != spaces.observation:
+        said = f"is {_said(model.obs_leaves)}, the environment gives {_said(spaces.observation)}"
+        yield Problem("model.obs_leaves", said)

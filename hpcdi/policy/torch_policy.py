@@ -19,7 +19,7 @@ command mode and settings, not its networks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,15 @@ from hpcdi.policy.returns import n_step_columns
 from hpcdi.policy.spaces import fill_spaces
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
+from hpcdi.utils.packed import (
+    ACTION_MASK,
+    column_of,
+    grouped,
+    packed_dtype,
+    pick,
+    spread,
+    ungrouped,
+)
 from hpcdi.utils.registry import lazy_module
 
 if TYPE_CHECKING:
@@ -92,8 +101,10 @@ class TorchPolicy(Policy):
         """
         raise NotImplementedError
 
-    def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Tensor, ...]:
+    def greedy(self, output: Any, legal: Tensor | None = None) -> tuple[Any, ...]:
         """The best actions [batch, ...] by the network's output, and what else is in `OUTPUTS`.
+
+        Actions of several parts are a dict of them.
 
         Args:
             output: of the network.
@@ -125,7 +136,8 @@ class TorchPolicy(Policy):
 
         Args:
             batch: name -> [samples, ...], on the learner's device: the columns that are stored,
-                the views of `train_columns`, and ``weight``, the importance weight.
+                the views of `train_columns`, and ``weight``, the importance weight. Observations
+                of several arrays, and the next ones, are dicts name -> [samples, ...].
 
         Returns:
             Python scalars for the log, or a list of them where there were several updates, which
@@ -139,7 +151,7 @@ class TorchPolicy(Policy):
     def infer(self, observation: Array) -> tuple[Array, ...]:
         """The network's output for observations [envs, ...], in numpy."""
         with torch.inference_mode():
-            there = torch.from_numpy(observation).to(self._device)
+            there = networks.tensors_of(observation, self._device)
             output, self._state = self._model(there, self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
@@ -175,8 +187,9 @@ class TorchPolicy(Policy):
         if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
             return {}
         length = self._cfg.collect.unroll_len
+        stride = self._cfg.sequence.stride if self._cfg.sequence.length > 1 else length
         left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
-        is_start = (item_len.repeat(item_len) - left) % length == 0
+        is_start = (item_len.repeat(item_len) - left) % stride == 0
         return {memories.LENGTH: np.where(is_start, np.minimum(left, length), 0).astype(np.uint16)}
 
     def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
@@ -214,9 +227,11 @@ class TorchPolicy(Policy):
             data = {name: torch.from_numpy(column) for name, column in columns.items()}
         self._follow_schedules()
         self._iterations += 1
-        logs = self.update(
-            {name: tensor.to(self._device, non_blocking=True) for name, tensor in data.items()}
-        )
+        flat: Mapping[str, Any] = data
+        while any(isinstance(column, Mapping) for column in flat.values()):
+            flat = ungrouped(flat)  # as replay buffers return them
+        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in flat.items()}
+        logs = self.update(grouped(there))
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
     def _follow_schedules(self) -> None:
@@ -286,44 +301,57 @@ class TorchPolicy(Policy):
         legal = setting.get("action_mask")
         compute = getattr(self._model, "acting", self._model)
         with torch.inference_mode():
-            there = torch.from_numpy(observation).to(self._device)
+            there = networks.tensors_of(observation, self._device)
             output, self._state = compute(there, self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
-            return {"action": self.greedy(output, mask)[0].numpy(force=True)}
+            action = self.greedy(output, mask)[0]
+        if isinstance(action, torch.Tensor):
+            return {"action": action.numpy(force=True)}
+        dtype, _ = packed_dtype("action", self._cfg.model.action_leaves)
+        packed = np.empty(len(observation), dtype)
+        for name, part in ungrouped({"action": action}).items():
+            packed[name] = part.numpy(force=True)
+        return {"action": packed}
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
-        observation, masks = self._stacked(data)
+        observation, masks = self._stacked(list(data.values()))
         setting = {**kwargs, **masks}
         if self._remembers:
             outputs = self._collecting.act(observation, setting, list(data))
         else:
             outputs = self.act(observation, setting)
-        return dict(zip(data, split_columns(outputs), strict=True))
+        return dict(zip(data, split_columns(spread(outputs)), strict=True))
 
     def _forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        observation, masks = self._stacked(data)
+        observation, masks = self._stacked(list(data.values()))
         if self._remembers:
             outputs = self._evaluating.act(observation, masks, list(data))
         else:
             outputs = self._act_greedily(observation, masks)
-        return dict(zip(data, split_columns(outputs), strict=True))
+        return dict(zip(data, split_columns(spread(outputs)), strict=True))
 
-    def _stacked(self, data: Mapping[int, Any]) -> tuple[Array, Columns]:
+    def _stacked(self, given: Sequence[Any]) -> tuple[Array, Columns]:
         """Observations [envs, ...]; and ``action_mask``, bool [envs, actions], where there is one.
 
-        An environment's observation is an array or, where not every action is legal in every state,
-        ``{"observation": array, "action_mask": [actions]}``: those whose mask is not 0 are legal.
+        An environment's observation is as its space has it or, where not every action is legal in
+        every state, ``{"observation": ..., "action_mask": [actions]}`` or ``{"action_mask": ...,
+        ...}``: actions whose mask is not 0 are legal.
         """
-        given = list(data.values())
-        if not isinstance(given[0], Mapping):
-            return np.array(given), {}
-        observation = np.array([obs["observation"] for obs in given])
-        if "action_mask" not in given[0]:
-            return observation, {}
-        if not self.TAKES_MASKS:
-            raise PolicyError(f"{type(self).__name__} knows no action masks; DQN does")
-        masks = np.array([obs["action_mask"] for obs in given])
-        return observation, {"action_mask": masks != 0}
+        masks: Columns = {}
+        if isinstance(given[0], Mapping) and ACTION_MASK in given[0]:
+            if not self.TAKES_MASKS:
+                raise PolicyError(f"{type(self).__name__} knows no action masks; DQN and PPO do")
+            masks = {ACTION_MASK: np.array([obs[ACTION_MASK] for obs in given]) != 0}
+        inner = [unmasked(obs) for obs in given]
+        leaves = self._cfg.model.obs_leaves
+        dtype, _ = packed_dtype("observation", leaves) if leaves else (None, ())
+        if dtype is None or dtype.names is None:
+            return np.array(inner), masks
+        packed = np.empty(len(inner), dtype=dtype)
+        for leaf in leaves:
+            path = leaf.name.split("/")
+            packed[column_of("observation", leaf)] = [np.asarray(pick(obs, path)) for obs in inner]
+        return packed, masks
 
     def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
         """Samples of consecutive transitions of an episode, with what `train_columns` adds.
@@ -332,8 +360,9 @@ class TorchPolicy(Policy):
         and ``value_gamma`` is the discount of the value there.
         """
         length = np.array([len(transitions)], dtype=np.int32)
-        last = np.asarray(_inner(transitions[-1]["next_obs"]))[None]
-        added = dict(self.train_columns(_LazyColumns(transitions), length, last).columns)
+        last, _ = self._stacked([transitions[-1]["next_obs"]])
+        lazy = _LazyColumns(transitions, self._stacked)
+        added = dict(self.train_columns(lazy, length, last).columns)
         offset, _ = added.pop("bootstrap_offset", None), added.pop("bootstrap_discount", None)
         samples = [dict(transition) for transition in transitions]
         if offset is not None:
@@ -367,9 +396,10 @@ class TorchPolicy(Policy):
         if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
             problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
-            said = f"{cfg.type} knows no action masks, and this environment has them; dqn does"
+            said = f"{cfg.type} knows no action masks; dqn, c51, impala and ppo do"
             problems.append(Problem("type", said))
-        if cls.BOUNDED and not np.isfinite([spaces.action_low, spaces.action_high]).all():
+        bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
+        if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
             problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
         return filled, problems
 
@@ -377,6 +407,7 @@ class TorchPolicy(Policy):
         model = self._cfg.model
         needed = ("obs_shape", "action_shape", "action_space")
         missing = [name for name in needed if getattr(model, name, "") is None]
+        missing = [name for name in missing if name != "obs_shape" or not model.obs_leaves]
         if missing:
             raise PolicyError(
                 f"policy.model.{', '.join(missing)}: not known; set them, or have "
@@ -407,14 +438,19 @@ class ReplayPolicy(TorchPolicy):
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
-        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
+        cfg = self._cfg
+        made = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
+        if not cfg.LEARNS_FROM_SEQUENCES:
+            return made
+        # what follows a step is read in its own sequence
+        return TrainColumns({**made.columns, **self.sequence_columns(item_len)})
 
 
 _STATE = "state/"
 
 
 def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo and impala do"
+    return f"{name} learns nothing from sequences, and so for no memory; ppo, impala and r2d2 do"
 
 
 class _RememberingActor:
@@ -479,13 +515,17 @@ def _with_actor(policy: TorchPolicy, actor: Any) -> Any:
 class _LazyColumns(Mapping[str, Array]):
     """Columns of transitions, each stacked when it is asked for: algorithms read few of them."""
 
-    def __init__(self, transitions: Sequence[Transition]) -> None:
-        self._transitions = transitions
+    def __init__(
+        self,
+        transitions: Sequence[Transition],
+        stacked: Callable[[Sequence[Any]], tuple[Array, Columns]],
+    ) -> None:
+        self._transitions, self._stacked = transitions, stacked
 
     def __getitem__(self, name: str) -> Array:
         rows = self._transitions
         if name == "observation":
-            return np.array([_inner(row["obs"]) for row in rows])
+            return self._stacked([row["obs"] for row in rows])[0]
         if name == "terminated":
             return np.array([row["done"] for row in rows], dtype=bool)
         column = np.array([(row if name in row else flatten(row))[name] for row in rows])
@@ -512,14 +552,15 @@ def columns_of_samples(samples: Sequence[Transition], default_discount: float) -
             keep their names.
         default_discount: of the bootstrapped value, for samples without ``value_gamma``.
     """
+    rows = [
+        {key: _parts_of(value) if key in _OBSERVATIONS else value for key, value in sample.items()}
+        for sample in samples
+    ]
     columns = {
-        name: column.astype(np.float32) if column.dtype == np.float64 else column
-        for name, column in stack_columns(samples).items()
+        _learnt_name(name): column.astype(np.float32) if column.dtype == np.float64 else column
+        for name, column in stack_columns(rows).items()
         if column.dtype.kind in NUMBERS
     }
-    for given, name in _LEARNT_NAMES.items():
-        if given in columns:
-            columns[name] = columns.pop(given)
     one = np.ones(len(samples))
     columns["weight"] = columns.pop("IS", columns.get("weight", one)).astype(np.float32)
     if "n_step_return" in columns:
@@ -533,20 +574,46 @@ def columns_of_samples(samples: Sequence[Transition], default_discount: float) -
     return columns
 
 
+_OBSERVATIONS = ("obs", "next_obs")
 _LEARNT_NAMES = {
     "obs": "observation",
-    "obs/observation": "observation",
-    "obs/action_mask": "action_mask",
     "next_obs": "next_observation",
-    "next_obs/observation": "next_observation",
-    "next_obs/action_mask": "next_action_mask",
     "reward": "n_step_return",
     "adv": "advantage",
 }
 
 
-def _inner(obs: Any) -> Any:
-    return obs["observation"] if isinstance(obs, Mapping) else obs
+def _parts_of(obs: Any) -> Any:
+    """An observation's arrays in a mapping, apart from its mask; one array alone as it is."""
+    inner = _as_mapping(unmasked(obs))
+    if isinstance(obs, Mapping) and ACTION_MASK in obs:
+        return {"": inner, ACTION_MASK: obs[ACTION_MASK]}
+    return inner
+
+
+def _as_mapping(value: Any) -> Any:
+    if isinstance(value, tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return {str(key): _as_mapping(part) for key, part in value.items()}
+    return value
+
+
+def _learnt_name(name: str) -> str:
+    """The column of a sample's key: ``obs//arm`` and ``obs/arm`` are ``observation/arm``."""
+    root, _, rest = name.partition("/")
+    if rest == ACTION_MASK and root in _OBSERVATIONS:
+        return root.replace("obs", ACTION_MASK)
+    rest = rest.strip("/")
+    return "/".join(filter(None, (_LEARNT_NAMES.get(root, root), rest)))
+
+
+def unmasked(obs: Any) -> Any:
+    """An environment's observation without its mask; ``observation``, where that alone is left."""
+    if not isinstance(obs, Mapping):
+        return obs
+    others = {key: value for key, value in obs.items() if key != ACTION_MASK}
+    return others["observation"] if list(others) == ["observation"] else others
 
 
 def _mean_of(logs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -295,7 +295,7 @@ def by_one(learner: PPOPolicy, minibatch: dict[str, Tensor]) -> dict[str, float]
     """A plain step, and the scalars that it gives."""
     learn, joint = learner._cfg.learn, Joint.of(minibatch["advantage"])
     output, _ = learner._model(minibatch["observation"], {})
-    losses = ppo_losses(output, minibatch, learn, joint)
+    losses = ppo_losses(learner._distribution, output, minibatch, learn, joint)
     learner._model.zero_grad()
     losses.total.backward()
     norm = nn.utils.clip_grad_norm_(learner._model.parameters(), learn.grad_clip_norm)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.spaces import simple_spaces
 from hpcdi.commands.doctor.facts import Quota
 from hpcdi.commands.plan import memory_of, plan, row_size
 from hpcdi.config.schema import ExperimentConfig
@@ -79,7 +80,8 @@ def test_continuous_actions_are_as_large_as_their_shape(
 ) -> None:
     config, spaces = experiment("policy.collect.n_sample=1000")
     discrete = row_size(config, spaces)
-    continuous = Spaces(spaces.obs_shape, spaces.obs_dtype, None, shape)
+    (seen,) = spaces.observation
+    continuous = simple_spaces(seen.shape, seen.dtype, None, shape)
     assert row_size(config, continuous) - discrete == action_bytes - 8
 
 

@@ -45,7 +45,7 @@ def _my_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_make_environments_that_are_stepped(cfg: dict[str, Any]) -> None:
     if cfg["type"] != "gymnasium" and importlib.util.find_spec(cfg["type"]) is None:
         pytest.skip(f"{cfg['type']} is not installed")
-    assert get_spaces(get_env_cls(cfg).parse_config(cfg)).action_count
+    assert get_spaces(get_env_cls(cfg).parse_config(cfg)).action[0].counts
     with create_env_manager(cfg, evaluate=False, seed=np.random.SeedSequence(0)) as manager:
         manager.launch()
         steps: dict[int, BaseEnvTimestep] = {}

@@ -12,12 +12,13 @@ import gymnasium
 import numpy as np
 import pytest
 
+from fakes.spaces import simple_spaces
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager, get_spaces, make_env_manager
 from hpcdi.env.manager import BattleManager
 from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle
 from hpcdi.errors import ConfigError, EnvError
-from hpcdi.types import Array, Spaces
+from hpcdi.types import Array
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -266,7 +267,7 @@ def test_one_battle_is_reset() -> None:
 
 def test_spaces_and_players() -> None:
     cfg = config("classic.connect_four_v3")
-    assert get_spaces(cfg) == Spaces((6, 7, 2), "int8", 7, (), is_masked=True)
+    assert get_spaces(cfg) == simple_spaces((6, 7, 2), "int8", 7, (), is_masked=True)
     assert battle_players(cfg) == 2
 
 

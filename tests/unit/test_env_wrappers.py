@@ -72,7 +72,7 @@ def test_channels_come_first_in_the_space_too() -> None:
 def test_what_is_collected_is_what_the_wrappers_return(changed: dict[str, Any]) -> None:
     """The counting environment's observation is (step, episode), an episode has five steps."""
     cfg = config(STACK, {"type": "ScaleReward", "scale": 10.0}, **changed)
-    assert get_spaces(cfg).obs_shape == (3, 2)
+    assert get_spaces(cfg).observation[0].shape == (3, 2)
     with create_env_manager(cfg, evaluate=False, seed=seeds()) as envs:
         envs.launch()
         rewards, successors = [], []

@@ -37,12 +37,18 @@ def test_shapes_come_from_the_environment(
     compiled, spaces = load_experiment(CONFIG, overrides)
     model = compiled.config.policy.model
     assert (model.obs_shape, model.action_shape) == (obs_shape, actions)
-    assert (spaces.obs_shape, spaces.action_count) == (obs_shape, actions)
+    assert (spaces.observation[0].shape, spaces.action[0].counts) == (obs_shape, (actions,))
 
 
 def test_the_other_ranks_get_the_same_experiment() -> None:
     """As plain data, with what rank 0 has filled in."""
     compiled, _ = load_experiment(CONFIG, ["seed=5", "policy.other.eps.end=0.2"])
+    assert from_mapping(compiled.to_mapping()) == compiled.config
+    several = ["policy.type=ppo", "policy.nstep=1", "env.env_id=fakes.echo_env:EchoEnv"]
+    path = str(Path(CONFIG).with_name("blackjack_ppo.yaml"))
+    compiled, _ = load_experiment(path, several)
+    model = compiled.config.policy.model
+    assert (len(model.obs_leaves), len(model.action_leaves)) == (4, 4)
     assert from_mapping(compiled.to_mapping()) == compiled.config
 
 
@@ -61,7 +67,7 @@ def test_the_source_is_named() -> None:
 
 def test_actions_that_the_policy_cannot_take() -> None:
     found = problems("env.env_id=Pendulum-v1")
-    assert found == {"policy.type": "dqn needs an environment with discrete actions"}
+    assert "dqn takes actions that are Discrete" in found["policy.type"]
 
 
 @pytest.mark.parametrize(

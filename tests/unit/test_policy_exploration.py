@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.spaces import simple_spaces
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode
@@ -87,8 +88,8 @@ def test_same_generator_same_actions_and_the_greedy_ones_stay() -> None:
 
 # ---------------------------------------------------------------------- RandomPolicy
 
-DISCRETE = Spaces((4,), "float32", 3, ())
-BOX = Spaces((4,), "float32", None, (2, 2), (-1.0, 0.0, 5.0, -2.0), (1.0, 0.5, 6.0, -1.0))
+DISCRETE = simple_spaces((4,), "float32", 3, ())
+BOX = simple_spaces((4,), "float32", None, (2, 2), (-1.0, 0.0, 5.0, -2.0), (1.0, 0.5, 6.0, -1.0))
 COUNT = 20_000
 
 
@@ -110,7 +111,7 @@ def test_every_discrete_action_is_as_likely() -> None:
 def test_every_continuous_action_between_the_bounds_is_as_likely() -> None:
     actions = random_policy(BOX).act(np.zeros((COUNT, 4), np.float32), {})["action"]
     assert (actions.dtype, actions.shape) == (np.float32, (COUNT, 2, 2))
-    low, high = np.reshape(BOX.action_low, (2, 2)), np.reshape(BOX.action_high, (2, 2))
+    low, high = (np.reshape(limit, (2, 2)) for limit in (BOX.action[0].low, BOX.action[0].high))
     assert (actions >= low).all()
     assert (actions <= high).all()
     share = (actions - low) / (high - low)
@@ -199,4 +200,4 @@ def test_it_is_columnar_only_where_the_other_mode_is() -> None:
 def test_actions_without_bounds_have_no_uniform_choice(high: tuple[float, ...]) -> None:
     low = (-1.0,) if high else ()
     with pytest.raises(PolicyError, match="no uniform choice of actions"):
-        random_policy(Spaces((4,), "float32", None, (1,), low, high))
+        random_policy(simple_spaces((4,), "float32", None, (1,), low, high))

@@ -207,7 +207,7 @@ def test_minibatches_are_of_whole_sequences_and_each_transition_once() -> None:
     seen: list[int] = []
     for part, joint in minibatches(columns, 5, 1, np.random.default_rng(0)):
         firsts = part[LENGTH].cumsum(0) - part[LENGTH]
-        assert part["row"][firsts].tolist() == part["state/hidden"].tolist()
+        assert part["row"][firsts].tolist() == part["state"]["hidden"].tolist()
         assert all((own.diff() == 1).all() for own in part["row"].split(part[LENGTH].tolist()))
         assert joint.per_learner == len(part["row"])
         seen += part["row"].tolist()

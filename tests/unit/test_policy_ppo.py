@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.spaces import simple_spaces
 from hpcdi.env.base import BaseEnvTimestep, VectorStep
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
@@ -432,7 +433,7 @@ print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
         ({"learn": {"clip_ration": 0.2}}, "unknown key; did you mean 'clip_ratio'"),
         ({"collect": {"gae_lambda": 1.5}}, "collect.gae_lambda: must be at most 1"),
         ({"model": {"encoder_hidden_size_list": []}}, "model.encoder_hidden_size_list: needs at"),
-        ({"model": {"activation": "gelu"}}, "model.activation: must be one of 'tanh', 'relu'"),
+        ({"model": {"activation": "sine"}}, "model.activation: must be one of 'tanh', 'relu'"),
         ({"model": {"action_low": [0.0]}}, "model.action_low: has not as many numbers"),
         ({"model": {"action_space": "discrete", "action_shape": [2]}}, "action_shape: is a number"),
     ],
@@ -460,10 +461,10 @@ def filled(model: dict[str, Any], spaces: Spaces) -> tuple[Any, list[str]]:
 
 
 def test_shapes_and_bounds_come_from_the_environment() -> None:
-    model, problems = filled({}, Spaces((4,), "float32", 2, ()))
+    model, problems = filled({}, simple_spaces((4,), "float32", 2, ()))
     assert (model.obs_shape, model.action_shape, model.action_space) == ((4,), 2, "discrete")
     assert problems == []
-    spaces = Spaces((3,), "float32", None, (2,), (-1.0, -2.0), (1.0, 2.0))
+    spaces = simple_spaces((3,), "float32", None, (2,), (-1.0, -2.0), (1.0, 2.0))
     model, problems = filled({"obs_shape": 3, "action_shape": 2}, spaces)
     assert (model.action_shape, model.action_space) == ((2,), "continuous")
     assert (model.action_low, model.action_high) == ((-1.0, -2.0), (1.0, 2.0))
@@ -472,18 +473,11 @@ def test_shapes_and_bounds_come_from_the_environment() -> None:
 
 def test_settings_that_contradict_the_environment() -> None:
     given = {"obs_shape": 5, "action_shape": 3, "action_low": [-2.0], "action_high": [1.0]}
-    _, problems = filled(given, Spaces((4,), "float32", None, (1,), (-1.0,), (1.0,)))
+    _, problems = filled(given, simple_spaces((4,), "float32", None, (1,), (-1.0,), (1.0,)))
     assert problems == [
         "model.obs_shape: is (5,), the environment gives (4,)",
         "model.action_shape: is 3, the environment's is (1,)",
         "model.action_low: is (-2.0,), the environment's is (-1.0,)",
     ]
-    _, problems = filled({"action_space": "continuous"}, Spaces((4,), "float32", 2, ()))
+    _, problems = filled({"action_space": "continuous"}, simple_spaces((4,), "float32", 2, ()))
     assert problems == ["model.action_space: is continuous, the environment's are discrete"]
-
-
-def test_observations_with_masks_are_refused() -> None:
-    spaces = Spaces((3, 3, 2), "int8", 9, (), is_masked=True)
-    _, problems = PPOPolicy.with_spaces(PPOPolicy.parse_config({}), spaces)
-    assert [problem.path for problem in problems] == ["type"]
-    assert "no action masks" in problems[0].message

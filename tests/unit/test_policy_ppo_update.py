@@ -14,9 +14,10 @@ from torch import Tensor
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.networks import Table as TableOf
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.distributions import log_prob_entropy
+from hpcdi.policy.distributions import ActionDistribution, log_prob_entropy
 from hpcdi.policy.minibatches import Joint, minibatches
 from hpcdi.policy.ppo import Losses, PPOLearnConfig, ppo_losses
+from hpcdi.types import Leaf
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -27,6 +28,7 @@ UPDATES: dict[str, Any] = {
 }  # fmt: skip
 PLAIN = PPOLearnConfig(**UPDATES)
 STATES, ACTIONS = 3, 2
+DISCRETE = ActionDistribution((Leaf("", (), "int64", counts=(ACTIONS,)),))
 Minibatch = dict[str, Tensor]
 
 
@@ -36,7 +38,7 @@ def Table(heads: Any, values: Any, log_std: Any = None) -> TableOf:
 
 def losses_of(table: TableOf, batch: Minibatch, cfg: PPOLearnConfig) -> Losses:
     output, _ = table(batch["observation"], {})
-    return ppo_losses(output, batch, cfg, Joint.of(batch["advantage"]))
+    return ppo_losses(DISCRETE, output, batch, cfg, Joint.of(batch["advantage"]))
 
 
 def settings(**changed: Any) -> PPOLearnConfig:

@@ -14,9 +14,9 @@ from torch.distributions import AffineTransform, Independent, Normal, Transforme
 from torch.distributions.transforms import TanhTransform
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.spaces import simple_spaces
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.sac import SACPolicy, squashed_normal
-from hpcdi.types import Spaces
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -319,9 +319,10 @@ def test_images_and_networks_of_ones_own_learn() -> None:
 
 def test_unbounded_and_discrete_actions_are_refused() -> None:
     cfg = SACPolicy.parse_config({"type": "sac"})
-    unbounded = Spaces((3,), "float32", None, (2,), (-math.inf, 0.0), (math.inf, 1.0))
-    _, problems = SACPolicy.with_spaces(cfg, Spaces((3,), "float32", 2, ()))
-    assert any("sac needs an environment with continuous actions" in str(p) for p in problems)
+    unbounded = simple_spaces((3,), "float32", None, (2,), (-math.inf, 0.0), (math.inf, 1.0))
+    _, problems = SACPolicy.with_spaces(cfg, simple_spaces((3,), "float32", 2, ()))
+    said = "sac takes actions that are a Box, and this environment's are Discrete, Discrete(2); "
+    assert [str(problem) for problem in problems] == [f"type: {said}c51, dqn, impala and ppo would"]
     _, problems = SACPolicy.with_spaces(cfg, unbounded)
     assert any("bounded" in str(problem) for problem in problems)
 

@@ -105,9 +105,9 @@ def test_ppos_clip_and_entropy_are_those_of_the_iteration(monkeypatch: pytest.Mo
 
     losses = ppo.ppo_losses
 
-    def watched(output: Any, batch: Any, learn: Any, joint: Any) -> Any:
+    def watched(distribution: Any, output: Any, batch: Any, learn: Any, joint: Any) -> Any:
         seen.append((learn.clip_ratio, learn.entropy_weight))
-        return losses(output, batch, learn, joint)
+        return losses(distribution, output, batch, learn, joint)
 
     monkeypatch.setattr(ppo, "ppo_losses", watched)
     for _ in range(4):

@@ -129,7 +129,7 @@ def set_threads(spaces: Any) -> None:
     """Let torch compute images by several threads; small networks are fastest by one."""
     import torch
 
-    from hpcdi.policy.spaces import network_shape
+    from hpcdi.policy.spaces import image_axes
 
-    is_image = len(network_shape(spaces)) == 3
+    is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)
     torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)

@@ -18,6 +18,7 @@ from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.nested import to_tensors
+from hpcdi.utils.packed import ACTION_MASK, legal_of
 from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
@@ -50,7 +51,10 @@ class ColumnAgent:
         self._forget = getattr(actor, "forget", None)
 
     def act(self, observation: Array, setting: Settings) -> Columns:
-        """See `Agent.act`."""
+        """See `Agent.act`; the actor's setting has the observations' mask of legal actions."""
+        legal = legal_of(observation)
+        if legal is not None:
+            setting = {**(setting or {}), ACTION_MASK: legal}
         return self._actor.act(observation, setting)
 
     def transitions(

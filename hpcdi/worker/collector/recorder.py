@@ -6,14 +6,15 @@ transition in it. What a policy of dicts makes is one column of Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdi.policy.dict_samples import columns_of
 from hpcdi.store.builder import Segment
-from hpcdi.types import ITEM_DTYPE, Array, Columns, Transition
+from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView, Transition
+from hpcdi.utils.packed import fields_of, spread
 
 
 class Recorder:
@@ -108,7 +109,8 @@ class Recorder:
         """Take everything as items, environment by environment, with the policy's columns.
 
         Each item is followed by one row that holds only the observation after its last transition
-        (the bootstrap row), so that every observation is stored once.
+        (the bootstrap row), so that every observation is stored once. Structured columns come apart
+        here: each of their fields is a column of the segment.
 
         Args:
             next_observation: after the last recorded step, [envs, ...].
@@ -131,10 +133,11 @@ class Recorder:
         place = np.arange(len(env)) + np.cumsum(is_last) - is_last  # one row more after each item
         total = len(env) + len(last)
         placed = {}
-        for name, column in {**columns, **extra.columns}.items():
+        for name, column in spread({**columns, **extra.columns}).items():
             placed[name] = np.zeros((total, *column.shape[1:]), dtype=column.dtype)
             placed[name][place] = column
-        placed["observation"][place[last] + 1] = last_observation
+        for name, column in fields_of("observation", last_observation):
+            placed[name][place[last] + 1] = column
         table = np.zeros(len(last), dtype=ITEM_DTYPE)
         table["item_start"] = place[last] - item_len + 1
         table["item_len"] = item_len
@@ -142,7 +145,8 @@ class Recorder:
         table["env_id"] = env[last]
         table["episode_id"] = self._episode[row[last], env[last]] * len(self.held) + env[last]
         self._clear()
-        return Segment(placed, table, extra.views, tail_rows=1, ended=ended[last])
+        views = tuple(_views_of_fields(extra.views, columns))
+        return Segment(placed, table, views, tail_rows=1, ended=ended[last])
 
     def _begin_episodes(self, envs: int | Array) -> None:
         self._begun[envs] = self._rows
@@ -191,6 +195,18 @@ class Recorder:
         self._columns = {name: moved(column) for name, column in self._columns.items()}
         self._live, self._ended = moved(self._live), moved(self._ended)
         self._episode = moved(self._episode)
+
+
+def _views_of_fields(views: Iterable[RowView], columns: Columns) -> Iterator[RowView]:
+    """Yields views of all fields where there was one of a structured column."""
+    for view in views:
+        names = columns[view.column].dtype.names if view.column in columns else None
+        if names is None:
+            yield view
+            continue
+        for field in names:
+            name = view.name.replace(view.column, field, 1)
+            yield RowView(name, field, view.offset)
 
 
 class Trajectory(NamedTuple):

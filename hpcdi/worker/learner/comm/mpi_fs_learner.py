@@ -258,7 +258,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._feed = DataFeed(
             self._transport,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
-            task.task_id, size, ahead,
+            task.task_id, size, ahead, config.policy.sequence.length,
         )  # fmt: skip
         self._tasks.put(task)
 

@@ -1,0 +1,157 @@
+"""Spaces of every kind: into arrays and back, the same in every manager; masks of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from fakes.echo_env import NESTED, EchoEnv
+from fakes.env_managers import vector_manager
+from fakes.key_env import KeyEnv
+from hpcdi.env.create import get_env_cls, get_spaces, make_env_manager
+from hpcdi.env.spaces import ActionMasks, Form, flat_mask, read_spaces
+from hpcdi.errors import ConfigError, EnvError
+from hpcdi.types import Leaf
+
+pytestmark = pytest.mark.usefixtures("env_helpers")
+
+
+def test_leaves_say_what_there_is() -> None:
+    found = read_spaces(NESTED, NESTED)
+    names = ["arm/angle", "gear/0", "gear/1", "slots"]
+    assert [leaf.name for leaf in found.observation] == names
+    assert found.observation[0] == Leaf("arm/angle", (2,), "float32")
+    assert found.action[0] == Leaf("arm/angle", (2,), "float64", low=(-1, -1), high=(1, 1))
+    assert found.action[1] == Leaf("gear/0", (), "int64", (3,), (-1,))
+    assert found.observation[2] == Leaf("gear/1", (2, 2), "int8", (2, 2, 2, 2))
+    assert found.observation[3] == Leaf("slots", (2,), "int64", (2, 5), (1, 0))
+    assert found.action_kind == "mixed"
+    assert found.observation_bytes == 8 + 8 + 4 + 16
+
+
+def test_a_value_comes_out_as_it_went_in() -> None:
+    seen, acts = Form.of_observations(NESTED), Form.of_actions(NESTED)
+    NESTED.seed(0)
+    rows, actions = np.zeros(3, seen.dtype), np.zeros(3, acts.dtype)
+    for row in range(3):
+        value = NESTED.sample()
+        seen.put(rows, row, value)
+        acts.put(actions, row, acts.from_zero(value))
+        assert actions["action/gear/0"][row] == value["gear"][0] + 1
+        assert NESTED.contains(acts.unpack(actions, row))
+        for form, array in ((seen, rows), (acts, actions)):
+            out = form.unpack(array, row)
+            assert isinstance(out["gear"], tuple)
+            np.testing.assert_allclose(out["arm"]["angle"], value["arm"]["angle"], rtol=1e-6)
+            assert out["gear"][0] == value["gear"][0]
+            assert out["slots"].tolist() == value["slots"].tolist()
+
+
+def managers() -> dict[str, Callable[[], Any]]:
+    def vector(mode: AutoresetMode) -> Any:
+        return vector_manager(lambda: SyncVectorEnv([EchoEnv] * 2, autoreset_mode=mode), 2)
+
+    return {
+        "base": lambda: make_env_manager({"type": "base"}, [EchoEnv] * 2),
+        "subprocess": lambda: make_env_manager({"type": "subprocess"}, [EchoEnv] * 2),
+        **{mode.value: partial(vector, mode) for mode in AutoresetMode},
+    }
+
+
+@pytest.mark.parametrize("kind", managers())
+def test_every_manager_gives_actions_and_observations_their_own_form(kind: str) -> None:
+    acts = Form.of_actions(NESTED)
+    with managers()[kind]() as envs:
+        envs.launch()
+        assert envs.observation.dtype.names[0] == "observation/arm/angle"
+        ended = 0
+        for step in range(6):
+            chosen = envs.random_action()
+            packed = np.zeros(2, acts.dtype)
+            for env, action in chosen.items():
+                acts.put(packed, env, action)
+            made = envs.step_all(packed)
+            assert made.abnormal is None, step
+            for env in np.flatnonzero(made.live):
+                after = Form.of_observations(NESTED).unpack(made.successor, env)
+                own = acts.unpack(packed, env)
+                assert after["gear"][0] == own["gear"][0]
+                assert (after["gear"][1] == own["gear"][1]).all()
+                assert after["slots"].tolist() == own["slots"].tolist()
+                np.testing.assert_allclose(after["arm"]["angle"], own["arm"]["angle"], rtol=1e-6)
+            ended += int((made.terminated & made.live).sum())
+        assert ended >= 2
+        timestep = envs.step(envs.random_action())[0]
+        assert set(timestep.obs) == {"arm", "gear", "slots"}
+
+
+def test_a_discrete_action_is_counted_from_zero() -> None:
+    space = spaces.Discrete(3, start=5)
+    acts, array = Form.of_actions(space), np.array([0, 2])
+    assert [int(acts.unpack(array, row)) for row in (0, 1)] == [5, 7]
+    assert acts.unpack(array).tolist() == [5, 7]
+    assert acts.from_zero(np.int64(6)) == 1
+    assert read_spaces(spaces.Box(0, 1, (1,)), space).action_kind == "discrete"
+
+
+# -------------------------------------------------------------------------------------------- masks
+
+
+def masked(**kwargs: Any) -> Any:
+    return ActionMasks(KeyEnv(**kwargs), "legal" if kwargs.get("masks") == "key" else "info")
+
+
+@pytest.mark.parametrize("masks", ["info", "key"])
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_masks_are_a_field_and_random_actions_heed_them(masks: str, kind: str) -> None:
+    make = partial(masked, masks=masks)
+    with make_env_manager({"type": kind, "max_retry": 0}, [make] * 2) as envs:
+        envs.launch()
+        assert envs.observation.dtype.names[-1] == "action_mask"
+        assert envs.observation["action_mask"].dtype == bool
+        for _ in range(40):  # an action that is not possible fails the environment
+            envs.step(envs.random_action())
+        assert set(envs.ready_obs[0]) == {"place", "map", "hands", "action_mask"}
+
+
+@pytest.mark.parametrize(
+    ("forgets", "said"),
+    [(1, "its mask of actions has 4 entries, and its actions, Discrete.5., need 5"),
+     (2, "environment 1 has no legal action: its mask of actions, of length 5, allows none")],
+)  # fmt: skip
+def test_a_wrong_mask_names_environment_and_length(forgets: int, said: str) -> None:
+    fns = [masked, partial(masked, forgets=forgets)]
+    settings = {"type": "base", "max_retry": 0, "retry_waiting_time": 0}
+    with (
+        pytest.raises(EnvError, match=rf"environment 1 failed beginning an episode.*{said}"),
+        make_env_manager(settings, fns) as envs,
+    ):
+        envs.launch()
+
+
+def test_masks_in_parts_are_one() -> None:
+    assert flat_mask((np.array([1, 0]), np.array([0, 1, 1]))).tolist() == [1, 0, 0, 1, 1]
+    assert flat_mask([True, False]).tolist() == [1, 0]
+
+
+def config(**settings: Any) -> Any:
+    given = {"type": "gymnasium", "env_id": "fakes.key_env:KeyEnv", **settings}
+    return get_env_cls(given).parse_config(given)
+
+
+def test_the_configuration_says_where_masks_are() -> None:
+    assert not get_spaces(config()).is_masked
+    assert get_spaces(config(action_mask="info")).is_masked
+    by_key = get_spaces(config(action_mask="legal", kwargs={"masks": "key"}))
+    assert by_key.is_masked
+    assert [leaf.name for leaf in by_key.observation] == ["hands/0", "hands/1", "map", "place"]
+    with pytest.raises(ConfigError, match=r"env.action_mask: .*'lawful': no key"):
+        get_spaces(config(action_mask="lawful"))
+    with pytest.raises(ConfigError, match=r"masks are of discrete actions"):
+        get_spaces(config(env_id="Pendulum-v1", action_mask="info"))

@@ -1,0 +1,325 @@
+"""Policies in every space: encoders of observations, distributions of actions, whole runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, distributions
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.serial_runs import serial_run, train
+from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
+from hpcdi.errors import PolicyError
+from hpcdi.policy.create import create_policy, get_policy_cls
+from hpcdi.policy.distributions import ActionDistribution
+from hpcdi.policy.networks import ImpalaCNN, MultiEncoder, NatureCNN, encoder_of
+from hpcdi.policy.settings import ModelConfig
+from hpcdi.policy.torch_policy import columns_of_samples
+from hpcdi.types import Leaf, Spaces
+from hpcdi.worker import SampleSerialCollector
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def model_of(*leaves: Leaf, **settings: Any) -> ModelConfig:
+    hidden = {"encoder_hidden_size_list": (16, 8), **settings}
+    return ModelConfig(obs_leaves=leaves, action_shape=3, **hidden)
+
+
+# ----------------------------------------------------------------------------------------- encoders
+
+
+@pytest.mark.parametrize(
+    ("leaf", "kind"),
+    [
+        (Leaf("", (3, 40, 40), "uint8"), "NatureCNN"),
+        (Leaf("", (40, 40, 3), "uint8"), "NatureCNN"),
+        (Leaf("", (4, 40, 40, 3), "uint8"), "NatureCNN"), (Leaf("", (40, 40, 1)), "NatureCNN"),
+        (Leaf("", (16, 16, 3), "uint8"), "ImpalaCNN"), (Leaf("", (7, 7, 3), "uint8"), "MLP"),
+        (Leaf("", (5,), "int64"), "MLP"), (Leaf("", (), "int64", (7,)), "MLP"),
+        (Leaf("a", (5,)), "MultiEncoder"),
+    ],
+)  # fmt: skip
+def test_auto_chooses_by_the_space(leaf: Leaf, kind: str) -> None:
+    encoder = encoder_of(model_of(leaf))
+    assert type(encoder).__name__ == kind
+    given = torch.zeros(2, *leaf.shape)
+    assert encoder({leaf.name: given} if leaf.name else given).shape == (2, 8)
+
+
+@pytest.mark.parametrize("make", [NatureCNN, ImpalaCNN])
+def test_channels_last_and_stacks_are_the_same_pictures(make: Any) -> None:
+    last, first = (Leaf("", shape, "uint8") for shape in ((40, 44, 6), (6, 40, 44)))
+    stack = Leaf("", (2, 40, 44, 3), "uint8")
+    encoders = [make(model_of(leaf)) for leaf in (first, last, stack)]
+    for encoder in encoders[1:]:
+        encoder.load_state_dict(encoders[0].state_dict())
+    picture = torch.randint(0, 256, (5, 6, 40, 44)).float()
+    moved = picture.permute(0, 2, 3, 1)
+    frames = torch.stack([moved[..., :3], moved[..., 3:]], dim=1)
+    expected = encoders[0](picture)
+    assert torch.equal(encoders[1](moved), expected)
+    assert torch.equal(encoders[2](frames), expected)
+
+
+def test_bytes_are_scaled_and_floats_are_not() -> None:
+    of_bytes, of_floats = (
+        NatureCNN(model_of(Leaf("", (1, 36, 36), d))) for d in ("uint8", "float32")
+    )
+    of_floats.load_state_dict(of_bytes.state_dict())
+    picture = torch.randint(0, 256, (2, 1, 36, 36)).float()
+    assert torch.equal(of_bytes(picture), of_floats(picture / 255))
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_discrete_numbers_are_told_apart_whatever_their_start(size: int) -> None:
+    leaf = Leaf("", (2,), "int64", counts=(3, 4), starts=(5, 0))
+    first = encoder_of(model_of(leaf, embedding_size=size))[0]
+    seen = first(torch.tensor([[5.0, 0.0], [7.0, 3.0]]))
+    if size:
+        table = first.embedding.weight
+        expected = torch.cat([table[[0, 2]], table[[3, 6]]], dim=1)
+    else:
+        expected = torch.tensor([[1.0, 0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0, 1]])
+    assert torch.equal(seen, expected)
+    assert first.out_features == expected.shape[1]
+
+
+PARTS = (
+    Leaf("camera", (40, 40, 3), "uint8"), Leaf("arm/angle", (2,)), Leaf("gear", (), "int64", (3,)),
+    Leaf("0", (2, 2), "int8", (2, 2, 2, 2)),
+)  # fmt: skip
+
+
+def test_several_arrays_meet_in_the_hidden_layers() -> None:
+    encoder = encoder_of(model_of(*PARTS, leaf_encoders={"camera": "impala_cnn"}, layer_norm=True))
+    assert isinstance(encoder, MultiEncoder)
+    assert isinstance(encoder.parts[0], ImpalaCNN)
+    assert encoder.layers[0].in_features == 16 + 2 + 3 + 4
+    batch = {leaf.name: torch.zeros(2, *leaf.shape) for leaf in PARTS}
+    before = encoder(batch)
+    for leaf in PARTS:  # each of them matters
+        changed = {**batch, leaf.name: batch[leaf.name] + 1}
+        assert not torch.allclose(encoder(changed), before)
+
+
+def test_encoders_that_do_not_fit() -> None:
+    with pytest.raises(PolicyError, match=r"leaf_encoders: \['eye'\] are none of \['camera'"):
+        encoder_of(model_of(*PARTS, leaf_encoders={"eye": "mlp"}))
+    with pytest.raises(PolicyError, match=r"nature_cnn takes one array, .*camera: uint8"):
+        encoder_of(model_of(*PARTS, encoder="nature_cnn"))
+
+
+# ------------------------------------------------------------------------------------ distributions
+
+
+MIXED = (
+    Leaf("gear", (), "int64", (3,)), Leaf("steer", (2,), low=(-1.0, -2.0), high=(1.0, 2.0)),
+    Leaf("slots", (2,), "int64", (2, 5)), Leaf("keys", (3,), "int8", (2, 2, 2)),
+)  # fmt: skip
+
+
+def drawn(leaves: tuple[Leaf, ...], rows: int, legal: Any = None) -> tuple[Any, list[Tensor], Any]:
+    made = ActionDistribution(leaves)
+    rng = np.random.default_rng(0)
+    policy = [rng.standard_normal((rows, made.logits + made.means), dtype=np.float32)]
+    if made.means:
+        policy.append(rng.standard_normal(made.means, dtype=np.float32))
+    return made, list(map(torch.from_numpy, policy)), made.sample(policy, rng, legal)
+
+
+def tensors(columns: Any) -> dict[str, Any]:
+    action = columns["action"]
+    if action.dtype.names is None:
+        return {name: torch.from_numpy(column) for name, column in columns.items()}
+    parts = {name.partition("/")[2]: torch.tensor(action[name]) for name in action.dtype.names}
+    others = {k: torch.from_numpy(v) for k, v in columns.items() if k != "action"}
+    return {**others, "action": parts}
+
+
+def test_a_joint_probability_is_that_of_torchs_parts() -> None:
+    made, policy, columns = drawn(MIXED, 50)
+    batch, outputs = tensors(columns), policy[0]
+    parts = torch.split(outputs, [3, 2, 5, 2, 2, 2, 2], dim=1)
+    discrete = [distributions.Categorical(logits=part) for part in parts[:-1]]
+    normal = distributions.Normal(parts[-1], policy[1].exp())
+    action = batch["action"]
+    chosen = torch.cat([action["gear"][:, None], action["slots"], action["keys"]], dim=1)
+    expected = normal.log_prob(batch["raw_action"]).sum(dim=1)
+    expected = expected + sum(d.log_prob(chosen[:, k]) for k, d in enumerate(discrete))
+    log_prob, entropy = made.log_prob_entropy(policy, batch)
+    torch.testing.assert_close(log_prob, expected)
+    torch.testing.assert_close(batch["log_prob"], expected)
+    known = normal.entropy().sum(dim=1) + sum(d.entropy() for d in discrete)
+    torch.testing.assert_close(entropy, known)
+    assert (
+        action["steer"]
+        == batch["raw_action"].clamp(torch.tensor([-1.0, -2]), torch.tensor([1.0, 2]))
+    ).all()
+    best = made.greedy(policy)
+    assert best["slots"][:, 1].equal(parts[2].argmax(dim=1))
+    assert best["keys"].shape == (50, 3)
+
+
+@pytest.mark.parametrize("leaves", [MIXED[:1], (Leaf("", (2,), "int64", (3, 4)),), MIXED])
+def test_what_is_not_legal_has_no_probability(leaves: tuple[Leaf, ...]) -> None:
+    count = ActionDistribution(leaves).logits
+    rng = np.random.default_rng(1)
+    legal = rng.random((2000, count)) < 0.5
+    start = 0
+    for each in ActionDistribution(leaves).counts:
+        legal[np.arange(2000), start + rng.integers(0, each, 2000)] = True
+        start += each
+    made, policy, columns = drawn(leaves, 2000, legal)
+    batch, mask = tensors(columns), torch.from_numpy(legal)
+    log_prob, entropy = made.log_prob_entropy(policy, batch, mask)
+    torch.testing.assert_close(log_prob, batch["log_prob"])
+    assert (log_prob > -50).all(), "an illegal action was drawn"
+    assert torch.isfinite(entropy).all()
+    policy[0].requires_grad_(True)
+    total = made.log_prob_entropy(policy, batch, mask)
+    (total[0].sum() + total[1].sum()).backward()
+    assert (policy[0].grad[:, :count][~mask] == 0).all()
+    best = made.greedy(policy, mask)
+    at_best = made.log_prob_entropy(policy, {**batch, "action": best}, mask)[0]
+    assert (at_best > -50).all()
+
+
+def test_one_discrete_action_is_drawn_as_likely_as_it_is() -> None:
+    leaves = (Leaf("", (2,), "int64", (2, 3)),)
+    made = ActionDistribution(leaves)
+    logits = np.log(np.array([[0.25, 0.75, 0.2, 0.3, 0.5]], np.float32)).repeat(20_000, axis=0)
+    action = made.sample([logits], np.random.default_rng(0))["action"]
+    assert action.shape == (20_000, 2)
+    assert action[:, 0].mean() == pytest.approx(0.75, abs=0.02)
+    shares = np.bincount(action[:, 1]) / len(action)
+    np.testing.assert_allclose(shares, [0.2, 0.3, 0.5], atol=0.02)
+
+
+def test_a_box_of_integers_gets_integers() -> None:
+    made = ActionDistribution((Leaf("", (2,), "int64", low=(0.0, 0.0), high=(9.0, 9.0)),))
+    mean, log_std = np.array([[3.7, 20.0]], np.float32), np.full(2, -math.inf, np.float32)
+    columns = made.sample([mean, log_std], np.random.default_rng(0))
+    assert columns["action"].tolist() == [[4.0, 9.0]]
+
+
+# --------------------------------------------------------------------------------------- whole runs
+
+KEY: dict[str, Any] = {
+    "type": "gymnasium", "env_id": "fakes.key_env:KeyEnv", "action_mask": "info",
+    "collector_env_num": 4,
+}  # fmt: skip
+
+
+def policy_for(env: dict[str, Any], **settings: Any) -> Any:
+    cls = get_policy_cls(settings)
+    filled, problems = cls.with_spaces(cls.parse_config(settings), get_spaces_of(env))
+    assert problems == []
+    return create_policy(filled, seed=np.random.SeedSequence(0))
+
+
+def get_spaces_of(env: dict[str, Any]) -> Any:
+    return get_spaces(get_env_cls(env).parse_config(env))
+
+
+@pytest.mark.parametrize("kind", ["dqn", "c51", "ppo", "impala"])
+def test_what_is_collected_is_masked_and_looks_ahead_in_each_array(kind: str) -> None:
+    nstep = {"nstep": 3, "discount_factor": 0.9} if kind in ("dqn", "c51") else {}
+    built = policy_for(KEY, type=kind, **nstep)
+    seed = np.random.SeedSequence(0)
+    segments: list[Any] = []
+    with SampleSerialCollector(
+        {}, env=create_env_manager(KEY, evaluate=False, seed=seed), policy=built.collect_mode
+    ) as collector:
+        columns = collector.collect_columns(200, 0, {"eps": 0.5}, keep=segments.append)
+        assert collector._env.failures == 0, "an action was not possible"
+    stored = {name for segment in segments for name in segment.columns}
+    leaves = {"hands/0", "hands/1", "map", "place"}
+    assert {name for name in stored if name.startswith("obs")} == {
+        f"observation/{x}" for x in leaves
+    }
+    rows = np.arange(len(columns["reward"]))
+    assert columns["action_mask"][rows, columns["action"]].all()
+    if nstep:
+        ahead = columns["bootstrap_offset"][:, None] / np.float32(12)
+        left, after = (columns[f"{name}observation/hands/1"] for name in ("", "next_"))
+        np.testing.assert_allclose(after, left - ahead, atol=1e-6)
+        assert (columns["next_observation/map"] == columns["observation/map"]).all()
+        alive = columns["bootstrap_discount"] > 0
+        assert columns["next_action_mask"][alive].any(axis=1).all()
+    batch = {name: torch.from_numpy(np.ascontiguousarray(c)) for name, c in columns.items()}
+    logs = built.learn_mode.forward({**batch, "weight": torch.ones(len(rows))})
+    assert np.isfinite(logs["total_loss"])
+
+
+def test_lists_of_dicts_are_the_same_samples() -> None:
+    """What the seeds' collectors make by dicts is learnt from as the columns are."""
+    built = policy_for(KEY, type="dqn", nstep=2)
+    manager = create_env_manager(KEY, evaluate=False, seed=np.random.SeedSequence(0))
+    with SampleSerialCollector({}, env=manager, policy=built.collect_mode) as collector:
+        samples = collector.collect(16, policy_kwargs={"eps": 1.0})
+    columns = columns_of_samples(samples, 0.9)
+    assert columns["observation/hands/1"].shape == columns["next_observation/hands/1"].shape
+    assert columns["next_action_mask"].shape == (16, 5)
+    assert np.isfinite(built.learn_mode.forward(samples)["total_loss"])
+
+
+@pytest.mark.parametrize(("kind", "takers"), [("dqn", "impala and ppo"), ("sac", "impala and ppo")])
+def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
+    cls = get_policy_cls({"type": kind})
+    spaces = Spaces((Leaf("", (3,)),), (Leaf("", (2,), "int64", (2, 3)),))
+    _, problems = cls.with_spaces(cls.parse_config({"type": kind}), spaces)
+    said = "are MultiDiscrete or MultiBinary, MultiDiscrete(2, 3)"
+    assert [str(p) for p in problems] == [
+        f"type: {kind} takes actions that are {'Discrete' if kind == 'dqn' else 'a Box'}, and this "
+        f"environment's {said}; {takers} would"
+    ]
+
+
+@pytest.mark.parametrize(
+    "memory",
+    ["none", pytest.param("lstm", marks=pytest.mark.slow)],
+)
+def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path, memory: str) -> None:
+    """With a memory the map is shown but once in an episode."""
+    settings = (
+        f"env.kwargs.hides={str(memory != 'none').lower()}", f"policy.model.memory={memory}",
+        "policy.model.memory_size=32",
+        f"policy.collect.unroll_len={16 if memory != 'none' else 1}",
+        "env.env_id=fakes.key_env:KeyEnv", "env.action_mask=info", "env.stop_value=0.95",
+        "env.evaluator_env_num=10", "policy.model.encoder_hidden_size_list=[32,32]",
+        "policy.collect.n_sample=32", "policy.learn.batch_size=128",
+        "policy.learn.epoch_per_collect=4", "policy.learn.learning_rate=0.003",
+        "policy.learn.entropy_weight=0.01", "policy.eval.evaluator.eval_freq=10",
+        "policy.other.commander.max_env_step=60000",
+    )  # fmt: skip
+    with serial_run(tmp_path, "cartpole_ppo", *settings) as run:
+        assert "stop value reached" in train(run)
+
+
+ECHO: dict[str, Any] = {"type": "gymnasium", "env_id": "fakes.echo_env:EchoEnv"}
+
+
+def test_ppo_acts_in_every_part_of_a_space() -> None:
+    """The environment refuses actions that are not of its own space."""
+    built = policy_for(ECHO, type="ppo")
+    manager = create_env_manager(ECHO, evaluate=False, seed=np.random.SeedSequence(0))
+    with SampleSerialCollector({}, env=manager, policy=built.collect_mode) as collector:
+        columns = collector.collect_columns(64)
+        assert manager.failures == 0
+        samples = collector.collect(16)
+        assert manager.failures == 0
+    parts = {name for name in columns if name.startswith("action")}
+    assert parts == {"action/arm/angle", "action/gear/0", "action/gear/1", "action/slots"}
+    assert columns["raw_action"].shape == (len(columns["reward"]), 2)
+    batch = {name: torch.from_numpy(np.ascontiguousarray(c)) for name, c in columns.items()}
+    assert np.isfinite(built.learn_mode.forward(batch)["total_loss"])
+    assert np.isfinite(built.learn_mode.forward(samples)["total_loss"])
+    observations = {0: samples[0]["obs"], 1: samples[1]["obs"]}
+    action = built.eval_mode.forward(observations)[1]["action"]
+    assert set(action) == {"arm", "gear", "slots"}
