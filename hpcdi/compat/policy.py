@@ -18,7 +18,7 @@ from hpcdi.compat.ding import attribute_dict, class_of, policy_settings
 from hpcdi.config.fields import ComponentConfig, component, section, setting
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy
-from hpcdi.policy.settings import CollectConfig, EvalConfig
+from hpcdi.policy.settings import CollectConfig, PolicyConfig
 from hpcdi.types import Settings, Transition
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
@@ -43,10 +43,15 @@ class DingLearnConfig:
     update_per_collect: int | None = setting(
         None, "updates after each collecting of a serial run; empty: one", minimum=1
     )
+    replay_ratio: float | None = setting(
+        None, "samples that are drawn for each environment step; empty: as many as come", above=0
+    )
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
+        if self.replay_ratio is not None and self.update_per_collect is not None:
+            yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
         if self.learner.learner_num > 1:
             yield Problem(
                 "learner.learner_num",
@@ -65,7 +70,7 @@ class DingOtherConfig:
 
 
 @dataclass(frozen=True)
-class DingPolicyConfig(ComponentConfig):
+class DingPolicyConfig(PolicyConfig):
     """Settings of a policy of DI-engine's form."""
 
     type: str = "ding"
@@ -73,26 +78,22 @@ class DingPolicyConfig(ComponentConfig):
         {}, "the policy's own settings as DI-engine has them, `type` among them: its name in "
         "DI-engine's registry, or module:Class",
     )  # fmt: skip
-    cuda: bool = setting(False, "learn on a GPU")
-    on_policy: bool = setting(False, "data are used once, by the policy that made them")
-    priority: bool = setting(False, "sample in proportion to priority")
     traj_len_inf: bool = setting(False, "samples are made of whole episodes")
-    random_collect_size: int = setting(
-        0, "transitions that a serial run makes at random before it begins to learn", minimum=0
-    )
     collect: DingCollectConfig = section(DingCollectConfig, "collecting")
-    eval: EvalConfig = section(EvalConfig, "evaluating")
-    learn: DingLearnConfig = section(DingLearnConfig, "learning")
-    other: DingOtherConfig = section(DingOtherConfig, "replay, command")
+    learn: Any = section(DingLearnConfig, "learning")
+    other: Any = section(DingOtherConfig, "replay, command")
 
-    def updates_after(self, _transitions: int) -> int:
-        """Updates after each collecting."""
-        return self.learn.update_per_collect or 1
+    def usual_updates(self, _transitions: int) -> int:
+        """Updates after each collecting, where the settings do not say."""
+        return 1
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         if not self.ding.get("type"):
             yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
+        for name in ("discount_factor", "nstep", "priority_IS_weight"):
+            if getattr(self, name) != getattr(PolicyConfig, name):
+                yield Problem(name, f"is the policy's own setting: policy.ding.{name}")
 
 
 @POLICY_REGISTRY.register("ding")

@@ -79,6 +79,18 @@ def test_what_hpcdi_has_no_run_for_is_refused() -> None:
     ]  # fmt: skip
 
 
+def test_settings_of_the_policy_itself_are_refused_beside_it(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    policy = {**form[0]["policy"], "nstep": 3, "priority_IS_weight": True}
+    with pytest.raises(ConfigError) as caught:
+        compile_config({**form[0], "policy": policy})
+    assert sorted(problem.path for problem in caught.value.problems) == [
+        "policy.nstep", "policy.priority_IS_weight",
+    ]  # fmt: skip
+    assert "policy.ding.nstep" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
