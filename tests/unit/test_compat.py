@@ -14,13 +14,13 @@ import torch
 
 from fakes.collectors import Port, do
 from fakes.ding_form import SEQUENCE
+from fakes.spaces import simple_spaces
 from hpcdi.cli import main
 from hpcdi.compat import convert, reader
 from hpcdi.config.load import compile_config
 from hpcdi.env.create import create_env_manager, get_spaces
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
-from hpcdi.types import Spaces
 from hpcdi.worker.collector import ZerglingParallelCollector
 from hpcdi.worker.learner.data_feed import for_policy
 
@@ -123,7 +123,7 @@ def test_other_commands_name_the_way(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_an_environment(form: tuple[dict[str, Any], list[str]]) -> None:
     cfg = compile_config({**form[0], "env": {**form[0]["env"], "manager": {"type": "base"}}}).config
-    assert get_spaces(cfg.env) == Spaces((3,), "float32", 2, ())
+    assert get_spaces(cfg.env) == simple_spaces((3,), "float32", 2, ())
     for evaluates, returned in ((False, 7.0), (True, 70.0)):
         manager = create_env_manager(cfg.env, evaluate=evaluates, seed=np.random.SeedSequence(1))
         manager.launch()
