@@ -105,12 +105,7 @@ def blocks_per_s_of(config: Any, row_bytes: int) -> float:
     policy = config.policy
     if policy.on_policy:
         return float(_STEPS_PER_S / (policy.collect.n_sample * config.env.collector_env_num))
-    from hpcdi.store.builder import SMALL_S, SMALL_SHARE
-
-    seal_s = config.system.storage.seal_seconds
-    rows = policy.other.replay_buffer.replay_buffer_size // policy.collect.collector.collector_num
-    not_small = _STEPS_PER_S / (SMALL_SHARE * rows)
-    by_age = min(1 / seal_s, max(not_small, 1 / max(SMALL_S, seal_s)))
+    by_age = 1 / config.system.storage.seal_seconds
     return float(max(by_age, _STEPS_PER_S / full_block(config, row_bytes)))
 
 

@@ -90,8 +90,7 @@ class StorageConfig:
     )
     seal_seconds: float = setting(
         0.75,
-        "a block is sealed at this age even if it is not full; at 10 s where it has less than 2 % "
-        "of what the replay buffer holds of its collector",
+        "a block is sealed at this age even if it is not full",
         above=0,
     )
     file_bytes: int = setting(

@@ -15,12 +15,6 @@ from hpcdi.store.frames import check_stacks, sliding
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
-SMALL_SHARE = 1 / 50
-"""A block with less than this share of its collector's rows in the replay buffer is small: it waits
-for more, beyond the usual age. So a long run of slow environments writes fewer, larger blocks."""
-SMALL_S = 10.0
-"""Age at which a small block is sealed all the same."""
-
 
 @dataclass(frozen=True)
 class Segment:

@@ -152,25 +152,6 @@ def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.M
     assert set(ages.tolist()[3:-1]) == {9.0}
 
 
-def test_a_small_block_of_a_long_run_waits_for_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it holds back is at most 2 % of what its collector has made, and 10 s old."""
-    clock = Clock()
-    monkeypatch.setattr(channels, "time", clock)
-    announced: list[BlockReady] = []
-    with publisher(tmp_path, announced, 0.75) as made:
-        made._most = 1_000_000
-        counter = Counter()
-        for number in range(3600):  # half an hour
-            clock.now = number / 2
-            made.put(counter.segment(1))
-    ages = np.diff([ready.sealed_at for ready in announced])
-    assert set(ages[3:15].tolist()) == {1.5}, "as in any run: 0.75 s, with the segment after"
-    assert set(ages[-100:-1].tolist()) == {10.5}
-    assert len(announced) < 350
-
-
 def test_rows_are_published_under_the_task_that_made_them(tmp_path: Path) -> None:
     announced: list[BlockReady] = []
     with publisher(tmp_path, announced) as made:

@@ -11,14 +11,13 @@ from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
-from hpcdi.store.builder import SMALL_S, SMALL_SHARE, BlockBuilder, Segment
+from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
 from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.nested import column_rows
 
 _NEWEST_PATIENCE_S = 60.0
 _FIRST_SEAL = 1 / 8
@@ -59,8 +58,6 @@ class DataPublisher(Closing):
             "collector_rank": rank, "seed": config.seed, "block_id": first_id,
         }  # fmt: skip
         self._blocks, self._opened = 0, 0.0
-        collectors = policy.collect.collector.collector_num
-        self._rows, self._most = 0, policy.other.replay_buffer.replay_buffer_size // collectors
         rollout_rows = 2 * policy.collect.n_sample * config.env.collector_env_num
         self._builder = BlockBuilder(
             lambda row_bytes: (
@@ -93,11 +90,7 @@ class DataPublisher(Closing):
         for block in self._builder.append(segment):
             self._submit(block)
             self._opened = now
-        self._rows += column_rows(segment.columns)
         patience_s = self._seal_s * min(1.0, _FIRST_SEAL * 2**self._blocks)
-        is_small = self._builder.rows < SMALL_SHARE * min(self._rows, self._most)
-        if is_small and self._seal_s:
-            patience_s = max(patience_s, SMALL_S)
         if now - self._opened >= patience_s:
             self.seal()
 
