@@ -14,7 +14,7 @@ from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "export", "doctor",
+    "export", "convert", "doctor",
 )  # fmt: skip
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
@@ -32,6 +32,7 @@ others collect.
   hpcdi inspect runs/cartpole_dqn/latest      list its files, verify their checksums
   hpcdi eval runs/cartpole_dqn/latest         evaluate its policy; --video films it
   hpcdi export runs/cartpole_dqn/latest       write its policy as a file for PyTorch or ONNX
+  hpcdi convert cartpole_dqn_config.py        a configuration of DI-engine as YAML
 """
 
 

@@ -55,6 +55,18 @@ class ColumnSpec:
 
 
 @dataclass(frozen=True)
+class SequenceRule:
+    """What is drawn from a replay buffer: so many transitions in a row, of one episode.
+
+    They begin every `stride` transitions of a block's item, and end with it; the column
+    ``sequence_len`` has their lengths where they begin.
+    """
+
+    length: int = 1
+    stride: int = 1
+
+
+@dataclass(frozen=True)
 class RowView:
     """A column that is not stored: its row r is ``column[r + offset[r]]``.
 

@@ -83,11 +83,11 @@ class Trial:
         }  # fmt: skip
         self.start()
 
-    def start(self) -> None:
-        """Start `hpcdi train`, or start it again, always by the same command."""
+    def start(self, *instead: str) -> None:
+        """Start `hpcdi train`, or start it again, by the same command or with other arguments."""
         with self._printed.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpcdi", "train", *self._arguments],
+                [sys.executable, "-m", "hpcdi", "train", *(instead or self._arguments)],
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, **self._variables},
             )  # fmt: skip

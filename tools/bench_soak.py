@@ -56,8 +56,8 @@ def soak(folder: Path, minutes: float) -> list[Row]:
     took_s, shards = time.monotonic() - began, list((trial.run / "data").rglob("*.h5"))
     trial.kill_all()
     rows = [at_most("runs that ended, or hung, before the time was over", int(not is_on), "", 0)]
-    for role, ranks in RANKS.items():
-        for rank in ranks:
+    for role in ("coordinator", "learner", "collector"):
+        for rank in RANKS[role]:
             rows += rows_of(f"rank {rank} ({role})", taken[rank])
     for rank in RANKS["collector"]:
         own = [path.stat() for path in shards if f"rank{rank:05d}" in path.parts]

@@ -61,11 +61,17 @@ class BlockReady(Message):
     tail_rows: int
     sealed_at: float  # seconds since the epoch
     episodes: int = 0  # that ended in it
+    made_of: int = -1  # environment steps, where its rows are samples; -1: they are transitions
 
     @property
     def transitions(self) -> int:
-        """Environment steps that it holds: what the run's counters count."""
+        """Rows that batches are drawn of: transitions, or a policy's samples."""
         return int(self.items["item_len"].sum())
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that it was made of: what the run's counters count."""
+        return self.transitions if self.made_of < 0 else self.made_of
 
 
 @dataclass(frozen=True)

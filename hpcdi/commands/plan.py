@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.experiment import load_experiment
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     add_experiment(parser)
     add_ranks(parser)
     given = parser.parse_intermixed_args(arguments)
-    compiled, spaces = load_experiment(given.config, [*given.override, *given.short])
+    with as_yaml(given.config) as config:
+        compiled, spaces = load_experiment(str(config), [*given.override, *given.short])
     ranks = given.ranks if given.ranks is not None else default_world_size(compiled.config)
     print_lines(plan(compiled.config, spaces, ranks))
     print_lines(f"note: {note}" for note in compiled.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_run_folder, experiment_of, make_parser
 from hpcdi.launch.serial.command import SerialArguments, serial
 
@@ -14,6 +15,8 @@ same policy, environments, replay buffer and learner; a debugger can be attached
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
   hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
+
+CONFIG may be one of DI-engine, in Python: see hpcdi convert.
 
 It leaves the same run folder as `hpcdi train`, shards and snapshots included: each goes on with a
 run of the other. Settings that are changed with --resume hold for that time.
@@ -27,4 +30,5 @@ def main(arguments: Sequence[str]) -> int:
     add_run_folder(parser)
     given = parser.parse_intermixed_args(arguments)
     config, overrides = experiment_of(given)
-    return serial(SerialArguments(config, overrides, given.run_dir, given.resume))
+    with as_yaml(config) as yaml:
+        return serial(SerialArguments(yaml, overrides, given.run_dir, given.resume))

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import (
     add_experiment,
     add_ranks,
@@ -35,7 +36,8 @@ if it is the same one.
 
 Settings of the file are overridden by their path: policy.learn.batch_size=128
 env.collector_env_num=16. Wrong keys and values are reported before anything starts. A run folder's
-config.yaml has every setting there is, with its value.
+config.yaml has every setting there is, with its value. CONFIG may be one of DI-engine, in Python:
+see hpcdi convert; under srun or mpirun, convert it first.
 """
 
 
@@ -45,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     if not launched.is_world:
         from hpcdi.launch.local import train
 
-        return train(_parse(arguments))
+        given = _parse(arguments)
+        with as_yaml(given.config) as given.config:
+            return train(given)
     from hpcdi.launch.start_guard import StartGuard
 
     with StartGuard() as guard:  # before anything heavy is imported

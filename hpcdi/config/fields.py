@@ -33,6 +33,7 @@ RETIRED_KEYS = {
     "operator_server": "there is no operator server in an MPI program",
     "communication_mode": "there is one way to communicate",
     "learner_gpu_num": "the number of learners is policy.learn.learner.learner_num",
+    "multi_gpu": "learners of a run always average their gradients",
     "cfg_type": "a mark of default_config()",
     "path_data": "a run keeps its data in its own folder (--run-dir)",
     "path_policy": "a run keeps its policies in its own folder (--run-dir)",

@@ -66,6 +66,9 @@ def read_mapping(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, A
         ConfigError: the file is missing, not text or not YAML; or overrides are malformed.
     """
     source = str(path)
+    if Path(path).suffix == ".py":
+        message = f"is Python; where only YAML is read, `hpcdi convert {source} -o FILE.yaml` first"
+        raise ConfigError([Problem("", message)], source)
     if not Path(path).is_file():
         message = f"there is no file {source!r}{_neighbours(Path(path))}"
         raise ConfigError([Problem("", message)], source)

@@ -53,6 +53,7 @@ class OldEnv:
     def __init__(self, env: Any) -> None:
         self._env = env
         self._has_seed = _takes_seed(env.reset)
+        self._later_seeds = np.random.default_rng()
 
     @property
     def observation_space(self) -> Any:
@@ -89,11 +90,16 @@ class OldEnv:
 
     def _seed(self, seed: int | None) -> None:
         seeds = getattr(self._env, "seed", None)
-        if seed is None or seeds is None:
+        if seeds is None:
             return
         if "dynamic_seed" in inspect.signature(seeds).parameters:
+            # it would begin every episode from the seed that it was given last
+            if seed is None:
+                seed = int(self._later_seeds.integers(2**31))
+            else:
+                self._later_seeds = np.random.default_rng(seed)
             seeds(seed, dynamic_seed=False)
-        else:
+        elif seed is not None:
             seeds(seed)
 
     def __getattr__(self, name: str) -> Any:

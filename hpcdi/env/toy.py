@@ -64,6 +64,44 @@ class CountEnv(gymnasium.Env[Array, np.int64]):
         return np.array([self._steps, self._episode], dtype=np.float32)
 
 
+class MemoryLenEnv(gymnasium.Env[Array, np.int64]):
+    """Shows a cue at the start of an episode, and asks for it at the end (as bsuite's memory_len).
+
+    The observation is ``[share of the episode that is left, the cue]``: -1 or 1 in the first step,
+    0 afterwards. The reward of the last step is 1 for action 0 after -1 and action 1 after 1, else
+    -1; all others are 0. Who remembers nothing has a mean return of 0.
+
+    Args:
+        length: steps between the first and the last one.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own way)
+
+    def __init__(self, length: int = 30) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._length, self._steps, self._cue = length, 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin the next episode."""
+        super().reset(seed=seed, options=options)
+        self._steps, self._cue = 0, int(self.np_random.integers(2))
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Only the last action counts."""
+        self._steps += 1
+        ended = self._steps > self._length
+        reward = (1.0 if int(action) == self._cue else -1.0) if ended else 0.0
+        return self._observe(), reward, ended, False, {}
+
+    def _observe(self) -> Array:
+        cue = 2.0 * self._cue - 1 if self._steps == 0 else 0.0
+        return np.array([1 - self._steps / (self._length + 1), cue], dtype=np.float32)
+
+
 def _strike(fault: str, at: int) -> None:
     """Do what a broken environment does."""
     if fault == "fail":
@@ -75,3 +113,4 @@ def _strike(fault: str, at: int) -> None:
 
 
 gymnasium.register("hpcdi/Count-v0", entry_point="hpcdi.env.toy:CountEnv")
+gymnasium.register("hpcdi/MemoryLen-v0", entry_point="hpcdi.env.toy:MemoryLenEnv")

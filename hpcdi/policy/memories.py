@@ -42,6 +42,9 @@ class Recurrent(nn.Module):
         self.cells: nn.RNNBase = kind(features, size)
         for name, parameter in self.cells.named_parameters():
             nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
+        if kind is nn.LSTM:  # it begins by keeping what it knows (Jozefowicz et al. 2015)
+            forget: Any = self.cells.bias_ih_l0
+            nn.init.ones_(forget[size : 2 * size])
         self.out_features = size
         self._names = ("hidden", "cell") if kind is nn.LSTM else ("hidden",)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.errors import Problem
-from hpcdi.types import Leaf
+from hpcdi.types import Leaf, SequenceRule
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
@@ -260,6 +260,14 @@ class PolicyConfig(ComponentConfig):
     """True if data of older policies are as good where `on_policy`: nobody waits for anybody."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
+
+    @property
+    def sequence(self) -> SequenceRule:
+        """What an item of the replay buffer is: a transition, or a sequence."""
+        if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
+            return SequenceRule()
+        length = self.collect.unroll_len
+        return SequenceRule(length, getattr(self.collect, "stride", length))
 
     cuda: bool = setting(False, "learn on a GPU")
     on_policy: bool = setting(False, "data are used once, by the policy that made them")

@@ -187,8 +187,9 @@ class TorchPolicy(Policy):
         if not (self._remembers or self._cfg.LEARNS_FROM_SEQUENCES):
             return {}
         length = self._cfg.collect.unroll_len
+        stride = self._cfg.sequence.stride if self._cfg.sequence.length > 1 else length
         left = item_len.cumsum(dtype=np.int64).repeat(item_len) - np.arange(int(item_len.sum()))
-        is_start = (item_len.repeat(item_len) - left) % length == 0
+        is_start = (item_len.repeat(item_len) - left) % stride == 0
         return {memories.LENGTH: np.where(is_start, np.minimum(left, length), 0).astype(np.uint16)}
 
     def make_step(self, network: nn.Module) -> gradient_step.GradientStep:
@@ -226,7 +227,10 @@ class TorchPolicy(Policy):
             data = {name: torch.from_numpy(column) for name, column in columns.items()}
         self._follow_schedules()
         self._iterations += 1
-        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in data.items()}
+        flat: Mapping[str, Any] = data
+        while any(isinstance(column, Mapping) for column in flat.values()):
+            flat = ungrouped(flat)  # as replay buffers return them
+        there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in flat.items()}
         logs = self.update(grouped(there))
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
@@ -434,14 +438,19 @@ class ReplayPolicy(TorchPolicy):
         last_observation: Array,  # noqa: ARG002
     ) -> TrainColumns:
         """The n-step return, and where and by which factor its bootstrap is valued."""
-        return n_step_columns(transitions, item_len, self._cfg.discount_factor, self._cfg.nstep)
+        cfg = self._cfg
+        made = n_step_columns(transitions, item_len, cfg.discount_factor, cfg.nstep)
+        if not cfg.LEARNS_FROM_SEQUENCES:
+            return made
+        # what follows a step is read in its own sequence
+        return TrainColumns({**made.columns, **self.sequence_columns(item_len)})
 
 
 _STATE = "state/"
 
 
 def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo and impala do"
+    return f"{name} learns nothing from sequences, and so for no memory; ppo, impala and r2d2 do"
 
 
 class _RememberingActor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ class Segment:
         tail_rows: rows after each item's transitions that are not transitions; others, which only
             views refer to, may follow.
         ended: bool [items]; which items end with their episode; None: none does.
+        env_steps: int64 [items]; environment steps that each was made of, where its rows are no
+            transitions but samples of a policy of dicts; None: as many as it has transitions.
     """
 
     columns: Columns
@@ -40,6 +43,7 @@ class Segment:
     views: tuple[RowView, ...] = ()
     tail_rows: int = 0
     ended: Array | None = None
+    env_steps: Array | None = None
 
 
 class BlockBuilder:
@@ -49,7 +53,7 @@ class BlockBuilder:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
         first_item_id: ids count up from here; unique in the run by the caller's choice.
         facts: returns what is known of a block as it is sealed, beside its number of ``episodes``
-            that ended.
+            that ended, and of ``env_steps`` where segments state them.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
     """
 
@@ -66,7 +70,7 @@ class BlockBuilder:
         self._facts = facts
         self._columns: Columns = {}
         self._items: list[Array] = []
-        self._used, self._episodes = 0, 0
+        self._used, self._episodes, self._env_steps = 0, 0, 0
         self._like: Segment | None = None
         self._capacity = 0  # rows of a full block; follows from the first segment
 
@@ -104,6 +108,8 @@ class BlockBuilder:
                 self._take(segment, items[first : first + count], start, stop)
                 if segment.ended is not None:
                     self._episodes += int(np.count_nonzero(segment.ended[first : first + count]))
+                if segment.env_steps is not None:
+                    self._env_steps += int(segment.env_steps[first : first + count].sum())
                 first += count
             elif (block := self.seal()) is not None:
                 full.append(block)
@@ -116,7 +122,10 @@ class BlockBuilder:
         columns = {name: column[: self._used] for name, column in self._columns.items()}
         items = np.concatenate(self._items)
         facts = {**self._facts(), "episodes": self._episodes}
-        self._columns, self._items, self._used, self._episodes = {}, [], 0, 0
+        if self._like.env_steps is not None:
+            facts["env_steps"] = self._env_steps
+        self._columns, self._items = {}, []
+        self._used, self._episodes, self._env_steps = 0, 0, 0
         return Block(columns, items, facts, self._like.views, self._like.tail_rows)
 
     def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
@@ -201,7 +210,7 @@ def share_frames(segment: Segment, names: Sequence[str]) -> Segment:
     items = segment.items.copy()
     items["item_start"] = firsts
     placed[f"{stored[0]}_frames"] = frames
-    return Segment(placed, items, tuple(views), segment.tail_rows, segment.ended)
+    return dataclasses.replace(segment, columns=placed, items=items, views=tuple(views))
 
 
 def _frames_of_item(

@@ -25,6 +25,8 @@ from hpcdi.types import NUMBERS, Array, Columns, RowView
 from hpcdi.utils.nested import column_objection, column_rows, flatten, stack_columns, unflatten
 
 _RECORDS = "/"  # no column has that name
+SEQUENCE_LEN = "sequence_len"
+"""Column: transitions of the sequence that begins in a row; 0 where none begins."""
 _FITTING: dict[str, tuple[type, ...]] = {
     "float64": (float, np.float64, np.float32, int),
     "float32": (float, np.float64, np.float32, int),
@@ -355,13 +357,20 @@ class RowStore:
             )
         self.put(first_row, end, self.check(columns), 0)
 
-    def gather(self, rows: Array) -> Columns:
+    def gather(self, rows: Array, length: int = 1) -> Columns:
         """Columns at `rows` (int64 [m]), views included; arrays of the caller's own, [m, ...].
+
+        Args:
+            rows: of transitions or, with a `length` above 1, of sequences: where they begin.
+            length: transitions of a sequence: columns are [m, length, ...] then.
 
         Raises:
             BufferContractError: a row, or one that a view refers to, is not in the ring.
         """
         _check_rows(rows, self._capacity)
+        if length > 1:
+            rows = sequence_rows(rows, self._take(SEQUENCE_LEN, rows), length)
+            _check_rows(rows, self._capacity)
         found = self.read_columns(rows, without=self._stacked)
         return with_views(found, self._views, rows, self._take, self._capacity)
 
@@ -653,6 +662,27 @@ def _check_rows(rows: Array, capacity: int) -> None:
         raise BufferContractError(
             f"rows {rows.min()} to {rows.max()} are not in a ring of {capacity}"
         )
+
+
+def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
+    """Rows of sequences, int64 [sequences, most]; a shorter one repeats its last row.
+
+    Args:
+        starts: their first rows, [sequences].
+        lengths: of each, [sequences].
+        most: the most that one has.
+    """
+    last = np.maximum(lengths.astype(np.int64), 1) - 1
+    rows: Array = starts[:, None] + np.minimum(np.arange(most), last[:, None])
+    return rows
+
+
+def sequences(columns: Columns, most: int) -> Columns:
+    """Sequences among transitions, item after item, as columns [sequences, most, ...]."""
+    lengths = columns[SEQUENCE_LEN]
+    starts = lengths.nonzero()[0]
+    rows = sequence_rows(starts, lengths[starts], most)
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def transitions(block: Block) -> Columns:

@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdi.comm.failure import abort_job, kill_frozen
 from hpcdi.comm.messages import (
@@ -72,16 +72,36 @@ class MessageSide(Configurable, ABC):
             CommError: it was given none.
         """
         if self._context is None:
-            raise CommError(f"a {self.role}'s message side needs its place in a run (context=)")
+            raise self._without_place()
         return self._context
+
+    def _without_place(self) -> CommError:
+        return CommError(
+            f"a {self.role}'s message side needs its place in a run (context=): `hpcdi train` "
+            "makes one on each rank; there is no address to connect to"
+        )
 
     @abstractmethod
     def run(self) -> None:
         """Run tasks until the run ends and all ranks may leave."""
 
     def start(self) -> None:
-        """Accept tasks."""
+        """Accept tasks.
+
+        Raises:
+            CommError: it has no place in a run.
+        """
+        if self._context is None:
+            raise self._without_place()
         self._end_flag = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if self.__dict__.get("_context") is None:
+                message = f"{name}: a {self.role}'s message side has it in a run (context=)"
+                raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def close(self) -> None:
         """Accept no more tasks. Idempotent."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "export", "doctor",
+    "export", "convert", "doctor",
 )  # fmt: skip
 
 

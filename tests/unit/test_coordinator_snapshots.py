@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.old_shards import write_old_shard
 from fakes.replay import admitted, block, demand, make_replay
 from fakes.scheduler import TIMEOUTS, experiment
 from hpcdi.comm.messages import (
@@ -25,13 +26,18 @@ from hpcdi.errors import CheckpointError, SnapshotError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout, split_name
-from hpcdi.store.shards import write_shard
+from hpcdi.store.shards import Appender, write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock, SnapshotKeeper, resume_from
+from hpcdi.worker.coordinator.snapshots import (
+    SnapshotClock,
+    SnapshotKeeper,
+    resume_from,
+    unannounced,
+)
 from hpcdi.worker.coordinator.workers import Order, Workers
 
 EVERY_S = 60.0
@@ -230,14 +236,17 @@ def test_a_part_that_failed_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- resume
 
 
-def publish(layout: RunLayout, rank: int, number: int, rows: int = 4, **more: str) -> str:
+def made(rank: int, number: int, rows: int = 4, **more: str) -> Block:
     items = np.zeros(1, dtype=ITEM_DTYPE)
     items["item_len"] = rows
     block_id = (rank << BLOCK_ID_BITS) + number
     facts = {"task_id": "t", "block_id": block_id, "sealed_at": 1000.0 + number, **more}
+    return Block({"obs": np.arange(rows, dtype=np.float32)}, items, facts)
+
+
+def publish(layout: RunLayout, rank: int, number: int, **more: str) -> str:
     path = layout.shard_path(rank, number, 0.0)
-    columns = {"obs": np.arange(rows, dtype=np.float32)}
-    return write_shard(layout, path, Block(columns, items, facts), fsync=False).path
+    return write_shard(layout, path, made(rank, number, **more), fsync=False).path
 
 
 def snapshot_of(
@@ -302,6 +311,24 @@ def test_the_beginning_of_a_run_is_a_snapshot_that_no_learner_has_a_part_in(tmp_
     assert (resumed.later, resumed.facts["train_iter"]) == (4, 0)
     run_once()
     assert names(layout.snapshots_dir) == [first], "it has begun already"
+
+
+def test_blocks_of_one_shard_are_told_apart_and_a_run_of_an_earlier_version_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Known ones and later ones in one file, behind shards of version 1; some are taken back."""
+    layout, appender = RunLayout(tmp_path), Appender(RunLayout(tmp_path), 1 << 20, fsync=False)
+    old = [write_old_shard(layout, layout.shard_path(2, n, 0.0), made(2, n)).path for n in (5, 6)]
+    new = [appender.write(layout.shard_path(2, n, 0.0), made(2, n)).path for n in (7, 8, 9)]
+    assert len(layout.shard_numbers()) == 3
+    snapshot = snapshot_of(layout, [old[1], new[0]], {"2": 7})
+    resumed = resume_from(layout, snapshot)
+    assert list(resumed.published) == [old[1], *new]
+    assert (resumed.after, resumed.later, resumed.lost) == (set(new[1:]), 8, 0)
+    assert [ready.shard.path for ready in unannounced(layout, 2, 8)] == new[2:]
+    assert list(resume_from(layout, snapshot, repeats=True).published) == [old[1], new[0]]
+    assert list(resume_from(layout, snapshot).published) == [old[1], new[0]], "taken back"
+    assert unannounced(layout, 2, 5)[-1].shard.path == new[0]
 
 
 def test_a_run_that_repeats_itself_has_no_use_for_what_came_later(tmp_path: Path) -> None:

@@ -95,12 +95,19 @@ def test_an_old_environment_is_stepped_like_a_new_one(kind: type, cut: bool) -> 
     manager.close()
 
 
-def test_it_is_seeded_once_by_its_own_method() -> None:
-    env = DingEnv()
-    adapted = as_gymnasium(env)
-    adapted.reset(seed=5)
-    adapted.reset()
-    assert env.seeds == [(5, False)]
+def test_it_is_seeded_by_its_own_method() -> None:
+    """It would begin every episode from its last seed: later seeds follow from it."""
+    later = []
+    for _ in range(2):
+        env = DingEnv()
+        adapted = as_gymnasium(env)
+        adapted.reset(seed=5)
+        adapted.reset()
+        adapted.reset()
+        assert env.seeds[0] == (5, False)
+        assert len(set(env.seeds)) == 3
+        later.append(env.seeds[1:])
+    assert later[0] == later[1]
     assert adapted.reset(seed=6)[1] == {}
     assert as_gymnasium(GymEnv()).reset(seed=1)[1] == {"begun": True}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fakes.replay import demand
 from hpcdi.comm.messages import LearnInfo, LearnResult, LearnTask, WorkerReady
 from hpcdi.errors import CommError
 from hpcdi.worker import LearnerAggregator
+from hpcdi.worker.adapter.learner_aggregator import LearnerAggregatorSlave
 
 TASK = LearnTask("task")
 
@@ -114,3 +116,19 @@ def test_infos_are_merged_by_kind() -> None:
 
 def test_means_of_arrays_elements() -> None:
     assert LearnerAggregator.merge_info([np.float32(1.0), 2]) == [1.0, 2]
+
+
+def test_task_dicts_go_to_the_aggregator() -> None:
+    called: list[Any] = []
+    names = ("deal_with_get_resource", "deal_with_learner_start", "deal_with_get_data",
+             "deal_with_learn")  # fmt: skip
+    slave = LearnerAggregatorSlave(
+        "localhost", 8000,
+        callback_fn={name: lambda *task, name=name: called.append((name, *task)) for name in names},
+    )  # fmt: skip
+    tasks = [{"name": f"learner_{kind}_task"} for kind in ("start", "get_data", "learn")]
+    for task in ({"name": "resource"}, *tasks):
+        slave._process_task(task)
+    assert called == [(names[0],), *zip(names[1:], tasks, strict=True)]
+    with pytest.raises(CommError, match="knows no task 'learner_close_task'"):
+        slave._process_task({"name": "learner_close_task"})

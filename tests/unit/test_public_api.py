@@ -161,12 +161,15 @@ TYPES: dict[str, str] = {
 }
 
 MODULES: dict[str, str] = {
+    "adapter.learner_aggregator": "LearnerAggregator LearnerAggregatorSlave",
     "coordinator.coordinator": "Coordinator TaskState",
     "coordinator.resource_manager": "NaiveResourceManager",
-    "coordinator.base_parallel_commander": "BaseCommander NaiveCommander create_parallel_commander",
+    "coordinator.base_parallel_commander": """BaseCommander NaiveCommander
+        create_parallel_commander get_parallel_commander_cls""",
     "coordinator.base_serial_commander": "BaseSerialCommander",
     "coordinator.solo_parallel_commander": "SoloCommander",
-    "collector.base_parallel_collector": "BaseParallelCollector create_parallel_collector",
+    "collector.base_parallel_collector": """BaseParallelCollector TickMonitor
+        create_parallel_collector get_parallel_collector_cls""",
     "collector.base_serial_evaluator": "ISerialEvaluator VectorEvalMonitor create_serial_evaluator",
     "collector.interaction_serial_evaluator": "InteractionSerialEvaluator",
     "collector.battle_interaction_serial_evaluator": "BattleInteractionSerialEvaluator",
@@ -187,13 +190,15 @@ MODULES: dict[str, str] = {
     "coordinator.comm_coordinator": "CommCoordinator",
     "coordinator.one_vs_one_parallel_commander": "OneVsOneCommander",
     "coordinator.operator_server": "OperatorServer",
-    "learner.comm.flask_fs_learner": "FlaskFileSystemLearner LearnerSlave",
+    "learner.comm.flask_fs_learner": """FlaskFileSystemLearner LearnerSlave SendPolicyHook
+        SendLearnInfoHook""",
     "learner.comm.utils": "NaiveLearner",
     "replay_buffer.utils": """UsedDataRemover generate_id SampledDataAttrMonitor
         PeriodicThruputMonitor ThruputController""",
     "learner.base_learner": "BaseLearner create_learner TickMonitor get_simple_monitor_type",
     "learner.learner_hook": """Hook LearnerHook hook_mapping simplified_hook_mapping show_hooks
-        LoadCkptHook SaveCkptHook LogShowHook LogReduceHook find_char""",
+        LoadCkptHook SaveCkptHook LogShowHook LogReduceHook find_char register_learner_hook
+        add_learner_hook merge_hooks build_learner_hook_by_cfg""",
     "learner.comm": "BaseCommLearner LearnerSlave MPIFileSystemLearner create_comm_learner",
     "learner.comm.base_comm_learner": "BaseCommLearner create_comm_learner",
     "replay_buffer.base_buffer": "IBuffer create_buffer get_buffer_cls",
@@ -204,7 +209,7 @@ MODULES: dict[str, str] = {
         SequenceReplayBuffer""",
     "replay_buffer.sequence_buffer": "SequenceReplayBuffer",
 }
-"""Deep paths below ``hpcdi.worker``, of what is built."""
+"""Deep paths below ``hpcdi.worker``: every public name that a module of ``ding.worker`` defines."""
 
 _GROUPS = {
     "battle play": """MarineParallelCollector PARALLEL_COLLECTOR_REGISTRY.marine
@@ -218,6 +223,7 @@ LEFT_OUT: dict[str, str] = {
         f"BaseParallelCollector.{name}": "the rank has them; a collector has none of its own"
         for name in ("_join_thread", "_start_thread", "_setup_logger", "_setup_timer")
     },
+    "collector.base_parallel_collector:TickMonitor": "a learner has one; the rank's meter has ours",
     "FlaskFileSystemLearner.__del__": "it would wait for the others in the middle of a failure",
     "ZerglingParallelCollector.default_config.compressor": "shards are written as they are",
     "ZerglingParallelCollector.default_config.print_freq": "rank 0 shows the progress of all",

@@ -295,3 +295,22 @@ def test_a_long_item_costs_a_frame_a_row() -> None:
 def test_what_is_no_stack_of_frames_is_refused(names: list[str]) -> None:
     with pytest.raises(BufferContractError, match="should be a stack of frames, it is"):
         share_frames(make_segment([3]), names)
+
+
+def test_env_steps_of_samples_are_a_fact_of_their_block() -> None:
+    """A policy of dicts may make one sample of many steps; of transitions nothing is said."""
+    builder = make_builder(4)
+    steps = [np.array([10, 20]), np.array([5, 6])]
+    full = [
+        block
+        for lengths, of in zip(([1, 2], [2, 1]), steps, strict=True)
+        for block in put(builder, dataclasses.replace(make_segment(lengths), env_steps=of))
+    ]
+    last = builder.seal()
+    assert last is not None
+    assert [block.facts["env_steps"] for block in (*full, last)] == [30, 11]
+    plain = make_builder(4)
+    put(plain, make_segment([1]))
+    sealed = plain.seal()
+    assert sealed is not None
+    assert "env_steps" not in sealed.facts

@@ -1,9 +1,10 @@
 """DI-engine's serial entries, as they are or with one changed import; prints every evaluation.
 
-    python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [SEED]
+    python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws]
 
 ENTRY is "serial" or "onpolicy"; CONFIG a module below `dizoo` that holds `main_config` and
-`create_config`; EVAL_FREQ takes the place of the configuration's.
+`create_config`; EVAL_FREQ takes the place of the configuration's. Our buffers draw as DI-engine's
+do, unless `--own-draws` says that they are measured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,20 +61,23 @@ class SameDraws:
 def noted(evaluator: type, rows: list[dict[str, Any]]) -> None:
     """Lets a class of evaluators note when it evaluates, and what comes out."""
     evaluate = evaluator.eval  # type: ignore[attr-defined]
+    begun = time.perf_counter()
 
     def eval(
         self: Any, save_ckpt_fn: Any = None, train_iter: int = -1, envstep: int = -1, **more: Any
     ) -> Any:
+        started = time.perf_counter() - begun
         stop, info = evaluate(self, save_ckpt_fn, train_iter, envstep, **more)
         returns = [float(one) for one in info["eval_episode_return"]]
-        rows.append({"train_iter": train_iter, "envstep": envstep, "returns": returns})
+        row = {"train_iter": train_iter, "envstep": envstep, "returns": returns}
+        rows.append({**row, "from_s": started, "to_s": time.perf_counter() - begun})
         return stop, info
 
     evaluator.eval = eval  # type: ignore[attr-defined]
 
 
 def run(
-    worker: str, entry: str, config: str, env_steps: int, eval_freq: int, seed: int
+    worker: str, entry: str, config: str, env_steps: int, eval_freq: int, *, own_draws: bool
 ) -> list[dict[str, Any]]:
     """Evaluations of a run."""
     import torch
@@ -84,26 +89,26 @@ def run(
     settings = importlib.import_module(f"dizoo.{config}")
     settings.main_config.policy.eval.evaluator.eval_freq = eval_freq
     create = settings.create_config
-    if worker.startswith("hpcdi"):
+    if worker.startswith("hpcdi") and not own_draws:
         from hpcdi.worker.replay_buffer import base_buffer
 
         draws = SameDraws(is_deque=create.get("replay_buffer", {}).get("type") == "deque")
         base_buffer._seeded_by_numpy = lambda _name: draws  # type: ignore[assignment,return-value]
     function = getattr(module, FUNCTIONS[entry])
-    function((settings.main_config, create), seed=seed, max_env_step=env_steps)
+    function((settings.main_config, create), seed=0, max_env_step=env_steps)
     return rows
 
 
 def main() -> None:
     """Run it in a folder that is thrown away."""
-    package, entry, config, env_steps, eval_freq, *seed = sys.argv[1:]
+    package, entry, config, env_steps, eval_freq, *draws = sys.argv[1:]
     stubs.install()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with contextlib.redirect_stdout(sys.stderr):
             rows = run(
                 f"{package}.worker", entry, config, int(env_steps), int(eval_freq),
-                int(seed[0]) if seed else 0,
+                own_draws=draws == ["--own-draws"],
             )  # fmt: skip
         os.chdir("/")
     print(json.dumps(rows))

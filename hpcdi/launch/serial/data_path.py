@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.store.builder import Segment
+from hpcdi.store.rows import sequences
 from hpcdi.types import Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, share_tensors
 
@@ -76,6 +77,7 @@ class ColumnPath:
         feed: of the agent.
         random: acts at random, as a `ColumnarActor`; None: never.
         keep: takes each segment of rows that was collected.
+        sequence: transitions of an item of the replay buffer.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class ColumnPath:
         feed: Feed,
         random: Any = None,
         keep: Callable[[Segment], None] | None = None,
+        sequence: int = 1,
     ) -> None:
+        self._sequence = sequence
         self._collector, self._size, self._feed = collector, size, feed
         self._random, self._keep = random, keep
         self._fresh: Columns = {}
@@ -97,9 +101,14 @@ class ColumnPath:
         self._fresh = self._collector.collect_columns(
             self._size, train_iter, setting, act=act, keep=self._keep
         )
+        count = column_rows(self._fresh)
         if self._feed.buffer is not None:
-            self._feed.buffer.push_columns(self._fresh, made_at=train_iter)
-        return self._feed.pushed(column_rows(self._fresh))
+            items = self._fresh if self._sequence == 1 else sequences(self._fresh, self._sequence)
+            self._feed.buffer.push_columns(items, made_at=train_iter)
+            self._feed.pushed(column_rows(items))
+        else:
+            self._feed.pushed(count)
+        return count
 
     def batches(self, updates: int) -> list[Iterator[Any]]:
         """See `DataPath.batches`."""

@@ -146,7 +146,8 @@ class PartsMaker:
             random_modes = [self._random(mode) for mode in modes] if wanted else []
             return SamplePath(collector, size, feeds, random=random_modes)
         random = self._random(collector.policy) if wanted else None
-        return ColumnPath(collector, size, feeds[0], random, replay.publish)
+        length = config.policy.sequence.length
+        return ColumnPath(collector, size, feeds[0], random, replay.publish, length)
 
     def _random(self, mode: Any) -> RandomPolicy:
         return RandomPolicy(self._spaces, mode, self._next_seed())

@@ -20,13 +20,20 @@ from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.rows import RowPlacer, transitions
+from hpcdi.store.objects import pack
+from hpcdi.store.rows import RowPlacer, sequences, transitions
 from hpcdi.transport import open_transport
 from hpcdi.types import Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.collector.comm.channels import DataPublisher
-from hpcdi.worker.coordinator.replay import HeldBlock, item_rows, make_placer, note_newest
+from hpcdi.worker.coordinator.replay import (
+    HeldBlock,
+    item_count,
+    item_rows,
+    make_placer,
+    note_newest,
+)
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 _PARTITION = "rank1"
@@ -112,7 +119,8 @@ class LocalReplay(Closing):
 
     def _hold(self, ready: BlockReady) -> None:
         """Note that the next items are those of a block."""
-        first, self._end_id = self._end_id, self._end_id + ready.transitions
+        items = item_count(ready, self._config.policy.sequence)
+        first, self._end_id = self._end_id, self._end_id + items
         self._blocks.append(HeldBlock(ready, -1, first, self._end_id))
 
     def take_freed(self) -> list[str]:
@@ -159,7 +167,8 @@ class LocalReplay(Closing):
             state["partitions"] = {_PARTITION: self._partition()}
         else:
             state["agents"] = {
-                str(agent): buffer.state_dict() for agent, buffer in enumerate(self._buffers)
+                str(agent): _for_file(buffer.state_dict())
+                for agent, buffer in enumerate(self._buffers)
             }
         return {**state, "newest": dict(self._newest)}
 
@@ -168,15 +177,16 @@ class LocalReplay(Closing):
         buffer, blocks = self._buffers[0], list(self._blocks)
         if self._end_id < buffer.push_count:  # the disk had no room for the last ones
             buffer.evict(buffer.push_count, self._end_id)
+        rule = self._config.policy.sequence
         placer, rows = None, np.full(buffer.push_count - buffer.first_id, -1, np.int32)
         if blocks:
             size, block_bytes = self.capacity(), self._config.system.storage.block_bytes
-            placer = make_placer(size, block_bytes, blocks[0].ready)
+            placer = make_placer(size, block_bytes, blocks[0].ready, rule)
             placer = RowPlacer(max(placer.capacity, sum(b.ready.shard.rows for b in blocks)))
             for block in blocks:
                 ready = block.ready
                 block.first_row = placer.place(ready.block_id, ready.shard.rows).first_row
-                own, _ = item_rows(ready, block.first_row)
+                own, _ = item_rows(ready, block.first_row, rule)
                 at = block.first_id - buffer.first_id
                 rows[max(at, 0) : at + len(own)] = own[max(-at, 0) :]
         return {
@@ -216,7 +226,7 @@ class LocalReplay(Closing):
         for ready in fresh.values():
             columns = self._columns(ready)
             if columns is not None:
-                _, versions = item_rows(ready, 0)
+                _, versions = item_rows(ready, 0, self._config.policy.sequence)
                 self._buffers[0].push_columns(columns, versions)
                 self._hold(ready)
 
@@ -276,4 +286,14 @@ class LocalReplay(Closing):
         if not rows:
             self._freed.append(ready.shard.path)
             return None
-        return transitions(Block(rows, ready.items, {}, ready.shard.views, ready.tail_rows))
+        columns = transitions(Block(rows, ready.items, {}, ready.shard.views, ready.tail_rows))
+        length = self._config.policy.sequence.length
+        return columns if length == 1 else sequences(columns, length)
+
+
+def _for_file(state: dict[str, Any]) -> dict[str, Any]:
+    """A buffer's state whose items, where they are objects (lists in them, say), can be stored."""
+    items = state["ring"]["items"]
+    if "objects" in items:
+        state["ring"]["items"] = {"packed": pack(items["objects"])}
+    return state

@@ -10,7 +10,7 @@ The seeds' public class: rank 0 itself asks `worker.coordinator.workers`, which 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,39 @@ from hpcdi.worker.coordinator.workers import Workers
 
 _OF_THE_GROUP = ("learner_step", "buffer_id", "task_id", "learner_done")
 """Keys of a learner's info that are the same on all members."""
+_TASKS = {
+    "learner_start_task": "deal_with_learner_start",
+    "learner_get_data_task": "deal_with_get_data",
+    "learner_learn_task": "deal_with_learn",
+}
+"""Name of a task dict -> what is called with it."""
+
+
+class LearnerAggregatorSlave:
+    """Translates the task dicts of DI-engine's callers into calls of an aggregator.
+
+    Args:
+        callback_fn: ``deal_with_get_resource, deal_with_learner_start, deal_with_get_data,
+            deal_with_learn``.
+    """
+
+    def __init__(
+        self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any
+    ) -> None:
+        self._callback_fn = callback_fn
+
+    def _process_task(self, task: Mapping[str, Any]) -> Any:
+        """Does a task: ``resource``, or ``learner_*_task`` of ``start, get_data, learn``.
+
+        Raises:
+            CommError: the task is of another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return self._callback_fn["deal_with_get_resource"]()
+        if name not in _TASKS:
+            raise CommError(f"a learner aggregator knows no task {name!r}")
+        return self._callback_fn[_TASKS[name]](task)
 
 
 class LearnerAggregator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -26,7 +25,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
 from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.loop import Act, Loop, columnar_actor
+from hpcdi.worker.collector.loop import Act, Loop, attribute_of, columnar_actor
 from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
 __all__ = [
@@ -408,25 +407,6 @@ class CollectReport:
             "reward_max": float(returns.max()),
             "reward_min": float(returns.min()),
         }
-
-
-def attribute_of(policy: Any, name: str, default: Any) -> Any:
-    """A policy's attribute; `default` where it has none."""
-    try:
-        return policy.get_attribute(name)
-    except (NotImplementedError, AttributeError):
-        return default
-
-
-def trajectory_length(policy: Any, target: int, env_num: int) -> float:
-    """Transitions that the policy makes samples of at once: an environment's share of the target.
-
-    At least its ``unroll_len``; without end, up to whole episodes, where its settings say
-    ``traj_len_inf``.
-    """
-    if getattr(attribute_of(policy, "cfg", None), "traj_len_inf", False):
-        return math.inf
-    return max(math.ceil(target / env_num), int(attribute_of(policy, "unroll_len", 1)))
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:

@@ -7,6 +7,7 @@ columns hold Python objects, and so are the environments that it acts in, by `Di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -159,6 +160,25 @@ def columnar_actor(policy: Any) -> ColumnarActor | None:
     return actor if hasattr(actor, "act") else None
 
 
+def attribute_of(policy: Any, name: str, default: Any) -> Any:
+    """A policy's attribute; `default` where it has none."""
+    try:
+        return policy.get_attribute(name)
+    except (NotImplementedError, AttributeError):
+        return default
+
+
+def trajectory_length(policy: Any, target: int, env_num: int) -> float:
+    """Transitions that the policy makes samples of at once: an environment's share of the target.
+
+    At least its ``unroll_len``; without end, up to whole episodes, where its settings say
+    ``traj_len_inf``.
+    """
+    if getattr(attribute_of(policy, "cfg", None), "traj_len_inf", False):
+        return math.inf
+    return max(math.ceil(target / env_num), int(attribute_of(policy, "unroll_len", 1)))
+
+
 def collect_loop(envs: Any, policy: Any, length: int | None) -> Loop:
     """The loop of a parallel collector.
 
@@ -172,5 +192,13 @@ def collect_loop(envs: Any, policy: Any, length: int | None) -> Loop:
         kept = [Recorder(envs.env_num, length, actor)] if length else []
         return Loop(envs, ColumnAgent(actor), kept)
     agent = DictAgent(policy, envs.env_num, to_tensors)
-    recorder = TrajectoryRecorder(envs.env_num, length, policy.get_train_sample) if length else None
+    recorder = None
+    if length:
+        piece = trajectory_length(policy, length * envs.env_num, envs.env_num)
+        has_sequences = int(attribute_of(policy, "unroll_len", 1)) > 1
+        recorder = TrajectoryRecorder(
+            envs.env_num, piece, policy.get_train_sample, length,
+            keeps_open=math.isinf(piece)
+            or (has_sequences and not attribute_of(policy, "on_policy", False)),
+        )  # fmt: skip
     return Loop(DictEnvs(envs, counts=False), agent, [recorder])

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcdi.policy.dict_samples import columns_of
 from hpcdi.store.builder import Segment
 from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView, Transition
-from hpcdi.utils.nested import stack_columns
 from hpcdi.utils.packed import fields_of, spread
 
 
@@ -229,6 +229,9 @@ class TrajectoryRecorder:
         env_num: environments.
         length: transitions of one environment; infinite: whole episodes.
         make_samples: the policy's ``get_train_sample``.
+        rollout: transitions of one environment after which it is full; None: `length`.
+        keeps_open: unfinished trajectories go on after a cut, for samples that are sequences of
+            `length`; else a cut finishes them.
     """
 
     def __init__(
@@ -236,11 +239,17 @@ class TrajectoryRecorder:
         env_num: int,
         length: float,
         make_samples: Callable[[list[Transition]], list[Transition]],
+        rollout: float | None = None,
+        *,
+        keeps_open: bool = False,
     ) -> None:
         self.length = length
+        self._keeps_open = keeps_open
         self._make_samples = make_samples
+        self._rollout = rollout
         self._open = Recorder(env_num)
         self._finished: list[Trajectory] = []
+        self._without_samples = 0  # transitions that no cut has counted yet
 
     @property
     def open_transitions(self) -> int:
@@ -254,9 +263,12 @@ class TrajectoryRecorder:
 
     @property
     def is_full(self) -> bool:
-        """True if it must be cut before the next step: it holds `length` steps of all envs."""
-        held = self.open_transitions + sum(trajectory.transitions for trajectory in self._finished)
-        return held >= self.length * len(self._open.held)
+        """True if it must be cut before the next step: it holds a rollout of all environments."""
+        held = sum(trajectory.transitions for trajectory in self._finished)
+        if not self._keeps_open:
+            held += self.open_transitions
+        rollout = self.length if self._rollout is None else self._rollout
+        return held >= rollout * len(self._open.held)
 
     @property
     def is_empty(self) -> bool:
@@ -293,11 +305,21 @@ class TrajectoryRecorder:
         self._finish(self._open.held > 0, np.zeros(len(self._open.held), bool))
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
-        """Take everything as a segment of samples; None where there are none."""
-        self.finish_all()
-        cut = [trajectory for trajectory in self.take() if trajectory.samples]
+        """Take everything, or what is finished, as a segment of samples.
+
+        Returns:
+            A row a sample, see `dict_samples`; None where there are none.
+        """
+        if not self._keeps_open:
+            self.finish_all()
+        taken = self.take()
+        cut = [trajectory for trajectory in taken if trajectory.samples]
+        steps = np.array([trajectory.transitions for trajectory in cut], dtype=np.int64)
+        self._without_samples += sum(one.transitions for one in taken) - int(steps.sum())
         if not cut:
             return None
+        steps[0] += self._without_samples
+        self._without_samples = 0
         table = np.zeros(len(cut), dtype=ITEM_DTYPE)
         table["item_len"] = [len(trajectory.samples) for trajectory in cut]
         table["item_start"] = np.cumsum(table["item_len"]) - table["item_len"]
@@ -305,8 +327,8 @@ class TrajectoryRecorder:
         table["env_id"] = [trajectory.env for trajectory in cut]
         table["episode_id"] = [trajectory.episode for trajectory in cut]
         return Segment(
-            stack_columns([one for trajectory in cut for one in trajectory.samples]), table,
-            ended=np.array([trajectory.is_whole for trajectory in cut]),
+            columns_of([one for trajectory in cut for one in trajectory.samples]), table,
+            ended=np.array([trajectory.is_whole for trajectory in cut]), env_steps=steps,
         )  # fmt: skip
 
     def _finish(self, envs: Array, ended: Array) -> None:

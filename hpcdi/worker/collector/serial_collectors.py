@@ -21,10 +21,15 @@ from hpcdi.worker.collector.base_serial_collector import (
     CollectCall,
     SerialCollector,
     SerialCollectorConfig,
+)
+from hpcdi.worker.collector.loop import (
+    Act,
+    ColumnAgent,
+    Loop,
     attribute_of,
+    columnar_actor,
     trajectory_length,
 )
-from hpcdi.worker.collector.loop import Act, ColumnAgent, Loop, columnar_actor
 from hpcdi.worker.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
 
 _MADE_AT = "collect_iter"

@@ -38,7 +38,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
-from hpcdi.types import Array, collector_of, number_of
+from hpcdi.types import Array, SequenceRule, collector_of, number_of
 from hpcdi.worker.coordinator.pace import Pace, pace_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
@@ -47,6 +47,7 @@ RING_SLACK = 1.25
 """Ring rows per item: covers rows that are no transitions, and the gap where the ring wraps."""
 MAX_UNREAD = 4
 """Blocks that a learner was ordered to read and has not read yet: enough to keep it reading."""
+_TRANSITIONS = SequenceRule()
 EARLY_ROWS = 1_000_000
 """Rows of published blocks that are kept while there is no learner."""
 
@@ -60,17 +61,33 @@ def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) 
     return int(partition_size * slack) + 2 * full_block
 
 
-def make_placer(partition_size: int, block_bytes: int, first: BlockReady) -> RowPlacer:
+def make_placer(
+    partition_size: int, block_bytes: int, first: BlockReady, rule: SequenceRule
+) -> RowPlacer:
     """Make the placer of a partition's ring, which takes its size from the first block."""
     full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
-    rows_per_item = first.shard.rows / max(first.transitions, 1)
+    rows_per_item = first.shard.rows / max(item_count(first, rule), 1)
     return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
 
 
-def item_rows(ready: BlockReady, first_row: int) -> tuple[Array, Array]:
-    """Ring row and policy version of each transition of a block, both int64 [transitions]."""
+def item_count(ready: BlockReady, rule: SequenceRule) -> int:
+    """How many items of the replay buffer are in a block: transitions, or sequences."""
+    if rule.stride == 1:
+        return ready.transitions
+    return int((-(-ready.items["item_len"].astype(np.int64) // rule.stride)).sum())
+
+
+def item_rows(
+    ready: BlockReady, first_row: int, rule: SequenceRule = _TRANSITIONS
+) -> tuple[Array, Array]:
+    """Ring row and policy version of each item, both int64 [items]; of a sequence its first row."""
     versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
-    return first_row + transition_rows(ready.items), versions
+    rows = transition_rows(ready.items)
+    if rule.stride > 1:
+        within = rows - np.repeat(ready.items["item_start"], ready.items["item_len"])
+        starts = within % rule.stride == 0
+        rows, versions = rows[starts], versions[starts]
+    return first_row + rows, versions
 
 
 def note_newest(newest: dict[str, int], ready: BlockReady) -> None:
@@ -180,12 +197,16 @@ class Partition:
     Args:
         buffer: index of the items; an item is a row number of the learner's ring.
         block_bytes: size at which collectors seal a block.
+        rule: what an item is.
     """
 
     is_replay: ClassVar[bool] = True
     """True if data are learnt from repeatedly, also after a restart."""
 
-    def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
+    def __init__(
+        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = _TRANSITIONS
+    ) -> None:
+        self.rule = rule
         self.buffer = buffer
         self.samples_drawn = 0
         self.backlog = Backlog(buffer.replay_buffer_size)
@@ -215,7 +236,8 @@ class Partition:
     def place(self, ready: BlockReady) -> AdmitBlock:
         """Assign rows to a block; items of the blocks that it overwrites leave the index."""
         if self._placer is None:
-            self._placer = make_placer(self.buffer.replay_buffer_size, self._block_bytes, ready)
+            size = self.buffer.replay_buffer_size
+            self._placer = make_placer(size, self._block_bytes, ready, self.rule)
         if ready.block_id in self._held:
             raise BufferContractError(f"block {ready.block_id} was announced twice")
         placement = self._placer.place(ready.block_id, ready.shard.rows)
@@ -244,7 +266,7 @@ class Partition:
             return 0
         if admitted.error:
             return 0
-        rows, versions = item_rows(held.ready, held.first_row)
+        rows, versions = item_rows(held.ready, held.first_row, self.rule)
         ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
         held.first_id, held.end_id = ids.start, ids.stop
         return len(ids)
@@ -399,12 +421,15 @@ class OnPolicyPartition(Partition):
     Args:
         buffer: index of the items; see `on_policy_buffer` for its settings.
         block_bytes: size at which collectors seal a block.
+        rule: what an item is.
     """
 
     is_replay = False
 
-    def __init__(self, buffer: AdvancedReplayBuffer, block_bytes: int) -> None:
-        super().__init__(buffer, block_bytes)
+    def __init__(
+        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = _TRANSITIONS
+    ) -> None:
+        super().__init__(buffer, block_bytes, rule)
         self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner holds it
         self._end_id = 0
 
@@ -555,6 +580,7 @@ class ReplayManager:
         block_bytes: size at which collectors seal a block.
         partition: how a learner's part is drawn from.
         pace: how much may be drawn; None: as much as learners ask for.
+        rule: what an item is.
 
     Attributes:
         make_buffer: see above.
@@ -570,8 +596,9 @@ class ReplayManager:
         block_bytes: int,
         partition: type[Partition] = Partition,
         pace: Pace | None = None,
+        rule: SequenceRule = _TRANSITIONS,
     ) -> None:
-        self.pace = pace or Pace()
+        self.pace, self._rule = pace or Pace(), rule
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
@@ -589,7 +616,7 @@ class ReplayManager:
         """Make the learners' partitions; returns orders to read the blocks that have waited."""
         for rank in learner_ranks:
             self.partitions[rank] = self._kind(
-                self.make_buffer(f"buffer_rank{rank}"), self._block_bytes
+                self.make_buffer(f"buffer_rank{rank}"), self._block_bytes, self._rule
             )
         orders = self._restore()
         published, self._published = self._published, {}
@@ -640,7 +667,7 @@ class ReplayManager:
         free_items = self.capacity() - self.count()
         taken: list[BlockReady] = []
         for ready in reversed(part.release_blocks()):
-            free_items -= ready.transitions
+            free_items -= item_count(ready, self._rule)
             if free_items >= 0:
                 taken.append(ready)
             else:
@@ -797,4 +824,5 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         return buffer
 
     pace = pace_of(config, workers - learners)
-    return ReplayManager(make_buffer, config.system.storage.block_bytes, kind, pace)
+    block_bytes = config.system.storage.block_bytes
+    return ReplayManager(make_buffer, block_bytes, kind, pace, policy.sequence)

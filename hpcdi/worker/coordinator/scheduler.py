@@ -495,7 +495,7 @@ class Scheduler(RunState):
 
     def _count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
-        self.counters.env_steps += ready.transitions
+        self.counters.env_steps += ready.env_steps
         self.counters.episodes += ready.episodes
 
     def _count_iterations(self, train_iter: int, now: float) -> list[Order]:

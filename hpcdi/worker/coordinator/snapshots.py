@@ -316,8 +316,8 @@ class Resumed:
 
     @property
     def later(self) -> int:
-        """Transitions that were published after the snapshot, which has not counted them."""
-        return sum(self.published[path].transitions for path in self.after)
+        """Environment steps that were published after the snapshot, which has not counted them."""
+        return sum(self.published[path].env_steps for path in self.after)
 
     @property
     def later_episodes(self) -> int:
@@ -446,6 +446,7 @@ def _announcement(ref: ShardRef, block: Block) -> BlockReady:
         return BlockReady(
             str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
             float(facts["sealed_at"]), int(facts.get("episodes", 0)),
+            int(facts.get("env_steps", -1)),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ShardError(ref.path, f"does not say whose it is: {error}") from error

@@ -31,10 +31,11 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
 )
 from hpcdi.errors import BufferContractError, StoreError
+from hpcdi.policy.dict_samples import samples_of
 from hpcdi.store.rows import RowStore, transitions
 from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
-from hpcdi.utils.nested import share_tensors, split_columns
+from hpcdi.utils.nested import share_tensors
 
 _WAIT_S = 0.02
 _BATCHES_AHEAD = 16  # whose memory is used again
@@ -167,7 +168,8 @@ def for_policy(columns: Columns, weights: Array, *, as_columns: bool) -> Any:
 
     tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
     if not as_columns:
-        return split_columns({**tensors, "IS": weights.tolist()})
+        samples = zip(samples_of(tensors), weights.tolist(), strict=True)
+        return [{**sample, "IS": weight} for sample, weight in samples]
     return {**tensors, "weight": torch.from_numpy(weights)}
 
 
@@ -223,6 +225,7 @@ class DataFeed:
         task_id: the task.
         batch_size: of the batches to ask for; 0: all that there is.
         prefetch: batches that may be under way.
+        sequence: transitions of an item: above 1, rows are those where sequences begin.
 
     Attributes:
         task_id: the task.
@@ -236,8 +239,10 @@ class DataFeed:
         task_id: str,
         batch_size: int,
         prefetch: int,
+        sequence: int = 1,
     ) -> None:
         self.stage = HostStage()
+        self._sequence = sequence
         self.task_id, self._batch_size = task_id, batch_size
         self._transport, self._send = transport, send
         self._ring: RowStore | None = None
@@ -266,7 +271,9 @@ class DataFeed:
         """Gather the rows of some batches."""
         if self._ring is None:
             raise BufferContractError("rank 0 drew a batch before any block was admitted")
-        staged = self.stage.split(self._ring.gather(order.rows.reshape(-1)), order.weights)
+        staged = self.stage.split(
+            self._ring.gather(order.rows.reshape(-1), self._sequence), order.weights
+        )
         for part, unique_ids, weights in zip(staged, order.unique_ids, order.weights, strict=True):
             self._ready.put((part, unique_ids, weights, order.env_steps))
 

@@ -141,7 +141,7 @@ class DataPublisher(Closing):
         self._announce(
             BlockReady(
                 facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
-                facts["sealed_at"], facts["episodes"],
+                facts["sealed_at"], facts["episodes"], facts.get("env_steps", -1),
             )
         )  # fmt: skip
 

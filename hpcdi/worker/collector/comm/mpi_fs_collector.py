@@ -62,6 +62,8 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
+        if context is None:  # as DI-engine's callers make it; `start` says what to do
+            return
         place = self._place
         self._collectors = _Collectors()
         self._is_paused = False

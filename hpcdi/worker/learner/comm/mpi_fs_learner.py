@@ -61,6 +61,8 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)
+        if context is None:  # as DI-engine's callers make it; `start` says what to do
+            return
         place = self._place
         self._transport = open_transport(place.config.system, place.layout)
         self._learner: BaseLearner | None = None
@@ -256,7 +258,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._feed = DataFeed(
             self._transport,
             lambda message: self.pump.send(COORDINATOR_RANK, message),
-            task.task_id, size, ahead,
+            task.task_id, size, ahead, config.policy.sequence.length,
         )  # fmt: skip
         self._tasks.put(task)
 

@@ -1,0 +1,223 @@
+"""DI-engine's form of policies, environments and configurations in hpcdi's runs, without DI-engine.
+
+`make ding` runs DI-engine's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes.collectors import Port, do
+from fakes.ding_form import SEQUENCE
+from fakes.spaces import simple_spaces
+from hpcdi.cli import main
+from hpcdi.compat import convert, reader
+from hpcdi.config.load import compile_config
+from hpcdi.env.create import create_env_manager, get_spaces
+from hpcdi.errors import ConfigError, PolicyError
+from hpcdi.policy.create import create_policy
+from hpcdi.worker.collector import ZerglingParallelCollector
+from hpcdi.worker.learner.data_feed import for_policy
+
+FORM = Path(__file__).parent.parent / "fakes" / "ding_form_config.py"
+pytestmark = pytest.mark.usefixtures("one_torch_thread", "same_process_state")
+
+
+@pytest.fixture(scope="module")
+def form() -> tuple[dict[str, Any], list[str]]:
+    """The configuration's file, read in a process of its own."""
+    return reader.read(FORM)
+
+
+# ------------------------------------------------------------------------------------ configuration
+
+
+def test_a_configuration_becomes_an_experiment(form: tuple[dict[str, Any], list[str]]) -> None:
+    config = compile_config(form[0]).config
+    assert config.exp_name == "form_seed0"
+    env, policy = config.env, config.policy
+    assert (env.collector_env_num, env.evaluator_env_num, env.evaluator_episode_num) == (2, 1, 1)
+    assert (env.stop_value, env.manager.type, env.manager.max_retry) == (1000.0, "subprocess", 3)
+    assert (env.ding["type"], env.ding["length"]) == ("fakes.ding_form:Env", 7)
+    assert (policy.collect.n_sample, policy.collect.unroll_len) == (2, SEQUENCE)
+    assert (policy.learn.batch_size, policy.learn.update_per_collect) == (4, 2), "its default"
+    assert policy.learn.learner.hook["log_show_after_iter"] == 7
+    assert policy.eval.evaluator.eval_freq == 3
+    buffer = policy.other.replay_buffer
+    assert (buffer.type, buffer.replay_buffer_size, buffer.max_use) == ("advanced", 128, 9)
+    assert policy.ding["model"] == {"obs_shape": 3, "action_shape": 2}
+    assert config.system.import_path == (), "the file is in a package"
+
+
+def test_what_is_not_as_it_was_is_said(form: tuple[dict[str, Any], list[str]]) -> None:
+    for note in (
+        "exp_name 'form/seed0' is now 'form_seed0'",
+        "policy.collect.n_sample 4 of all 2 environments is now 2 of each",
+        "env.manager.shared_memory is dropped",
+        "policy.learn.learner.hook.odd is dropped",
+        "create_config.replay_buffer.type 'deque' is now 'advanced'",
+    ):
+        assert any(note in said for said in form[1]), note
+    assert len(form[1]) == 5
+
+
+def test_what_hpcdi_has_no_run_for_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert.converted(
+            {"env": {"collector_env_num": 1}},
+            {"env": {}, "collector": {"type": "episode"}, "reward_model": {}}, {},
+        )  # fmt: skip
+    assert [problem.path for problem in caught.value.problems] == [
+        "create_config.reward_model", "main_config.policy", "create_config.policy",
+        "create_config.env.type", "main_config.env.evaluator_env_num",
+        "create_config.collector.type",
+    ]  # fmt: skip
+
+
+def test_settings_of_the_policy_itself_are_refused_beside_it(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    policy = {**form[0]["policy"], "nstep": 3, "priority_IS_weight": True}
+    with pytest.raises(ConfigError) as caught:
+        compile_config({**form[0], "policy": policy})
+    assert sorted(problem.path for problem in caught.value.problems) == [
+        "policy.nstep", "policy.priority_IS_weight",
+    ]  # fmt: skip
+    assert "policy.ding.nstep" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("main_config = {}", "create_config: is required"),
+        ("main_config, create_config = {'a': print}, {}", "main_config.a: is <built-in function"),
+        (
+            "main_config, create_config = {'policy': {}}, {'policy': {'type': 'no_module:A'}}",
+            "no_module cannot be imported",
+        ),
+        ("1 / 0", "could not be run as Python"),
+    ],
+)
+def test_a_wrong_file_says_why(
+    tmp_path: Path, text: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.py").write_text(text)
+    assert main(["convert", str(tmp_path / "wrong.py")]) == 2
+    err = capfd.readouterr().err
+    assert said in err
+    assert ("ZeroDivisionError" in err) is ("/ 0" in text)
+
+
+def test_other_commands_name_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", str(FORM), "--print"]) == 2
+    assert f"hpcdi convert {FORM} -o FILE.yaml" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------- environments
+
+
+def test_an_environment(form: tuple[dict[str, Any], list[str]]) -> None:
+    cfg = compile_config({**form[0], "env": {**form[0]["env"], "manager": {"type": "base"}}}).config
+    assert get_spaces(cfg.env) == simple_spaces((3,), "float32", 2, ())
+    for evaluates, returned in ((False, 7.0), (True, 70.0)):
+        manager = create_env_manager(cfg.env, evaluate=evaluates, seed=np.random.SeedSequence(1))
+        manager.launch()
+        offsets = set()
+        for _ in range(7 * 4):
+            offsets |= set(manager.observation[:, 1].tolist())
+            manager.step_all(np.zeros(manager.env_num, dtype=np.int64))
+        returns, lengths = manager.take_episodes()
+        assert set(lengths) == {7}
+        assert set(returns) == {returned}, "an evaluation counts what the environment states"
+        assert evaluates or len(offsets) > 3, "each episode has a seed of its own"
+        manager.close()
+
+
+# ----------------------------------------------------------------------------------------- policies
+
+
+class WeightPort(Port):
+    """Gives the weights of a policy."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self._model = policy.learn_mode.state_dict()["model"]
+
+    def get_policy_update_info(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        update = super().get_policy_update_info(*args, **kwargs)
+        return update and {**update, "model": self._model}
+
+
+def test_sequences_travel_and_their_env_steps_are_counted(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    """Episodes of 7 steps in sequences of 3: the seventh step makes no sample, and counts."""
+    env = {**form[0]["env"], "manager": {"type": "base"}, "collector_episode_num": 4}
+    config = compile_config({**form[0], "env": env}).config
+    policy = create_policy(config.policy, ["learn"])
+    port, seed = WeightPort(policy), np.random.SeedSequence(2)
+    cfg = {"env": config.env, "policy": config.policy, "eval_flag": False, "seed": seed}
+    with ZerglingParallelCollector(cfg, port) as made:
+        do(made, port, "task", eps=0.5)
+    steps = sum(int(segment.env_steps.sum()) for segment in port.segments)
+    rows = sum(int(segment.items["item_len"].sum()) for segment in port.segments)
+    assert rows == 4 * 2 * 2
+    assert steps in range(4 * 2 * 6, 4 * 2 * 7 + 1), "all but those after the last sample"
+    for segment in port.segments:
+        assert segment.columns["prev_state[]/h"].shape[1:] == (SEQUENCE, 2)
+        weights = np.ones(4, np.float32)
+        batch = {name: np.repeat(column[:1], 4, axis=0) for name, column in segment.columns.items()}
+        learnt = policy.learn_mode.forward(for_policy(batch, weights, as_columns=False))
+        assert learnt["cur_lr"] == 0.01
+
+
+def test_settings_of_the_run_go_over_the_policys_own(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    given = {**form[0]["policy"], "learn": {"batch_size": 6}, "priority": True}
+    inner = create_policy(given, ["learn"]).get_attribute("cfg")
+    assert inner.learn.batch_size == 6, "get_attribute('cfg') is the run's"
+    policy = create_policy(given, ["learn"])
+    own = policy._inner._cfg
+    assert (own.learn.batch_size, own.priority, own.learn.rate) == (6, True, 0.01)
+    assert policy.get_attribute("state") == {0: 0, 1: 0}, "the policy's own attribute"
+
+
+def test_state_dicts_go_round_and_weights_alone_leave_the_rest(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    one, other = (
+        create_policy(form[0]["policy"], seed=np.random.SeedSequence(seed)) for seed in (1, 2)
+    )
+    state = one.learn_mode.state_dict()
+    other.learn_mode.load_state_dict({"model": state["model"]})
+    other.learn_mode.load_state_dict(state)
+    for name, weight in other.eval_mode.state_dict()["model"].items():
+        assert torch.equal(weight, state["model"][name])
+    assert one.command_mode.get_setting_collect({"envstep": 4}) == {"eps": 0.2}
+    assert one.command_mode.get_setting_learn({"envstep": 4}) == {}
+
+
+def test_a_state_for_too_few_environments_is_explained(
+    form: tuple[dict[str, Any], list[str]],
+) -> None:
+    policy = create_policy(form[0]["policy"], ["collect"])
+    with pytest.raises(PolicyError, match=r"policy\.ding\.collect\.env_num must be env\.collector"):
+        policy.collect_mode.forward({2: np.zeros(3)}, eps=0.1)
+
+
+def test_it_trains_in_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, limit = tmp_path / "run", "policy.other.commander.max_train_iter=6"
+    assert main(["serial", str(FORM), "--run-dir", str(run), limit, "env.manager.type=base"]) == 0
+    trained = capsys.readouterr()
+    assert "6 train iterations" in trained.out
+    assert "could not be written" not in trained.err, "items with lists are in the snapshot"
+    assert main(["serial", "--resume", str(run), limit.replace("6", "8")]) == 0
+    went_on = capsys.readouterr()
+    assert "8 train iterations" in went_on.out
+    assert "could not be written" not in went_on.err

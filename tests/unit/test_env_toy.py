@@ -1,0 +1,26 @@
+"""Environments of `hpcdi.env.toy` whose rewards are to be known."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+
+import hpcdi.env.toy  # noqa: F401  (registers them)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_cue_is_shown_once_and_asked_for_at_the_end(right: bool) -> None:
+    env = gymnasium.make("hpcdi/MemoryLen-v0", length=3)
+    cues = set()
+    for seed in range(8):
+        observation, _ = env.reset(seed=seed)
+        cue, seen = observation[1], []
+        cues.add(float(cue))
+        action = int((cue > 0) == right)
+        for step in range(4):
+            observation, reward, terminated, truncated, _ = env.step(action)
+            seen.append(observation[1])
+            assert (terminated, truncated) == (step == 3, False)
+            assert reward == ((1 if right else -1) if step == 3 else 0)
+        assert seen == [0, 0, 0, 0]
+    assert cues == {-1.0, 1.0}

@@ -1,0 +1,153 @@
+"""R2D2: sequences out of blocks, and the loss against a plain loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.replay import block
+from hpcdi.errors import ConfigError
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.memories import LENGTH
+from hpcdi.policy.r2d2 import scaled, unscaled
+from hpcdi.store.rows import RowStore, sequences
+from hpcdi.types import SequenceRule
+from hpcdi.worker.coordinator.replay import item_count, item_rows
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+STEPS, STRIDE = 6, 3
+ITEMS = [8, 2, 5]
+
+
+def policy(*modes: str, collect: Any = None, **learn: Any) -> Any:
+    cfg = {
+        "type": "r2d2", "nstep": 2, "discount_factor": 0.9,
+        "model": {
+            "obs_shape": 3, "action_shape": 2, "memory_size": 5, "encoder_hidden_size_list": [8],
+        },
+        "learn": {"batch_size": 5, "burn_in": 2, **learn},
+        "collect": {"n_sample": 8, "unroll_len": STEPS, "stride": STRIDE, **(collect or {})},
+    }  # fmt: skip
+    return create_policy(cfg, modes or ["learn", "collect"])
+
+
+def columns_of(built: Any, seed: int = 0) -> dict[str, np.ndarray]:
+    """Transitions of `ITEMS` as a collector makes them; the second item terminates."""
+    rng, rows = np.random.default_rng(seed), sum(ITEMS)
+    actor = built.collect_mode.get_attribute("columnar")
+    observation = rng.standard_normal((rows, 1, 3)).astype(np.float32)
+    ends = np.cumsum(ITEMS) - 1
+    parts = []
+    for row in range(rows):
+        parts.append({"observation": observation[row], **actor.act(observation[row], {"eps": 0.5})})
+        actor.forget(np.ones(1, bool), np.array([row in ends[:1]]))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns["reward"] = rng.standard_normal(rows).astype(np.float32)
+    columns["terminated"] = np.arange(rows) == ends[1]
+    added = built.train_columns(columns, np.array(ITEMS, np.int32), observation[0])
+    assert not added.views, "what follows a step is read in its own sequence"
+    return columns | added.columns
+
+
+def test_a_ring_gathers_the_sequences_that_rank_0_counts() -> None:
+    """Each item has one row more, which no sequence reads."""
+    built, rule = policy("collect"), SequenceRule(STEPS, STRIDE)
+    columns = columns_of(built)
+    ready = block(7, ITEMS)
+    rows, _ = item_rows(ready, 0, rule)
+    assert rows.tolist() == [0, 3, 6, 9, 12, 15]
+    assert item_count(ready, rule) == len(rows)
+    assert item_rows(ready, 0)[0].tolist() == [*range(8), 9, 10, *range(12, 17)]
+    place = np.concatenate([np.arange(8), [9, 10], np.arange(12, 17)])
+    stored = {n: np.full((18, *c.shape[1:]), 99, c.dtype) for n, c in columns.items()}
+    for name, column in columns.items():
+        stored[name][place] = column
+    ring = RowStore(40)
+    ring.write(20, stored)
+    drawn, plain = ring.gather(20 + rows, STEPS), sequences(columns, STEPS)
+    assert drawn.keys() == plain.keys()
+    for name, column in plain.items():
+        assert column.shape[:2] == (6, STEPS)
+        np.testing.assert_array_equal(drawn[name], column)
+    assert plain[LENGTH][:, 0].tolist() == [6, 5, 2, 2, 5, 2]
+
+
+def test_values_are_rescaled_there_and_back() -> None:
+    values = torch.linspace(-300, 300, 101, dtype=torch.float64)
+    for slope in (1e-3, 1e-2, 1.0):
+        torch.testing.assert_close(unscaled(scaled(values, slope), slope), values)
+    assert scaled(torch.tensor(3.0), 1e-3).item() == pytest.approx(1.003)
+
+
+def by_hand(built: Any, batch: dict[str, torch.Tensor]) -> Any:
+    """Losses and priorities, sequence by sequence and step by step."""
+    learn, found = built._cfg.learn, []
+    for number in range(len(batch["action"])):
+        length = int(batch[LENGTH][number, 0])
+        unrolled = []
+        for network in (built._model, built._target):
+            state = {n[6:]: c[[number], 0] for n, c in batch.items() if n.startswith("state/")}
+            rows = []
+            for step in range(length):
+                value, state = network(batch["observation"][number, [step]], state)
+                rows.append(value[0].tolist())
+            unrolled.append(rows)
+        online, target = unrolled
+        is_begin = all((c[number, 0] == 0).all() for n, c in batch.items() if n[:6] == "state/")
+        errors = []
+        for step in range(0 if is_begin else min(learn.burn_in, length), length):
+            ahead = step + int(batch["bootstrap_offset"][number, step])
+            discount = batch["bootstrap_discount"][number, step].item()
+            if ahead >= length and discount:
+                continue
+            goal = batch["n_step_return"][number, step].item()
+            if discount:
+                best = int(np.argmax(online[ahead]))
+                x, e = target[ahead][best], learn.rescale
+                root = math.sqrt(1 + 4 * e * (abs(x) + 1 + e))
+                goal += discount * math.copysign(((root - 1) / (2 * e)) ** 2 - 1, x)
+            grown = math.sqrt(abs(goal) + 1) - 1
+            goal = math.copysign(grown, goal) + learn.rescale * goal
+            errors.append(goal - online[step][int(batch["action"][number, step])])
+        sizes = np.abs(errors) if errors else np.zeros(1)
+        found.append((0.5 * np.square(sizes).mean(), 0.9 * sizes.max() + 0.1 * sizes.mean()))
+    losses, priorities = zip(*found, strict=True)
+    return np.array(losses), np.array(priorities)
+
+
+@pytest.mark.parametrize("burn_in", [0, 2, 5])
+def test_losses_and_priorities_are_those_by_hand(burn_in: int) -> None:
+    built = policy(burn_in=burn_in)
+    with torch.no_grad():
+        for parameter in built._target.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    flat = sequences(columns_of(built), STEPS)
+    batch = {name: torch.from_numpy(column) for name, column in flat.items()}
+    losses, priorities = by_hand(built, batch)
+    assert (losses[:4] > 0).any()
+    log = built.learn_mode.forward({**batch, "weight": torch.ones(6)})
+    np.testing.assert_allclose(log["priority"], priorities, rtol=1e-3, atol=1e-5)
+    assert log["total_loss"] == pytest.approx(losses.mean(), rel=1e-3)
+
+
+def test_parts_of_a_batch_have_its_gradient() -> None:
+    whole, parts = policy(), policy(accumulate=3)
+    flat = sequences(columns_of(whole), STEPS)
+    for built in (whole, parts):
+        batch = {name: torch.from_numpy(column) for name, column in flat.items()}
+        built.learn_mode.forward({**batch, "weight": torch.ones(6)})
+    for one, other in zip(whole._model.parameters(), parts._model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(ConfigError, match="above unroll_len"):
+        policy(collect={"stride": 7})
+    with pytest.raises(ConfigError, match=r"leaves nothing of collect\.unroll_len"):
+        policy(burn_in=6)

@@ -1,0 +1,118 @@
+"""DI-engine beside hpcdi, in the same run: its CartPole DQN, in one process and over ranks.
+
+In one process it is DI-engine's own entry, as it is and with one changed import. Its parallel mode
+does not start any more (DI-engine 0.5.3); what it made when it was measured, by hand and once, is
+quoted. Needs the environment of `make ding`:
+
+    .venv-ding/bin/python tools/bench_ding.py            some minutes
+    .venv-ding/bin/python tools/bench_ding.py --quick
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from figures import Row, parser, show
+
+ROOT = Path(__file__).parent.parent
+UPSTREAM = ROOT / "tests" / "upstream"
+CONFIG = "classic_control.cartpole.config.cartpole_dqn_config"
+THEIRS_PARALLEL = 90.0
+"""Transitions/s of its parallel mode on two cores: 30 to 90, with a learner and two collectors."""
+
+
+def main() -> None:
+    """Measure, and print."""
+    given = parser(__doc__ or "").parse_args()
+    if importlib.util.find_spec("dizoo") is None:
+        print("DI-engine is not here; see --help")
+        return
+    show(serial(4_000 if given.quick else 12_000), given.json)
+    show(over_ranks(100_000 if given.quick else 400_000), given.json)
+
+
+def serial(env_steps: int) -> list[Row]:
+    """Its entry, by its workers and by ours, in turns."""
+    rates: dict[str, list[tuple[float, float]]] = {"ding": [], "hpcdi": []}
+    for _ in range(2):
+        for package, measured in rates.items():
+            measured.append(rate_of(package, env_steps))
+    best = {package: tuple(map(max, zip(*found, strict=True))) for package, found in rates.items()}
+    return [
+        beside(
+            f"serial entry, CartPole DQN: {what}", best["hpcdi"][place], unit,
+            best["ding"][place], 1.5, "DI-engine's workers",
+        )
+        for place, (what, unit) in enumerate(
+            (("environment", "steps/s"), ("learner", "iterations/s"))
+        )
+    ]  # fmt: skip
+
+
+def rate_of(package: str, env_steps: int) -> tuple[float, float]:
+    """Steps/s and iterations/s between the first evaluation and the last one."""
+    done = subprocess.run(
+        [
+            sys.executable, UPSTREAM / "entry.py", package, "serial", CONFIG, str(env_steps),
+            str(env_steps // 8 * 5 - 100), "--own-draws",
+        ],
+        env=variables(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first, *_, last = json.loads(done.stdout.splitlines()[-1])
+    seconds = last["from_s"] - first["to_s"]
+    return last["envstep"] / seconds, last["train_iter"] / seconds
+
+
+def over_ranks(env_steps: int) -> list[Row]:
+    """`hpcdi train` of its configuration, and of ours, with four ranks."""
+    theirs = Path(str(importlib.util.find_spec(f"dizoo.{CONFIG}").origin))  # type: ignore[union-attr]
+    rows = []
+    for name, config, steps in (
+        ("its configuration, its policy and environment", theirs, env_steps // 4),
+        ("hpcdi's own", ROOT / "configs" / "cartpole_dqn.yaml", env_steps),
+    ):
+        made = train(config, steps)
+        rows.append(
+            beside(
+                f"4 ranks, CartPole DQN, {name}", made, "steps/s",
+                THEIRS_PARALLEL, 100, "DI-engine's parallel mode, quoted",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def beside(name: str, value: float, unit: str, theirs: float, times: float, peer: str) -> Row:
+    """A figure that should be `times` as large as another."""
+    ratio = value / theirs
+    return Row(name, value, unit, f">= {times:g} x", ratio >= times, ratio=ratio, peer=peer)
+
+
+def train(config: Path, env_steps: int) -> float:
+    """Environment steps a second of a run, without its start."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                sys.executable, "-m", "hpcdi", "train", config, "-n", "4", "--run-dir",
+                f"{folder}/run", "env.stop_value=1e9",
+                f"policy.other.commander.max_env_step={env_steps}",
+            ],
+            env=variables(), cwd=folder, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        facts: dict[str, Any] = json.loads(Path(folder, "run", "run.json").read_text())
+    return float(facts["figures"]["env_steps_per_s"])
+
+
+def variables() -> dict[str, str]:
+    """Environment of a process that finds DI-engine's stubs."""
+    return {**os.environ, "PYTHONPATH": f"{UPSTREAM}:{ROOT}", "PYTHONWARNINGS": "ignore"}
+
+
+if __name__ == "__main__":
+    main()
