@@ -179,6 +179,10 @@ class Vector(nn.Flatten):
         super().__init__()
         self.out_features = math.prod(leaf.shape)
 
+    def forward(self, values: Tensor) -> Tensor:
+        """Of an array [batch, ...]."""
+        return values.unsqueeze(1) if values.ndim == 1 else values.flatten(1)
+
 
 class OneHot(nn.Module):
     """Discrete numbers as one-hot vectors, or as sums of learnt ones, [batch, out_features].

@@ -42,6 +42,7 @@ def model_of(*leaves: Leaf, **settings: Any) -> ModelConfig:
         (Leaf("", (4, 40, 40, 3), "uint8"), "NatureCNN"), (Leaf("", (40, 40, 1)), "NatureCNN"),
         (Leaf("", (16, 16, 3), "uint8"), "ImpalaCNN"), (Leaf("", (7, 7, 3), "uint8"), "MLP"),
         (Leaf("", (5,), "int64"), "MLP"), (Leaf("", (), "int64", (7,)), "MLP"),
+        (Leaf("", (), "int64", (2,)), "MLP"), (Leaf("", ()), "MLP"),
         (Leaf("a", (5,)), "MultiEncoder"),
     ],
 )  # fmt: skip
