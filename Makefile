@@ -43,7 +43,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 
 test: unit mpi jobs  ## the tests of the main promises: 8 minutes on two cores
 
-test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 22 minutes on two cores
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 28 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
 	@$(MAKE) --no-print-directory mpi MPI=mpich
 
@@ -60,7 +60,7 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs (about $(if $(ALL),11,5) minutes)"
+	$(SAY) "test: whole jobs (about $(if $(ALL),12,5) minutes)"
 	@$(BIN)/python -m pytest -q -m 'job $(FAST)' -o faulthandler_timeout=600 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
@@ -68,7 +68,7 @@ slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this mac
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=600 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
-	$(SAY) "test: DI-engine beside hpcdi (about 2 minutes)"
+	$(SAY) "test: DI-engine beside hpcdi (about 5 minutes)"
 	@$(DING)/bin/python -m pytest -q -m ding tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs
