@@ -16,6 +16,7 @@ import numpy as np
 from hpcdi.errors import PolicyError
 from hpcdi.store.rows import is_tensor
 from hpcdi.types import NUMBERS, Columns, Transition
+from hpcdi.utils.nested import unflatten
 
 _LIST = "[]"
 
@@ -41,14 +42,7 @@ def samples_of(tensors: Mapping[str, Any]) -> list[Transition]:
     Args:
         tensors: column name -> tensor [samples, ...].
     """
-    tree: dict[str, Any] = {}
-    for name, column in tensors.items():
-        *parents, leaf = name.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = column
-    return _values(tree)
+    return _values(unflatten(tensors))
 
 
 def _columns(values: Sequence[Any], name: str) -> Columns:

@@ -10,18 +10,17 @@ Network, actions and acting are PPO's; read `ppo` and `torch_policy` for what is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.ppo import PPOModelConfig, PPOPolicy
 from hpcdi.policy.returns import NEXT_OBSERVATION
-from hpcdi.policy.settings import CollectConfig, LearnConfig, PolicyConfig
+from hpcdi.policy.settings import CollectConfig, LearnConfig, OnPolicyConfig
 from hpcdi.types import Array
 from hpcdi.utils.packed import ACTION_MASK, rows_of
 from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
@@ -30,12 +29,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hpcdi.comm import dist
     from hpcdi.policy import gradient_step, memories, minibatches
     from hpcdi.policy.minibatches import Joint
 else:
     torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     memories = lazy_module("hpcdi.policy.memories")
     minibatches = lazy_module("hpcdi.policy.minibatches")
@@ -78,28 +75,19 @@ class IMPALACollectConfig(CollectConfig):
 
 
 @dataclass(frozen=True)
-class IMPALAConfig(PolicyConfig):
+class IMPALAConfig(OnPolicyConfig):
     """Settings of IMPALA."""
 
+    DATA = "uses its data as they come"
+    HORIZON = "collect.unroll_len"
     CORRECTS_STALENESS = True
     LEARNS_FROM_SEQUENCES = True
 
     type: str = "impala"
     on_policy: bool = setting(True, "data are used once, as they come")
-    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
     model: PPOModelConfig = section(PPOModelConfig, "the networks")
     learn: IMPALALearnConfig = section(IMPALALearnConfig, "the update")
     collect: IMPALACollectConfig = section(IMPALACollectConfig, "collecting")
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        yield from PolicyConfig.problems(self)
-        if not self.on_policy:
-            yield Problem("on_policy", "IMPALA uses its data as they come; leave this true")
-        if self.priority or self.priority_IS_weight:
-            yield Problem("priority", "is for replay buffers; IMPALA uses all its data alike")
-        if self.nstep != 1:
-            yield Problem("nstep", "is not IMPALA's; collect.unroll_len says how far rewards count")
 
 
 @POLICY_REGISTRY.register("impala")
@@ -142,10 +130,7 @@ class IMPALAPolicy(PPOPolicy):
                 columns, learn.batch_size, learn.epoch_per_collect, self._shuffles, "reward"
             )
         ]
-        table = torch.stack(rows)
-        dist.allreduce_data(table, "avg")
-        others = {"cur_lr": learn.learning_rate, **self._step.scalars()}
-        return [{**dict(zip(_SCALARS, row, strict=True)), **others} for row in table.tolist()]
+        return self.logs_of(rows, _SCALARS)
 
     def _learn_corrected(self, minibatch: Mapping[str, Tensor], joint: Joint) -> Tensor:
         """One gradient step; returns `_SCALARS`, this learner's shares in them."""

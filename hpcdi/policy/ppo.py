@@ -13,7 +13,7 @@ of several parts the logits of all discrete ones come first, the means behind th
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -27,7 +27,7 @@ from hpcdi.policy.settings import (
     CollectConfig,
     LearnConfig,
     ModelConfig,
-    PolicyConfig,
+    OnPolicyConfig,
 )
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
@@ -127,25 +127,16 @@ class PPOCollectConfig(CollectConfig):
 
 
 @dataclass(frozen=True)
-class PPOConfig(PolicyConfig):
+class PPOConfig(OnPolicyConfig):
     """Settings of PPO."""
 
+    DATA = "learns from its present policy's data"
+    HORIZON = "collect.gae_lambda"
+
     type: str = "ppo"
-    on_policy: bool = setting(True, "data are used once, by the policy that made them")
-    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
     model: PPOModelConfig = section(PPOModelConfig, "the networks")
     learn: PPOLearnConfig = section(PPOLearnConfig, "the update")
     collect: PPOCollectConfig = section(PPOCollectConfig, "collecting")
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        yield from PolicyConfig.problems(self)
-        if not self.on_policy:
-            yield Problem("on_policy", "PPO learns from its present policy's data; leave this true")
-        if self.priority or self.priority_IS_weight:
-            yield Problem("priority", "is for replay buffers; PPO uses all its data alike")
-        if self.nstep != 1:
-            yield Problem("nstep", "is not PPO's; collect.gae_lambda says how far rewards count")
 
 
 @POLICY_REGISTRY.register("ppo", "ppo_command")
@@ -245,11 +236,19 @@ class PPOPolicy(TorchPolicy):
             rows.append(row)
             if is_over:
                 break
-        # one exchange and one copy from a GPU, not one a scalar
+        return self.logs_of(rows, _SCALARS)
+
+    def logs_of(self, rows: list[Tensor], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Logs of joint minibatches: one exchange and one copy from a GPU, not one a scalar.
+
+        Args:
+            rows: this learner's shares in the scalars of each minibatch, [scalars].
+            names: of the scalars.
+        """
         table = torch.stack(rows)
         dist.allreduce_data(table, "avg")
-        others = {"cur_lr": learn.learning_rate, **self._step.scalars()}
-        return [{**dict(zip(_SCALARS, row, strict=True)), **others} for row in table.tolist()]
+        others = {"cur_lr": self._learn.learning_rate, **self._step.scalars()}
+        return [{**dict(zip(names, row, strict=True)), **others} for row in table.tolist()]
 
     def _learn_from(self, minibatch: Mapping[str, Tensor], joint: Joint) -> tuple[Tensor, bool]:
         """One gradient step, if the policy may still move.

@@ -336,6 +336,31 @@ class PolicyConfig(ComponentConfig):
 
 
 @dataclass(frozen=True)
+class OnPolicyConfig(PolicyConfig):
+    """Settings of algorithms that use their data once.
+
+    They complete two messages: which data they use, and which setting is their horizon.
+    """
+
+    DATA: ClassVar[str]
+    HORIZON: ClassVar[str]
+
+    on_policy: bool = setting(True, "data are used once, by the policy that made them")
+    discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
+        name = self.type.upper()
+        if not self.on_policy:
+            yield Problem("on_policy", f"{name} {self.DATA}; leave this true")
+        if self.priority or self.priority_IS_weight:
+            yield Problem("priority", f"is for replay buffers; {name} uses all its data alike")
+        if self.nstep != 1:
+            yield Problem("nstep", f"is not {name}'s; {self.HORIZON} says how far rewards count")
+
+
+@dataclass(frozen=True)
 class ReplayPolicyConfig(PolicyConfig):
     """Settings of algorithms that learn from a replay buffer."""
 

@@ -186,17 +186,6 @@ class GrowingStructure:
         return self._file.pieces[0]
 
 
-def image_of(arrays: Columns, attributes: Mapping[str, Any]) -> Image:
-    """HDF5 image of arrays by '/'-joined name, and of attributes of the file.
-
-    Raises:
-        TypeError: HDF5 has no such dtype or attribute. ValueError: it refuses a name.
-    """
-    with Draft() as draft:
-        draft.add(arrays)
-        return draft.finish(attributes)
-
-
 def write_pieces(file: IO[bytes], pieces: Sequence[Piece]) -> None:
     """Write pieces to their places in a file.
 

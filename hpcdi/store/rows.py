@@ -678,7 +678,12 @@ def sequence_rows(starts: Array, lengths: Array, most: int) -> Array:
 
 
 def sequences(columns: Columns, most: int) -> Columns:
-    """Sequences among transitions, item after item, as columns [sequences, most, ...]."""
+    """Sequences among transitions, item after item, as columns [sequences, most, ...].
+
+    Sequences of one transition are the transitions as they are, [transitions, ...].
+    """
+    if most == 1:
+        return columns
     lengths = columns[SEQUENCE_LEN]
     starts = lengths.nonzero()[0]
     rows = sequence_rows(starts, lengths[starts], most)

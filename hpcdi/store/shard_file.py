@@ -95,6 +95,11 @@ class Record:
     items_crc32: int
     facts: dict[str, Any]
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Rows and items of the shard up to the end of this block."""
+        return self.first_row + self.rows, self.first_item + self.items
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -316,11 +321,10 @@ class GrowingShard:
 
     def _shape(self, record: Record) -> Piece:
         """The structure, by which tools see the rows of a block and of those before."""
-        rows, items = record.first_row + record.rows, record.first_item + record.items
-        return self._structure.resized(self._layout.lengths(self._slot + 1, rows, items))
+        return self._structure.resized(self._layout.lengths(self._slot + 1, *record.ends))
 
     def _taken(self, record: Record) -> ShardRef:
-        rows, items = record.first_row + record.rows, record.first_item + record.items
+        rows, items = record.ends
         ref = self._layout.ref(block_name(self._name, self._slot), record)
         self._next, self._slot = Record(rows, 0, items, 0, 0, 0, {}), self._slot + 1
         return ref
@@ -380,8 +384,8 @@ class ShardReader:
             record = Record(**_unsealed(text))
             if (
                 min(record.first_row, record.rows, record.first_item, record.items) < 0
-                or record.first_row + record.rows > rows
-                or record.first_item + record.items > items
+                or record.ends[0] > rows
+                or record.ends[1] > items
             ):
                 raise ValueError("it names rows that the file does not have")
         except DAMAGE as error:
@@ -444,8 +448,7 @@ class ShardReader:
         gone = [number for number, _ in self.records() if number >= slot]
         empty = bytes(layout.slot_bytes)
         pieces: list[Piece] = [(layout.table + s * layout.slot_bytes, empty) for s in gone]
-        rows = max(record.first_row + record.rows for record in left)
-        items = max(record.first_item + record.items for record in left)
+        rows, items = map(max, zip(*(record.ends for record in left), strict=True))
         try:
             head, _, _ = self._head.partition(_MARK)
             names = [_TABLE, *(spec.name for spec in layout.columns if _n_bytes(spec))]

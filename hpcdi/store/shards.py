@@ -31,15 +31,6 @@ _FIRST_RETRY_S = 0.05
 _FLUSH_LOOK_S = 0.1
 
 
-def write_shard(layout: RunLayout, path: str, block: Block, *, fsync: bool = True) -> ShardRef:
-    """Publish a block in a shard of its own at `path` (relative to the run folder).
-
-    Raises:
-        ShardError: the block cannot be stored, or the file system refuses it (full, quota, rights).
-    """
-    return Appender(layout, 0, fsync=fsync).write(path, block)
-
-
 class Appender:
     """Appends blocks to the open shard, and begins the next one where that does not take them.
 

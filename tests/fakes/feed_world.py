@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fakes.store import write_shard
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
@@ -18,7 +19,6 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import write_shard
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
 from hpcdi.worker.learner.data_feed import Batch, DataFeed

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fakes.store import image_of
 from hpcdi import __version__
 from hpcdi.errors import ShardError
 from hpcdi.store.block import FORMAT, Block, check, checksum
 from hpcdi.store.checksum import crc32_of
-from hpcdi.store.image import Image, image_of
+from hpcdi.store.image import Image
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Columns, ColumnSpec, ShardRef
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes import store
 from hpcdi import cli
 from hpcdi.launch import run_folder
-from hpcdi.store import shards
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
@@ -23,7 +23,7 @@ def write_shard(path: Path, *, damaged: bool = False) -> Path:
     items = np.zeros(1, dtype=ITEM_DTYPE)
     items["item_len"] = 5
     block = Block({"reward": np.arange(5, dtype=np.float32)}, items)
-    ref = shards.write_shard(RunLayout(path.parent), path.name, block, fsync=False)
+    ref = store.write_shard(RunLayout(path.parent), path.name, block, fsync=False)
     data = bytearray(path.read_bytes())
     data[ref.columns[0].offset] ^= damaged
     path.write_bytes(data)

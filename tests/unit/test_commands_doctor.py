@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.store import write_shard
 from hpcdi import cli
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed, parse_transports
 from hpcdi.commands.doctor import checks, facts
@@ -37,7 +38,6 @@ from hpcdi.launch.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,6 +12,7 @@ import pytest
 from fakes.old_shards import write_old_shard
 from fakes.replay import admitted, block, demand, make_replay
 from fakes.scheduler import TIMEOUTS, experiment
+from fakes.store import write_shard
 from hpcdi.comm.messages import (
     Batches,
     LearnTask,
@@ -26,7 +27,7 @@ from hpcdi.errors import CheckpointError, SnapshotError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout, split_name
-from hpcdi.store.shards import Appender, write_shard
+from hpcdi.store.shards import Appender
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.store import write_shard
 from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -30,7 +31,6 @@ from hpcdi.errors import CommError, UnknownTypeError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.policies import PolicyImage, read_policy
-from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner.base_learner import BaseLearner

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.store import write_shard
 from hpcdi.comm.messages import LearnTask
 from hpcdi.errors import CommError, ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import write_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.worker.learner.comm import LearnerSlave, MPIFileSystemLearner
 

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.old_shards import write_old_shard
+from fakes.store import write_shard
 from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, pack, unpack
 from hpcdi.commands import logs, sweep
 from hpcdi.commands.submit import last_snapshot_s
@@ -43,7 +44,7 @@ from hpcdi.store.checkpoints import (
 )
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_block, write_shard
+from hpcdi.store.shards import read_block
 from hpcdi.store.snapshots import load_state, read_state, save_state
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.utils.curves import TensorBoardWriter, drop_events_after

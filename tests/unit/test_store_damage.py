@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from fakes.old_shards import write_old_shard
+from fakes.store import write_shard
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store import shards
 from hpcdi.store.block import Block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_block, read_shard, write_shard
+from hpcdi.store.shards import read_block, read_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
 SHARD = "data/rank00002/20250101T00/000001.h5"

@@ -21,13 +21,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes.small_disk import SmallDisk, assert_full, mounted
+from fakes.store import write_shard
 from hpcdi.errors import CheckpointError, ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
-from hpcdi.store.shards import ShardWriter, read_block, write_shard
+from hpcdi.store.shards import ShardWriter, read_block
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import AppendFile, is_full, shortage

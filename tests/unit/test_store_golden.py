@@ -12,10 +12,11 @@ import h5py
 import numpy as np
 import pytest
 
+from fakes.store import write_shard
 from hpcdi.store.block import Block, checksum, open_block
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_block, read_shard, survey, write_shard
+from hpcdi.store.shards import read_block, read_shard, survey
 from hpcdi.types import ITEM_DTYPE, Columns, ColumnSpec, RowView, ShardRef
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "block_v1.h5"

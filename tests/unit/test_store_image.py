@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fakes.store import image_of
 from hpcdi.store.checksum import crc32_of
 from hpcdi.store.hdf5 import read_attributes
-from hpcdi.store.image import ALIGNMENT, Draft, Image, image_of, read_arrays, write_pieces
+from hpcdi.store.image import ALIGNMENT, Draft, Image, read_arrays, write_pieces
 from hpcdi.types import Array, Columns
 
 DTYPES = ["?", "u1", "i1", "<i2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16"]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.store import write_shard
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
-from hpcdi.store.shards import write_shard
 from hpcdi.store.snapshots import save_state
 from hpcdi.types import ITEM_DTYPE, RowView
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.store import write_shard
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import ShardWriter, read_block, read_shard, write_shard
+from hpcdi.store.shards import ShardWriter, read_block, read_shard
 from hpcdi.types import ITEM_DTYPE, ShardRef
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.store import write_shard
 from hpcdi.errors import ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import read_shard, survey, write_shard
+from hpcdi.store.shards import read_shard, survey
 from hpcdi.types import ITEM_DTYPE, RowView
 
 

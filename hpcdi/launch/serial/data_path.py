@@ -101,14 +101,11 @@ class ColumnPath:
         self._fresh = self._collector.collect_columns(
             self._size, train_iter, setting, act=act, keep=self._keep
         )
-        count = column_rows(self._fresh)
+        items = sequences(self._fresh, self._sequence)
         if self._feed.buffer is not None:
-            items = self._fresh if self._sequence == 1 else sequences(self._fresh, self._sequence)
             self._feed.buffer.push_columns(items, made_at=train_iter)
-            self._feed.pushed(column_rows(items))
-        else:
-            self._feed.pushed(count)
-        return count
+        self._feed.pushed(column_rows(items))
+        return column_rows(self._fresh)
 
     def batches(self, updates: int) -> list[Iterator[Any]]:
         """See `DataPath.batches`."""

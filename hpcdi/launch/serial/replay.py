@@ -287,8 +287,7 @@ class LocalReplay(Closing):
             self._freed.append(ready.shard.path)
             return None
         columns = transitions(Block(rows, ready.items, {}, ready.shard.views, ready.tail_rows))
-        length = self._config.policy.sequence.length
-        return columns if length == 1 else sequences(columns, length)
+        return sequences(columns, self._config.policy.sequence.length)
 
 
 def _for_file(state: dict[str, Any]) -> dict[str, Any]:
