@@ -297,7 +297,7 @@ class Film(Closing):
             ) from error
 
     def shoot(self, modes: Sequence[Any], name: Path) -> tuple[Path, str]:
-        """Play an episode and write its film; returns the file, and what is on it.
+        """Play an episode and write its video; returns the file, and a line about it.
 
         Args:
             modes: eval modes, one a player.
