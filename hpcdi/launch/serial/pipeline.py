@@ -6,6 +6,7 @@ In a battle each player is an agent of its own; otherwise there is one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch.serial.data_path import DataPath
 from hpcdi.launch.serial.replay import LocalReplay
+from hpcdi.types import Interval
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.progress import Evaluation
 from hpcdi.worker.coordinator.commanders import BaseSerialCommander
@@ -70,7 +72,11 @@ class SerialPipeline:
         self.evaluations = evaluations if evaluations is not None else []
         self.evaluated_at = -1
         """Train iteration of the last evaluation."""
+        self.evaluated_steps = 0
+        """Environment steps at the last evaluation; 0: at the start."""
         self._config, self._keep_best, self._mark = config, keep_best, mark
+        self._every = Interval.of(config.policy.eval.every)
+        self._counted_from: float | None = None
 
     def run(self, stop: Callable[[], str | None]) -> str:
         """Train; returns the reason why it ended.
@@ -112,15 +118,24 @@ class SerialPipeline:
 
     def _evaluate(self) -> str | None:
         """Evaluate if it is time; returns the reason to end, if the policy is good enough."""
-        evaluator = self.parts.evaluator
-        if not evaluator.should_eval(self.train_iter):
+        if self._every is None:
+            is_due = self.parts.evaluator.should_eval(self.train_iter)
+            return self._conclude() if is_due else None
+        seconds = time.monotonic()
+        count = self._every.count(self.env_steps, self.train_iter, seconds)
+        if self._counted_from is None:
+            last = (self.evaluated_steps, max(self.evaluated_at, 0), seconds)
+            self._counted_from = self._every.count(*last)
+        is_due = count - self._counted_from >= self._every.length
+        if not is_due or self.train_iter <= max(self.evaluated_at, 0):
             return None
+        self._counted_from = count
         return self._conclude()
 
     def _conclude(self) -> str | None:
         """Evaluate; returns the reason to end, if the policy is good enough."""
         evaluator = self.parts.evaluator
-        self.evaluated_at = self.train_iter
+        self.evaluated_at, self.evaluated_steps = self.train_iter, self.env_steps
         is_enough, _ = evaluator.eval(self._keep_best, self.train_iter, self.env_steps)
         self._mark("evaluate")
         scalars = evaluator.scalars
@@ -134,10 +149,13 @@ class SerialPipeline:
         goal = evaluator.stop_value
         return f"stop value reached: mean return {human_return(evaluation.mean)} of {goal:g}"
 
-    def evaluate_at_end(self) -> None:
-        """Evaluate what has been learnt since the last time, whether it is time or not."""
-        if self.train_iter > max(self.evaluated_at, 0):
-            self._conclude()
+    def evaluate_at_end(self) -> str | None:
+        """Evaluate what has been learnt since the last time, whether it is time or not.
+
+        Returns:
+            Reason of the end, where the policy is good enough.
+        """
+        return self._conclude() if self.train_iter > max(self.evaluated_at, 0) else None
 
     def _limit(self) -> str | None:
         limits = self._config.policy.other.commander
