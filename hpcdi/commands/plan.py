@@ -20,7 +20,7 @@ from hpcdi.launch.placement import (
     threads_of,
     working_collectors,
 )
-from hpcdi.launch.time_limit import seconds_of
+from hpcdi.launch.requests import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.packed import column_of

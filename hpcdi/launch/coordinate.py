@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, StoreError, state_after
-from hpcdi.launch import messages, resume, run_folder, run_lock
+from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.environment import allocation
 from hpcdi.launch.placement import learner_count, table, working_collectors
-from hpcdi.launch.scale_file import ScaleFile
-from hpcdi.launch.time_limit import TimeLimit
+from hpcdi.launch.requests import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.utils.watchdog import Watchdog
 
@@ -53,7 +52,7 @@ def coordinate(context: Any, ends_at: float) -> int:
                 say(f"  resumed      {resumed}")
             outcome = _ended(coordinator.run(), coordinator.silent)
             watchdog.close()
-            for line in messages.closing("hpcdi train", outcome, coordinator.summary(), layout):
+            for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator, settings)
             if coordinator.silent:
@@ -134,7 +133,7 @@ def _opening(context: Any) -> list[str]:
         f"of {config.env.collector_env_num} environments{_waiting(collectors, size, config)}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return [*messages.opening(title, context.layout), *_where(context.layout)]
+    return [*run_folder.opening(title, context.layout), *_where(context.layout)]
 
 
 def _waiting(collectors: int, size: int, config: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import read_mapping
+from hpcdi.config.load import compile_config, read_mapping
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
@@ -40,8 +40,8 @@ from hpcdi.launch.placement import (
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
 from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.start_guard import START_TIMEOUT_S, StartGuard
 
 _SWITCH_INTERVAL_S = 1e-3
@@ -148,7 +148,7 @@ def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
 def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
-    from hpcdi.launch.time_limit import end_of
+    from hpcdi.launch.requests import end_of
     from hpcdi.store.layout import RunLayout
 
     try:
@@ -198,7 +198,6 @@ def _play(
 ) -> int:
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
-    from hpcdi.launch.experiment import from_mapping
     from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
@@ -211,7 +210,7 @@ def _play(
     os.nice(niceness_of(role, **share))
     threads = thread_variables(threads_of(role, **share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
-    config = from_mapping(agreement.experiment)
+    config = compile_config(agreement.experiment).config
     layout = RunLayout(Path(agreement.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)

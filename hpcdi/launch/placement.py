@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch.hostlist import compress
+from hpcdi.launch.environment import compress
 
 COLLECTOR_NICENESS = 5
 """A collector gets a third of the learner's weight in the Linux scheduler."""

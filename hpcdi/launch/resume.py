@@ -1,17 +1,18 @@
-"""Going on with a run: what its folder must hold, and who may."""
+"""Resuming a run: what its folder must hold, and which settings may change."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import Compiled, load
-from hpcdi.config.resume_compat import BINDING, SAME, differences, is_below, named
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import run_folder
@@ -24,6 +25,40 @@ if TYPE_CHECKING:
     from hpcdi.store.checkpoints import Checkpoint
     from hpcdi.worker.coordinator.snapshots import Resumed
 
+BINDING = (
+    "env",  # weights and stored data belong to its observations, actions and rewards
+    "policy.type",
+    "policy.model",  # the shapes of the weights
+    "policy.on_policy",
+    "policy.nstep",  # how an item of the replay buffer was made
+    "policy.collect.unroll_len",
+    "policy.discount_factor",  # the meaning of the learnt values
+    "policy.priority",  # the content of the buffer's index
+    "policy.other.replay_buffer.type",
+    "policy.other.replay_buffer.replay_buffer_size",
+    "policy.other.replay_buffer.frames",
+    "policy.other.commander.type",
+    "policy.learn.learner.type",
+)
+"""Keys that must keep their values, with everything below them."""
+
+FREE = (
+    "env.import_names",
+    "env.collector_env_num",
+    "env.collector_episode_num",
+    "env.evaluator_env_num",
+    "env.evaluator_episode_num",
+    "env.stop_value",
+    "env.manager",
+    "env.vectorization",
+    "env.autoreset",
+)
+"""Exceptions: keys below `BINDING` that may change."""
+
+SAME = ("exp_name", "seed")
+"""Keys that make it another experiment, although the snapshots would fit."""
+
+_ABSENT = "nothing"
 _CHECK_EVERY_S = 1.0
 _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
 """Of a snapshot's manifest, without which a run cannot be resumed from it."""
@@ -38,31 +73,11 @@ class Way(Enum):
     DONE = "not at all: it is done already"
 
 
-class Asked(Protocol):
-    """The command line's words about a run's configuration and folder."""
-
-    @property
-    def config(self) -> str | None:
-        """The experiment's file."""
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """``key=value``."""
-
-    @property
-    def run_dir(self) -> str | None:
-        """The folder that it is to have."""
-
-    @property
-    def resume(self) -> str | None:
-        """The folder of a run to go on with."""
-
-
-def config_of(asked: Asked) -> str:
+def config_of(asked: Namespace) -> str:
     """Returns the configuration to begin with: the one that is named, or the run folder's.
 
     Args:
-        asked: the command line.
+        asked: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
 
     Raises:
         LaunchError: none is named, or the folder holds no run.
@@ -73,13 +88,13 @@ def config_of(asked: Asked) -> str:
                 f"{asked.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
             )
-        return asked.config or str(RunLayout(Path(asked.resume)).config_file)
+        return str(asked.config or RunLayout(Path(asked.resume)).config_file)
     if asked.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    return asked.config
+    return str(asked.config)
 
 
-def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Way:
+def way_of(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> Way:
     """How a run is to begin.
 
     Args:
@@ -92,7 +107,7 @@ def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Wa
     """
     if asked.resume is not None:
         if asked.config is not None:
-            _check_fits(asked.resume, asked.config, compiled, asked.overrides)
+            _check_fits(asked, compiled)
         return Way.GO_ON
     auto = compiled.config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
@@ -110,7 +125,7 @@ def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Wa
     return Way.GO_ON if has_snapshot(layout) else Way.RESTART
 
 
-def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
+def folder_of(asked: Namespace, way: Way, exp_name: str) -> Path:
     """The run folder.
 
     Raises:
@@ -121,14 +136,16 @@ def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
     return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
 
 
-def _check_fits(path: str, given: str, compiled: Compiled, overrides: Sequence[str]) -> None:
+def _check_fits(asked: Namespace, compiled: Compiled) -> None:
     """See that a run can go on with another configuration; who names a key knows what he does."""
-    known = named(overrides)
-    differ = differences(_kept(path), compiled.to_mapping())
+    known = [text.partition("=")[0] for text in asked.overrides]
+    differ = differences(_kept(asked.resume), compiled.to_mapping())
     differ = [each for each in differ if not is_below(each.key, known)]
     if differ:
         raise LaunchError(
-            "\n  - ".join([f"{given} does not fit the snapshots of {path}:", *map(str, differ)])
+            "\n  - ".join(
+                [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
+            )
             + "\n  Leave the file out to go on by the run's own configuration, or name what is to "
             "differ all the same on the command line, as key=value"
         )
@@ -297,3 +314,51 @@ class NewSettings:
             self._is_due = False
             write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
             or_warn("config.yaml", write)
+
+
+# ------------------------------------------------------------ settings that snapshots depend on
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting whose value has changed."""
+
+    key: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.was} in the run, {self.now} now"
+
+
+def differences(
+    was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
+) -> list[Difference]:
+    """Returns the settings below `keys`, and not below `FREE`, that differ between two experiments.
+
+    Args:
+        was: the run's experiment as a nested mapping.
+        now: the requested one.
+        keys: dotted paths.
+    """
+    old, new = dict(_leaves(was)), dict(_leaves(now))
+    return [
+        Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
+        for key in dict.fromkeys([*old, *new])
+        if is_below(key, keys)
+        and not is_below(key, FREE)
+        and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+
+
+def is_below(key: str, keys: Iterable[str]) -> bool:
+    """Returns whether a dotted path is one of `keys` or below one of them."""
+    return any(key == above or key.startswith(f"{above}.") for above in keys)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
