@@ -72,7 +72,7 @@ _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
 _SLURM_LIMIT_S = 30.0
 _NO_CLUSTER = ("configuration source", "Unable to contact slurm controller", "DNS SRV lookup")
-"""What Slurm's commands say where they are installed, and there is no cluster."""
+"""Messages of Slurm's commands where they are installed, but there is no cluster."""
 _CLOCK_S = 60
 """Slurm looks at time limits, and signals jobs, once in so long."""
 _LEAST_S = 60
@@ -459,7 +459,7 @@ def to_local(job: BatchJob) -> Any:
 
 @contextlib.contextmanager
 def _streams_kept() -> Iterator[None]:
-    """Processes started within hold none of our streams: their reader sees the end with ours."""
+    """Let processes started within inherit no stream of ours: who reads it waits for us alone."""
     sys.stdout.flush()
     sys.stderr.flush()
     ours, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)

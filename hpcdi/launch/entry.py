@@ -61,7 +61,9 @@ class Agreement:
     exit_code: int = EXIT_DONE
 
 
-def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard) -> int:
+def run_rank(
+    arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard, chosen_by_user: set[str]
+) -> int:
     """Start MPI and run this rank's role; returns the exit code.
 
     Args:
@@ -69,6 +71,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
             of `hpcdi train`.
         launched: how this process was started.
         guard: of this rank's start.
+        chosen_by_user: see `limit_threads`; a learner may get more threads than one.
     """
     flag = SignalFlag()
     try:
@@ -76,9 +79,6 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    chosen_by_user = set(thread_variables(1)) & os.environ.keys()
-    for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
-        os.environ.setdefault(name, value)
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -162,12 +162,12 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
                 f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
                 "ranks; set the number of ranks there"
             )
-        way = resume.way_of(arguments, compiled, os.environ)
-        path = resume.folder_of(arguments, way, config.exp_name)
-        if way is resume.Way.DONE:
+        mode = resume.start_mode(arguments, compiled, os.environ)
+        path = resume.folder_of(arguments, mode, config.exp_name)
+        if mode is resume.StartMode.DONE:
             return Agreement({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), way, mapping, placement, mpi=library_version())
+        restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
     except HpcdiError as error:
         return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
     for note in compiled.notes:

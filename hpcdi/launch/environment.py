@@ -11,6 +11,8 @@ from hpcdi.errors import LaunchError
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
+TERMINAL_VARIABLE = "HPCDI_TERMINAL"
+"""Set to 1 where a person watches: ranks see a pipe, not the terminal."""
 REFUSED = 3
 """Exit code of rank 0 for `hpcdi train`, which returns 1 for it: mpirun's own 1 says nothing."""
 

@@ -33,8 +33,12 @@ from hpcdi.errors import (
     state_after,
 )
 from hpcdi.launch import resume, run_folder, run_lock
-from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, REFUSED, WITHOUT_NETWORK
+from hpcdi.launch.environment import (
+    LAUNCHER_VARIABLE,
+    REFUSED,
+    TERMINAL_VARIABLE,
+    WITHOUT_NETWORK,
+)
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
@@ -74,9 +78,9 @@ def train(arguments: Namespace) -> int:
         ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    way = resume.way_of(arguments, compiled, os.environ)
-    path = resume.folder_of(arguments, way, compiled.config.exp_name)
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    path = resume.folder_of(arguments, mode, compiled.config.exp_name)
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
     where = "--run-dir" if arguments.resume is None else "--resume"
@@ -174,15 +178,12 @@ class Job:
             precedence, and for the ranks' temporary ones, which lie in the user's.
     """
 
-    def __init__(
-        self, command: list[str], path: Path, folders: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
         self._path = path
-        given = folders or {}
-        private = {name: given[name] for name in given if name == TEMPORARY_VARIABLE}
+        private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**given, **os.environ, **private}),
+            env=rank_environment({**folders, **os.environ, **private}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,

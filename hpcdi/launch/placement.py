@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -247,6 +248,17 @@ def niceness_of(
     """
     is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
     return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
+
+
+def limit_threads() -> set[str]:
+    """Let numerical libraries use one thread; returns the variables that the user has set already.
+
+    Call it before numpy is imported, which starts its threads then.
+    """
+    chosen = set(thread_variables(1)) & os.environ.keys()
+    for name, value in thread_variables(1).items():
+        os.environ.setdefault(name, value)
+    return chosen
 
 
 def thread_variables(threads: int) -> Mapping[str, str]:

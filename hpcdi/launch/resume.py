@@ -64,11 +64,11 @@ _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": li
 """Of a snapshot's manifest, without which a run cannot be resumed from it."""
 
 
-class Way(Enum):
+class StartMode(Enum):
     """How a run begins."""
 
     NEW = "in a folder of its own"
-    GO_ON = "from the newest snapshot of its folder"
+    RESUME = "from the newest snapshot of its folder"
     RESTART = "in the folder of a run that came to no snapshot"
     DONE = "not at all: it is done already"
 
@@ -94,8 +94,8 @@ def config_of(asked: Namespace) -> str:
     return str(asked.config)
 
 
-def way_of(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> Way:
-    """How a run is to begin.
+def start_mode(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> StartMode:
+    """Returns how a run begins.
 
     Args:
         asked: the command line.
@@ -103,41 +103,41 @@ def way_of(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -
         variables: of the environment.
 
     Raises:
-        LaunchError: the folder's run is to be gone on with, but the configuration is another.
+        LaunchError: the run of the folder is to be resumed, but its configuration is another.
     """
     if asked.resume is not None:
         if asked.config is not None:
             _check_fits(asked, compiled)
-        return Way.GO_ON
+        return StartMode.RESUME
     auto = compiled.config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
     if asked.run_dir is None or not is_wanted:
-        return Way.NEW
+        return StartMode.NEW
     layout = RunLayout(Path(asked.run_dir))
     if not layout.run_file.exists():
-        return Way.NEW
+        return StartMode.NEW
     facts = run_folder.read(layout.root)
     if not facts:  # it was killed while it took the folder
-        return Way.RESTART
+        return StartMode.RESTART
     _check_same(layout, compiled)
     if facts.get("state") == "done":
-        return Way.DONE
-    return Way.GO_ON if has_snapshot(layout) else Way.RESTART
+        return StartMode.DONE
+    return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
-def folder_of(asked: Namespace, way: Way, exp_name: str) -> Path:
+def folder_of(asked: Namespace, mode: StartMode, exp_name: str) -> Path:
     """The run folder.
 
     Raises:
         LaunchError: a new run is to have one that cannot be its.
     """
-    if way is Way.NEW:
+    if mode is StartMode.NEW:
         return run_folder.choose(exp_name, asked.run_dir)
     return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
 
 
 def _check_fits(asked: Namespace, compiled: Compiled) -> None:
-    """See that a run can go on with another configuration; who names a key knows what he does."""
+    """Check that a run can be resumed with another file; keys on the command line may differ."""
     known = [text.partition("=")[0] for text in asked.overrides]
     differ = differences(_kept(asked.resume), compiled.to_mapping())
     differ = [each for each in differ if not is_below(each.key, known)]
@@ -146,19 +146,19 @@ def _check_fits(asked: Namespace, compiled: Compiled) -> None:
             "\n  - ".join(
                 [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
             )
-            + "\n  Leave the file out to go on by the run's own configuration, or name what is to "
+            + "\n  Leave the file out to resume by the run's own configuration, or name what is to "
             "differ all the same on the command line, as key=value"
         )
 
 
 def _check_same(layout: RunLayout, compiled: Compiled) -> None:
-    """See that the run of a folder is the experiment that is asked for."""
+    """Check that the run of a folder is the experiment that is asked for."""
     path = run_folder.short(layout.root)
     differ = differences(_kept(path), compiled.to_mapping(), (*SAME, *BINDING))
     if differ:
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
-            + "\n  Choose another --run-dir; or go on with that run all the same by --resume "
+            + "\n  Choose another --run-dir; or resume that run all the same: --resume "
             f"{path}, and what is to differ as key=value"
         )
 
@@ -168,13 +168,13 @@ def done_line(path: Path) -> str:
     reason = run_folder.read(path).get("reason", "")
     return (
         f"the run in {run_folder.short(path)} is done already ({reason}); nothing is started. To "
-        f"go on with it, name it by --resume, with another limit"
+        f"train on, name it by --resume, with another limit"
     )
 
 
 def take(
     layout: RunLayout,
-    way: Way,
+    mode: StartMode,
     mapping: Mapping[str, Any],
     placement: list[dict[str, Any]],
     *,
@@ -186,7 +186,7 @@ def take(
 
     Args:
         layout: the run folder.
-        way: any but `Way.DONE`.
+        mode: any but `StartMode.DONE`.
         mapping: the experiment.
         placement: of each rank.
         mpi: version of the MPI library.
@@ -195,11 +195,11 @@ def take(
         LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
         NoProgressError: the run has come to nothing too often.
     """
-    if way is Way.NEW:
+    if mode is StartMode.NEW:
         run_folder.claim(layout.root, mapping, placement, mpi=mpi)
         return 0
     reached = {"train_iter": 0, "env_steps": 0}
-    if way is Way.GO_ON:
+    if mode is StartMode.RESUME:
         facts = newest_snapshot(layout).facts
         reached = {name: int(facts[name]) for name in reached}
     limit = mapping["system"]["max_restarts_without_progress"]
@@ -209,7 +209,7 @@ def take(
         figures = run_folder.read(layout.root).get("figures", {})
         run_folder.end(layout, "failed", str(error), error.exit_code, figures)
         raise
-    if way is Way.GO_ON:
+    if mode is StartMode.RESUME:
         with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
             run_folder.reopen(layout, restarts, placement)
     else:
@@ -248,7 +248,7 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
 
 
 def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
-    """Read the newest snapshot of a run, before anything is written anew; None where there is none.
+    """Read the newest snapshot of a run, before anything is written; None where there is none.
 
     Curves after it are forgotten.
 
@@ -272,10 +272,8 @@ def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
 
 
 def has_snapshot(layout: RunLayout) -> bool:
-    """True if a run can be gone on with."""
-    from hpcdi.store.checkpoints import names
-
-    return bool(names(layout.snapshots_dir))
+    """True if a run can be resumed."""
+    return bool(checkpoint_names(layout.snapshots_dir))
 
 
 def _kept(path: str) -> dict[str, Any]:

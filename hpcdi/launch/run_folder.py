@@ -166,7 +166,7 @@ def end(
 
 
 def _reserve(layout: RunLayout) -> None:
-    """Set space aside that `end` gives back, so that a full disk does not hide how a run ended."""
+    """Reserve space, freed by `end`, so that a full disk does not hide how a run ended."""
     write_bytes(layout.reserve_file, os.urandom(_RESERVED_BYTES))  # what no disk can compress
 
 
@@ -339,7 +339,7 @@ def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayou
 
 def hint(command: str, layout: RunLayout) -> str:
     """Returns the line that says how to resume the run."""
-    return f"  go on with   {command} --resume {short(layout.root)}"
+    return f"  resume with  {command} --resume {short(layout.root)}"
 
 
 def _place(layout: RunLayout) -> list[str]:

@@ -63,15 +63,15 @@ def serial(arguments: Namespace) -> int:
     set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    way = resume.way_of(arguments, compiled, os.environ)
-    layout = RunLayout(resume.folder_of(arguments, way, config.exp_name))
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
     with own_temporary_folder(), RunLock(layout), ExitStack() as log:
         stay_in(layout.root)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
-        restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
+        restarts = resume.take(layout, mode, compiled.to_mapping(), placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
