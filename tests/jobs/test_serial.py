@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     ended.check(130, "stopped")
     assert f"resumed      {checkpoint.folder.name}: env step " in ended.out
     assert "stopped: received SIGINT" in ended.err
-    assert f"go on with   hpcdi serial --resume {ended.run_dir}\n" in ended.err
+    assert f"resume with  hpcdi serial --resume {ended.run_dir}\n" in ended.err
     checkpoint, errors = newest_checkpoint(folder)
     assert checkpoint is not None
     assert not errors
