@@ -22,7 +22,7 @@ def mapping(*overrides: str) -> dict[str, Any]:
     [
         "env.stop_value=475", "env.collector_env_num=4", "env.manager.type=subprocess",
         "policy.learn.learning_rate=1e-4", "policy.learn.batch_size=64",
-        "policy.learn.learner.learner_num=2", "policy.other.commander.eval_interval=9",
+        "policy.learn.learner.learner_num=2", "policy.eval.every=9 seconds",
         "policy.other.commander.max_train_iter=7", "policy.collect.collector.collector_num=5",
         "policy.other.eps.decay=1", "system.snapshot_s=7", "policy.other.replay_buffer.alpha=0.5",
     ],

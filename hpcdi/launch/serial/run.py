@@ -187,7 +187,7 @@ class SerialRun(Closing):
             agent.learner.call_hook("before_run")
         reason = self.pipeline.run(self._turn)
         if self._stopped is None:
-            self.pipeline.evaluate_at_end()
+            reason = self.pipeline.evaluate_at_end() or reason
         for agent in agents:
             agent.learner.call_hook("after_run")
         self._patience.hurry(_LAST_TRIES_S)
@@ -245,6 +245,7 @@ class SerialRun(Closing):
         if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
             parts.evaluator.should_eval(own["evaluated_at"])
             self.pipeline.evaluated_at = own["evaluated_at"]
+        self.pipeline.evaluated_steps = own.get("evaluated_steps", steps)
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
@@ -328,6 +329,7 @@ class SerialRun(Closing):
             "replay": parts.replay.state_dict(),
             "serial": {
                 "evaluated_at": self.pipeline.evaluated_at,
+                "evaluated_steps": self.pipeline.evaluated_steps,
                 "samples": parts.collector.totals["train_sample"],
             },
         }
