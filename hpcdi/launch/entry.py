@@ -25,6 +25,7 @@ from hpcdi.launch.environment import (
     check_world_size,
     component,
     is_one_host,
+    thread_variables,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -36,7 +37,6 @@ from hpcdi.launch.placement import (
     niceness_of,
     roles_of,
     share_of_host,
-    thread_variables,
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
