@@ -33,7 +33,6 @@ from hpcdi.worker.collector.comm import (
     BaseCommCollector,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
-    NaiveCollector,
     create_comm_collector,
 )
 from hpcdi.worker.collector.evaluation import (
@@ -65,7 +64,6 @@ __all__ = [
     "InteractionSerialEvaluator",
     "MPIFileSystemCollector",
     "MetricSerialEvaluator",
-    "NaiveCollector",
     "SampleSerialCollector",
     "VectorEvalMonitor",
     "ZerglingParallelCollector",
