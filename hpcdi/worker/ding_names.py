@@ -76,6 +76,8 @@ OLD_PATHS = {
     "learner.comm.base_comm_learner": "learner.comm.mpi_fs_learner",
     "learner.comm.flask_fs_learner": "learner.comm.mpi_fs_learner",
     "learner.comm.utils": _HERE,
+    "replay_buffer.elastic_buffer": "replay_buffer.naive_buffer",
+    "replay_buffer.sequence_buffer": "replay_buffer.naive_buffer",
     "replay_buffer.utils": _HERE,
 }
 """Path below `hpcdi.worker` -> the module that is imported instead."""
@@ -110,7 +112,7 @@ class OperatorServer(Absent):
 
 
 class NaiveResourceManager:
-    """Free and assigned workers by kind ("collector", "learner"); who is free longest comes first."""
+    """Free and assigned workers by kind, "collector" or "learner"; the longest free comes first."""
 
     def __init__(self) -> None:
         self._free: dict[str, dict[str, Any]] = {"collector": {}, "learner": {}}
