@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hpcdi.config.load import Compiled, compile_config, load
+from hpcdi.config.load import Compiled, load
 from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
@@ -72,8 +72,3 @@ def _check_league(config: Any, players: int) -> list[Problem]:
         said = "a league over ranks is for policies without a memory yet; `hpcdi serial` has it"
         problems.append(Problem("policy.model.memory", said))
     return problems
-
-
-def from_mapping(mapping: Mapping[str, Any]) -> Any:
-    """Returns the experiment of a compiled mapping from another rank."""
-    return compile_config(mapping).config
