@@ -31,6 +31,9 @@ Settings: TypeAlias = Mapping[str, Any]
 Transition: TypeAlias = dict[str, Any]
 """One item as a dict, the form that DI-engine's policies use."""
 
+GameCounts: TypeAlias = tuple[str, str, int, int, int]
+"""Names of two players, and how many games the first one won, drew and lost."""
+
 ITEM_DTYPE = np.dtype(
     [
         ("item_start", "<i4"),  # first row, counted from the block's first row
