@@ -16,8 +16,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that an experiment 
 from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.serial.data_path import ColumnPath, SamplePath
-from hpcdi.launch.serial.pipeline import Agent, Parts, SerialPipeline
+from hpcdi.launch.serial.pipeline import Agent, ColumnPath, Parts, SamplePath, SerialPipeline
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.worker import BaseSerialCommander
 
