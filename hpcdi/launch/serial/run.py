@@ -23,13 +23,13 @@ from typing import Any
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
-from hpcdi.launch import messages, resume, run_folder
+from hpcdi.launch import resume, run_folder
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.serial.parts import PartsMaker, set_threads
 from hpcdi.launch.serial.pipeline import SerialPipeline
-from hpcdi.launch.signals import SignalFlag
 from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
@@ -63,22 +63,22 @@ def serial(arguments: Namespace) -> int:
     set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    way = resume.way_of(arguments, compiled, os.environ)
-    layout = RunLayout(resume.folder_of(arguments, way, config.exp_name))
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
     with own_temporary_folder(), RunLock(layout), ExitStack() as log:
         stay_in(layout.root)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
-        restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
+        restarts = resume.take(layout, mode, compiled.to_mapping(), placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
         log.callback(close_log)
         again = f", restart {restarts}" if restarts else ""
         title = f"one process with {config.env.collector_env_num} environments{again}"
-        for line in messages.opening(f"{config.exp_name}, {title}", layout):
+        for line in run_folder.opening(f"{config.exp_name}, {title}", layout):
             say(line)
         return _play(config, spaces, layout, flag, restarts)
 
@@ -115,7 +115,7 @@ def _play(
     or_warn("end of the run", end)
     stream = sys.stdout if outcome.exit_code == EXIT_DONE else sys.stderr
     summary = run.summary() if run is not None else []
-    for line in messages.closing("hpcdi serial", outcome, summary, layout):
+    for line in run_folder.closing("hpcdi serial", outcome, summary, layout):
         stream.write(line + "\n")
     stream.flush()
     return outcome.exit_code
@@ -187,7 +187,7 @@ class SerialRun(Closing):
             agent.learner.call_hook("before_run")
         reason = self.pipeline.run(self._turn)
         if self._stopped is None:
-            self.pipeline.evaluate_at_end()
+            reason = self.pipeline.evaluate_at_end() or reason
         for agent in agents:
             agent.learner.call_hook("after_run")
         self._patience.hurry(_LAST_TRIES_S)
@@ -245,6 +245,7 @@ class SerialRun(Closing):
         if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
             parts.evaluator.should_eval(own["evaluated_at"])
             self.pipeline.evaluated_at = own["evaluated_at"]
+        self.pipeline.evaluated_steps = own.get("evaluated_steps", steps)
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
@@ -328,6 +329,7 @@ class SerialRun(Closing):
             "replay": parts.replay.state_dict(),
             "serial": {
                 "evaluated_at": self.pipeline.evaluated_at,
+                "evaluated_steps": self.pipeline.evaluated_steps,
                 "samples": parts.collector.totals["train_sample"],
             },
         }
