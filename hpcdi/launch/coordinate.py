@@ -25,7 +25,7 @@ from hpcdi.worker.fault import FAULTS
 
 
 def coordinate(context: Any, ends_at: float) -> int:
-    """See a run through; returns the exit code.
+    """Run rank 0 from start to end; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
@@ -62,7 +62,7 @@ def coordinate(context: Any, ends_at: float) -> int:
                 )
                 run_lock.remove(layout)
                 abort_job(outcome.exit_code)
-    except BaseException as error:  # without rank 0 there is no order to end in
+    except BaseException as error:  # without rank 0 the others cannot shut down in order
         failure = describe(error, "coordinator")
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
@@ -76,7 +76,7 @@ def coordinate(context: Any, ends_at: float) -> int:
 
 
 def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns what rank 0 calls in each turn of its loop; where turns end, a watchdog ends it."""
+    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
     def ask() -> Any:
@@ -90,7 +90,7 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
 
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
-    """How the run ended: where ranks are silent it is to go on, whatever it has reached."""
+    """Returns how the run ended; where ranks are silent it is to be resumed."""
     if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
         return outcome
     reason = f"{outcome.reason}; but ranks {silent} did not end in order"
@@ -123,7 +123,7 @@ def _opening(context: Any) -> list[str]:
 
 
 def _where(layout: Any) -> list[str]:
-    """The batch system's job, and which rank is where: said where that is not obvious."""
+    """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
     job = allocation(os.environ)
     lines = [f"  job          {job}"] if job is not None else []
     placement = run_folder.read(layout.root).get("placement", [])

@@ -255,7 +255,7 @@ class Job:
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal asks rank 0 to shut down; the second ends mpirun.
+        """Ask rank 0 to shut down; at the second signal, end mpirun.
 
         A preemption signal is forwarded every time.
         """
@@ -280,7 +280,7 @@ class Job:
 
 
 def _this_launcher() -> str:
-    """Identifies this `hpcdi train` among all of them."""
+    """Returns a name of this `hpcdi train` that no other one has."""
     return f"{platform.node()}:{os.getpid()}"
 
 

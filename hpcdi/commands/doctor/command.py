@@ -126,7 +126,7 @@ def _lines(job: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
 
 
 def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) -> int:
-    """One rank's part; returns the exit code."""
+    """Run the checks as one rank; returns the exit code."""
     variables = dict(os.environ)  # as the user has set them
     limit_threads()
     # a start of MPI that hangs holds Python's lock: no thread of ours could say so
