@@ -29,6 +29,7 @@ BINDING = (
     "env",  # weights and stored data belong to its observations, actions and rewards
     "policy.type",
     "policy.model",  # the shapes of the weights
+    "policy.normalize",  # its statistics are among them
     "policy.on_policy",
     "policy.nstep",  # how an item of the replay buffer was made
     "policy.collect.unroll_len",
