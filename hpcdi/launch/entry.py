@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import compile_config, read_mapping
+from hpcdi.config.load import compile_config, read_mapping, show_notes
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
@@ -170,8 +170,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
         restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
     except HpcdiError as error:
         return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
-    for note in compiled.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
+    show_notes(compiled.notes)
     return Agreement(mapping, str(path), placement, restarts, ends_at)
 
 
