@@ -18,7 +18,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.run_folder import short
-from hpcdi.launch.serial.command import set_threads
+from hpcdi.launch.serial.parts import set_threads
 from hpcdi.policy.create import create_policy
 from hpcdi.store.checkpoints import MANIFEST, open_checkpoint
 from hpcdi.store.layout import RunLayout
@@ -127,8 +127,7 @@ def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = No
     """
     compiled, spaces = load_experiment(str(kept.config_file), overrides, over_ranks=None)
     config = compiled.config
-    if "OMP_NUM_THREADS" not in os.environ:
-        set_threads(spaces)
+    set_threads(spaces)
     # a key of its own: training spawns its seeds without one, or by role and rank
     root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
     mode = create_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode

@@ -37,7 +37,7 @@ RETIRED_KEYS = {
     "cfg_type": "a mark of default_config()",
     "path_data": "a run keeps its data in its own folder (--run-dir)",
     "path_policy": "a run keeps its policies in its own folder (--run-dir)",
-    "eval_freq": "a parallel run evaluates every policy.other.commander.eval_interval seconds",
+    "eval_freq": "policy.eval.every says how often to evaluate",
     "deepcopy": "buffers always store and return copies",
     "enable_track_used_data": "system.storage.keep_data decides whether used data are kept",
     "compressor": "shards are not compressed",

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcdi.config.fields import component, section, sections, setting
 from hpcdi.errors import Problem
+from hpcdi.types import Interval
 from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
@@ -304,6 +305,7 @@ def _check_deterministic(policy: Any) -> list[Problem]:
     """A deterministic run can use nothing that depends on the clock."""
     commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
     limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
+    every = Interval.of(policy.eval.every)
     rules = (
         (policy.on_policy, "policy.on_policy", "on-policy learning cannot be deterministic yet"),
         (
@@ -322,9 +324,14 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             "depends on the clock; a deterministic run uses policy.learn.update_per_collect",
         ),
         (
-            not hasattr(policy.eval.evaluator, "eval_freq"),
-            "policy.eval.evaluator.type",
-            "a deterministic run evaluates every policy.eval.evaluator.eval_freq iterations",
+            every is not None and every.unit == "seconds",
+            "policy.eval.every",
+            "a deterministic run evaluates every so many env_steps or iterations",
+        ),
+        (
+            every is None and not hasattr(policy.eval.evaluator, "eval_freq"),
+            "policy.eval.every",
+            "is empty, and policy.eval.evaluator has no eval_freq: a deterministic run needs one",
         ),
     )
     return [Problem(path, f"{why} (system.deterministic)") for broken, path, why in rules if broken]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import read_mapping
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.config.load import compile_config, read_mapping
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
@@ -40,8 +40,8 @@ from hpcdi.launch.placement import (
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
 from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.start_guard import START_TIMEOUT_S, StartGuard
 
 _SWITCH_INTERVAL_S = 1e-3
@@ -61,7 +61,9 @@ class Agreement:
     exit_code: int = EXIT_DONE
 
 
-def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard) -> int:
+def run_rank(
+    arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard, chosen_by_user: set[str]
+) -> int:
     """Start MPI and run this rank's role; returns the exit code.
 
     Args:
@@ -69,6 +71,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
             of `hpcdi train`.
         launched: how this process was started.
         guard: of this rank's start.
+        chosen_by_user: see `limit_threads`; a learner may get more threads than one.
     """
     flag = SignalFlag()
     try:
@@ -76,9 +79,6 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    chosen_by_user = set(thread_variables(1)) & os.environ.keys()
-    for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
-        os.environ.setdefault(name, value)
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -146,9 +146,10 @@ def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
 
 
 def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
+    from hpcdi.comm.failure import is_of_the_machine
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
-    from hpcdi.launch.time_limit import end_of
+    from hpcdi.launch.requests import end_of
     from hpcdi.store.layout import RunLayout
 
     try:
@@ -162,14 +163,15 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
                 f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
                 "ranks; set the number of ranks there"
             )
-        way = resume.way_of(arguments, compiled, os.environ)
-        path = resume.folder_of(arguments, way, config.exp_name)
-        if way is resume.Way.DONE:
+        mode = resume.start_mode(arguments, compiled, os.environ)
+        path = resume.folder_of(arguments, mode, config.exp_name)
+        if mode is resume.StartMode.DONE:
             return Agreement({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), way, mapping, placement, mpi=library_version())
-    except HpcdiError as error:
-        return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
+        restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
+    except HpcdiError as error:  # a full disk at a restart is not the user's error
+        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
+        return Agreement({}, "", placement, error=str(error), exit_code=code)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
     return Agreement(mapping, str(path), placement, restarts, ends_at)
@@ -198,7 +200,6 @@ def _play(
 ) -> int:
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
-    from hpcdi.launch.experiment import from_mapping
     from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
@@ -211,7 +212,7 @@ def _play(
     os.nice(niceness_of(role, **share))
     threads = thread_variables(threads_of(role, **share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
-    config = from_mapping(agreement.experiment)
+    config = compile_config(agreement.experiment).config
     layout = RunLayout(Path(agreement.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)

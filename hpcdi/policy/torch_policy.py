@@ -284,7 +284,7 @@ class TorchPolicy(Policy):
     def _init_eval(self) -> None:
         if "collect" not in self._enabled:
             self._init_collect()
-        self._evaluating = self._remembering(_GreedyActor(self))
+        self._evaluating = self._remembering(_EvaluationActor(self))
 
     def _remembering(self, actor: Any) -> Any:
         return _RememberingActor(self, actor) if self._remembers else actor
@@ -327,7 +327,7 @@ class TorchPolicy(Policy):
         if self._remembers:
             outputs = self._evaluating.act(observation, masks, list(data))
         else:
-            outputs = self._act_greedily(observation, masks)
+            outputs = self._evaluating.act(observation, masks)
         return dict(zip(data, split_columns(spread(outputs)), strict=True))
 
     def _stacked(self, given: Sequence[Any]) -> tuple[Array, Columns]:
@@ -496,12 +496,16 @@ class _RememberingActor:
             self.states.reset(envs)
 
 
-class _GreedyActor:
-    """The `ColumnarActor` of evaluation."""
+class _EvaluationActor:
+    """The `ColumnarActor` of evaluation: the best actions, or with `eval.sample` drawn ones."""
 
     def __init__(self, policy: TorchPolicy) -> None:
-        self.act = policy._act_greedily
+        self._sampling = policy.act
+        self.act = self._draw if policy._cfg.eval.sample else policy._act_greedily
         self.train_columns = policy.train_columns
+
+    def _draw(self, observation: Array, setting: Settings) -> Columns:
+        return {"action": self._sampling(observation, setting)["action"]}
 
 
 def _with_actor(policy: TorchPolicy, actor: Any) -> Any:

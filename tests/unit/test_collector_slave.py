@@ -14,7 +14,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import load_block
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.collector.comm import CollectorSlave, NaiveCollector
-from hpcdi.worker.collector.comm.slave import task_message
+from hpcdi.worker.collector.comm.mpi_fs_collector import task_message
 
 TASK_INFO = {
     "task_id": "task",

@@ -57,6 +57,16 @@ def test_guides_name_what_exists(guide: Path) -> None:
     assert [key for key in settings_in(code) if not is_setting(key)] == []
 
 
+def test_the_gallery_names_every_configuration_and_each_can_be_loaded() -> None:
+    text, files = (ROOT / "configs" / "README.md").read_text(), (ROOT / "configs").glob("*.yaml")
+    names = sorted(path.name for path in files)
+    assert sorted(set(re.findall(r"[\w]+\.yaml", text)) & set(names)) == names
+    for name in names:
+        # without the packages that some need
+        found = load(ROOT / "configs" / name, ["env.import_names=[]"]).to_mapping()
+        assert found["exp_name"] == name.removesuffix(".yaml")
+
+
 def settings_in(code: list[str]) -> list[str]:
     """Names of settings among code spans."""
     return sorted({c for c in code if re.fullmatch(r"(env|policy|system)(\.\w+)+", c)})

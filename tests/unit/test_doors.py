@@ -23,7 +23,7 @@ from hpcdi.commands import kept_policy
 from hpcdi.config.load import dump, read_mapping
 from hpcdi.errors import CommError
 from hpcdi.launch.environment import is_one_host
-from hpcdi.launch.loopback import keep_to_loopback
+from hpcdi.launch.local import keep_to_loopback
 from hpcdi.launch.private_folder import own_folder, own_temporary_folder
 from hpcdi.store.atomic import clock_of, published, stay_in, write_text
 from hpcdi.store.checkpoints import write_files

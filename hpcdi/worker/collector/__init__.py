@@ -2,10 +2,9 @@
 
 Owns: the stepping loop (`loop`), the recorder of its columns (`recorder`), the collectors of a
 parallel run (`base_parallel_collector`) with their message side (`comm`), the serial collectors
-(`base_serial_collector`, `serial_collectors`), evaluation (`evaluation`, `episode_videos`). The
-other modules are the seeds' paths. May import: `policy`, `env`, `store`, `comm`, `config`, `utils`,
-`types`, `errors`. Why so: nothing here knows a buffer or a learner; what leaves a rank is a shard
-and a message about it.
+(`base_serial_collector`, `serial_collectors`), evaluation (`evaluation`, `episode_videos`). May
+import: `policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: nothing here
+knows a buffer or a learner; what leaves a rank is a shard and a message about it.
 
 One step of the environments, collecting or evaluating::
 

@@ -23,8 +23,6 @@ POSITIONS = ("before_run", "after_run", "before_iter", "after_iter")
 Hooks = dict[str, list["LearnerHook"]]
 _WHOLE = ("name", "type", "priority", "position", "ext_args")
 _LOG_EVERY_S = 1.0
-_REPORT_EVERY = 100
-"""Iterations between two progress reports to rank 0, where no log asks for another number."""
 
 
 class Hook(ABC):
@@ -445,21 +443,6 @@ def _draw(
 
 def _is_own(name: str) -> bool:
     return any(part.startswith("noreduce_") for part in name.removeprefix(CHART).split("/"))
-
-
-def hooks_to_others(cfg: Any) -> list[LearnerHook]:
-    """Returns the hooks of a learner in a parallel run: offer the policy, report progress."""
-    freq = {"send_policy_freq": cfg.send_policy_freq}
-    shown = cfg.hook.get("log_show_after_iter", 0)
-    info = {"freq": shown if shown > 0 else _REPORT_EVERY}
-    return [
-        SendPolicyHook(position="before_run", ext_args=freq),
-        SendPolicyHook(position="after_iter", ext_args=freq),
-        SendPolicyHook(position="after_run", ext_args=freq),
-        SendLearnInfoHook(position="after_iter", ext_args=info),
-        LogShowHook(position="after_run"),  # of a run shorter than its logging interval too
-        SendLearnInfoHook(position="after_run"),
-    ]
 
 
 # ----------------------------------------------------------------------------------- configuration

@@ -1,14 +1,12 @@
 """The message side of collectors: receives tasks, publishes blocks, reports results."""
 
-from hpcdi.worker.collector.comm.base_comm_collector import (
-    BaseCommCollector,
-    create_comm_collector,
-)
 from hpcdi.worker.collector.comm.mpi_fs_collector import (
+    BaseCommCollector,
+    CollectorSlave,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
+    create_comm_collector,
 )
-from hpcdi.worker.collector.comm.slave import CollectorSlave
 from hpcdi.worker.collector.comm.utils import NaiveCollector
 
 __all__ = [

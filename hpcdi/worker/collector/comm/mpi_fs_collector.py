@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from hpcdi.comm.messages import (
     TaskReturned,
 )
 from hpcdi.comm.pump import LinkPump
-from hpcdi.config.fields import ComponentConfig
-from hpcdi.errors import EXIT_REQUEUE, EnvError
+from hpcdi.config.compat import component_class
+from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.errors import EXIT_REQUEUE, CommError, EnvError
 from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
@@ -31,15 +33,60 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
-from hpcdi.worker.collector.base_parallel_collector import CollectorTask
-from hpcdi.worker.collector.comm.base_comm_collector import BaseCommCollector
+from hpcdi.worker.collector.base_parallel_collector import (
+    BaseParallelCollector,
+    CollectorTask,
+    create_parallel_collector,
+)
 from hpcdi.worker.collector.comm.channels import DataPublisher, PolicySubscriber
-from hpcdi.worker.collector.comm.slave import task_message
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.worker.fault import FAULTS, tear
+from hpcdi.worker.message_side import MessageSide
 
 _LAST_TRIES_S = 2.0
 """While the run shuts down, data for which the disk has no room for so long are lost."""
+
+
+class BaseCommCollector(MessageSide):
+    """Stands between a parallel collector and the other ranks.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    role = "collector"
+
+    @abstractmethod
+    def get_policy_update_info(
+        self, path: str, have_version: int = -1, *, newest: bool = False
+    ) -> dict[str, Any] | None:
+        """Returns ``{"model", "iter"}`` of a policy newer than `have_version`, else None."""
+
+    @property
+    def is_paused(self) -> bool:
+        """True while collectors are to wait for learners."""
+        return False
+
+    @abstractmethod
+    def send_metadata(self, metadata: Message) -> None:
+        """Send a message to the coordinator."""
+
+    @abstractmethod
+    def send_stepdata(self, path: str, stepdata: Segment) -> None:
+        """Queue a segment for the learners."""
+
+    @property
+    def collector_uid(self) -> str:
+        """Name of this collector, unique on its host."""
+        return self._uid
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
+        cfg = task_info["collector_cfg"]
+        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
+        rest = {key: value for key, value in cfg.items() if key != "collector"}
+        return create_parallel_collector({**settings, **rest}, port=self)
 
 
 @COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
@@ -354,3 +401,57 @@ def publish_best(layout: RunLayout, image: PolicyImage, mean: float, *, fsync: b
 
 
 FlaskFileSystemCollector = MPIFileSystemCollector
+
+
+def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> BaseCommCollector:
+    """Make the message side that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no comm collector has that type.
+    """
+    collector: BaseCommCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
+    return collector
+
+
+class CollectorSlave:
+    """Translates the seeds' task dicts to calls of the message side.
+
+    Args:
+        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+            deal_with_collector_close``.
+    """
+
+    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
+        self._callback_fn = callback_fn
+        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Raises:
+            CommError: the task has another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return dict(self._callback_fn["deal_with_resource"]())
+        if name == "collector_start_task":
+            info = task["task_info"]
+            self._buffer_id = {key: info[key] for key in ("buffer_id",) if key in info}
+            self._callback_fn["deal_with_collector_start"](task_message(info))
+            return {"message": "collector task has started"}
+        if name == "collector_data_task":
+            data = self._callback_fn["deal_with_collector_data"]()
+            return {**self._buffer_id, **data} if data else {}
+        if name == "collector_close_task":
+            return dict(self._callback_fn["deal_with_collector_close"]())
+        raise CommError(f"a collector knows no task {name!r}")
+
+
+def task_message(info: Mapping[str, Any]) -> CollectTask:
+    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
+    cfg = info.get("collector_cfg", {})
+    return CollectTask(
+        info["task_id"],
+        eval_flag=bool(cfg.get("eval_flag", False)),
+        setting=dict(cfg.get("collect_setting", {})),
+    )

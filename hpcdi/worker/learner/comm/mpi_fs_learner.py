@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +24,17 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
 )
 from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import component_class
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.policy.create import create_policy
 from hpcdi.transport import open_transport
 from hpcdi.transport.files import load_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
-from hpcdi.worker.learner.base_learner import BaseLearner
+from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
-from hpcdi.worker.learner.comm.base_comm_learner import BaseCommLearner
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.worker.learner.data_feed import (
     Batch,
@@ -41,7 +43,86 @@ from hpcdi.worker.learner.data_feed import (
     stage_for,
     takes_columns,
 )
-from hpcdi.worker.learner.learner_hook import LearnerHook, hooks_to_others
+from hpcdi.worker.learner.group import LearnerGroup
+from hpcdi.worker.learner.learner_hook import (
+    LearnerHook,
+    LogShowHook,
+    SendLearnInfoHook,
+    SendPolicyHook,
+)
+from hpcdi.worker.message_side import MessageSide
+
+_REPORT_EVERY = 100
+"""Iterations between two progress reports to rank 0, where no log asks for another number."""
+
+
+class BaseCommLearner(MessageSide):
+    """Connects a learner to the other ranks.
+
+    Where the run has several learners it joins their process group, and leaves it in `close`.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    role = "learner"
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        self._group = LearnerGroup(  # before the clocks of the base start: others may come late
+            context, lambda rank, message: self.pump.send(rank, message), self._is_ending
+        )
+        super().__init__(cfg, context)
+
+    @abstractmethod
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Publishes a policy; ``state_dict["model"]`` holds its parameters."""
+
+    @abstractmethod
+    def get_data(self, batch_size: int) -> Any:
+        """Returns the next batch, None at the end of the run."""
+
+    @abstractmethod
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Reports progress to the coordinator."""
+
+    @property
+    @abstractmethod
+    def hooks4call(self) -> list[Any]:
+        """Hooks through which a learner talks to the other ranks."""
+
+    def _is_ending(self) -> bool:
+        """Returns whether the run ends; raises the error of the communication thread, if any."""
+        self.pump.check()
+        return self._end_flag
+
+    def close(self) -> None:
+        """Accepts no more tasks, and leaves the group. Idempotent."""
+        super().close()
+        self._group.leave()
+
+    @property
+    def learner_uid(self) -> str:
+        """Name of this learner, unique on its host."""
+        return self._uid
+
+    def _create_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
+        """Returns a learner with this as its port.
+
+        Args:
+            task_info: ``learner_cfg, policy, exp_name, seed``.
+        """
+        learner = create_learner(
+            task_info["learner_cfg"],
+            dist_info=(self._group.rank, self._group.size),
+            exp_name=task_info.get("exp_name", "default_experiment"),
+            port=self,
+            ckpt_dir=self._context.layout.checkpoints_dir if self._context is not None else None,
+        )
+        policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
+        learner.policy = policy.learn_mode
+        learner.setup_dataloader()
+        return learner
 
 
 @COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
@@ -236,7 +317,18 @@ class MPIFileSystemLearner(BaseCommLearner):
     @property
     def hooks4call(self) -> list[LearnerHook]:
         """Hooks that offer the policy and report progress."""
-        return hooks_to_others(self._place.config.policy.learn.learner)
+        cfg = self._place.config.policy.learn.learner
+        freq = {"send_policy_freq": cfg.send_policy_freq}
+        shown = cfg.hook.get("log_show_after_iter", 0)
+        info = {"freq": shown if shown > 0 else _REPORT_EVERY}
+        return [
+            SendPolicyHook(position="before_run", ext_args=freq),
+            SendPolicyHook(position="after_iter", ext_args=freq),
+            SendPolicyHook(position="after_run", ext_args=freq),
+            SendLearnInfoHook(position="after_iter", ext_args=info),
+            LogShowHook(position="after_run"),  # of a run shorter than its logging interval too
+            SendLearnInfoHook(position="after_run"),
+        ]
 
     # ----------------------------------------------------------------------------------- internals
 
@@ -312,6 +404,16 @@ class MPIFileSystemLearner(BaseCommLearner):
 
 
 FlaskFileSystemLearner = MPIFileSystemLearner
+
+
+def create_comm_learner(cfg: Any, context: WorkerContext | None = None) -> BaseCommLearner:
+    """Returns the message side that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no comm learner has that type.
+    """
+    learner: BaseCommLearner = component_class(COMM_LEARNER_REGISTRY, cfg)(cfg, context)
+    return learner
 
 
 class LearnerSlave:

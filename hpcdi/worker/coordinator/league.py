@@ -1,0 +1,370 @@
+"""A league: who plays whom, who is frozen when, and how strong each is. Decisions only.
+
+Some players of a league learn, others are frozen. Those that learn play against themselves and
+against frozen players, drawn by a rule of matchmaking; now and then a copy of one is frozen and
+joins as a historical player. Game results come in as counts, plain data go out; there is no clock,
+no file, no message. Roles, PFSP and the rules of freezing are those of AlphaStar (Vinyals et al.
+2019, Methods, "Multi-agent learning").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.fields import setting
+from hpcdi.errors import Problem
+from hpcdi.types import Array, GameCounts
+
+MAIN = "main"
+"""Name of the player that a run trains."""
+LEARNING = ("main", "main_exploiter", "league_exploiter")
+"""Roles of players that learn; the others are "historical" (a frozen copy) and "fixed"."""
+MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
+_ELO = 400 / np.log(10)
+"""Points of Elo for one unit of log odds."""
+_PRIOR_STD = 400.0
+"""Of ratings around their mean before any game, in Elo: those of unbeaten players stay finite."""
+_NEWTON_STEPS = 100
+_TOO_WEAK = 0.1
+"""A main exploiter that wins less against the main player plays against its past instead."""
+
+
+@dataclass(frozen=True)
+class LeagueConfig:
+    """Who is played against, and when a player is frozen."""
+
+    matchmaking: str = setting(
+        "pfsp",
+        "how frozen opponents are drawn: fictitious: uniformly; pfsp: the more they win, the more "
+        "often; variance: those of equal strength most often; self_play: never",
+        choices=MATCHMAKING,
+    )
+    self_play: float = setting(
+        0.5, "share of a main player's games against itself", minimum=0.0, maximum=1.0
+    )
+    freeze_steps: int = setting(
+        20_000, "environment steps of a player after which a copy of it is frozen", minimum=1
+    )
+    freeze_win_rate: float = setting(
+        0.7,
+        "after a quarter of freeze_steps a copy is frozen already if it scores this against every "
+        "frozen opponent (a win is 1, a draw 0.5)",
+        above=0.5,
+        maximum=1.0,
+    )
+    reset_probability: float = setting(
+        0.25,
+        "of a league exploiter to begin anew when it was frozen; a main exploiter always does",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    recent: int = setting(50, "newest frozen copies of a player that are played against", minimum=1)
+    decay: float = setting(
+        0.998, "weight of a pairing's older games, for each newer one", above=0, maximum=1.0
+    )
+    fixed: dict[str, Any] = setting(
+        {}, "players that never learn: name -> random, a policy file, or my_module:play"
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Names are short, and are words: they stand in shards, file names and tables."""
+        for name, source in self.fixed.items():
+            if not name.replace("_", "").isalnum() or len(name) > 20 or name.startswith(MAIN):
+                said = f"must be up to 20 letters and digits, and not begin with {MAIN}"
+                yield Problem(f"fixed.{name}", said)
+            if not isinstance(source, str) or not source:
+                yield Problem(f"fixed.{name}", "must name a source: 'random', a file, or a module")
+
+
+@dataclass
+class Player:
+    """One player.
+
+    Attributes:
+        name: unique in the league; a frozen copy of "main" is "main_000003".
+        role: one of `LEARNING`, "historical" or "fixed".
+        parent: of a frozen copy: whose it is.
+        source: what acts for it: a policy file in the run folder, "random", or a callable; empty:
+            the newest policy of its learner.
+        version: train iteration of a frozen copy; -1: it has none, or it is not known.
+        steps: environment steps made for it; of a frozen copy, when it was frozen.
+        frozen_at: `steps` when it was frozen last, or began anew.
+    """
+
+    name: str
+    role: str
+    parent: str = ""
+    source: str = ""
+    version: int = -1
+    steps: int = 0
+    frozen_at: int = 0
+
+    @property
+    def learns(self) -> bool:
+        """True if it is trained."""
+        return self.role in LEARNING
+
+
+class Payoff:
+    """Results of games by pairs of players: all there ever were, and with older ones decayed.
+
+    Args:
+        decay: weight of a pair's older games, for each newer one.
+    """
+
+    def __init__(self, decay: float = 1.0) -> None:
+        self._decay = decay
+        self._total: dict[tuple[str, str], Array] = {}  # wins, draws, losses of the first
+        self._recent: dict[tuple[str, str], Array] = {}
+
+    def add(self, one: str, other: str, wins: int, draws: int, losses: int) -> None:
+        """Add games, as `one` saw them."""
+        if one > other:
+            one, other, wins, losses = other, one, losses, wins
+        counts = np.array([wins, draws, losses], dtype=np.float64)
+        played = counts.sum()
+        # as if their wins, draws and losses had come evenly mixed
+        kept = self._decay**played
+        weight = played if kept == 1 else (1 - kept) / (1 - self._decay)
+        pair = (one, other)
+        self._total[pair] = self._total.get(pair, np.zeros(3)) + counts
+        self._recent[pair] = self._recent.get(pair, np.zeros(3)) * kept
+        self._recent[pair] += counts * (weight / played if played else 0.0)
+
+    def games(self, one: str, other: str) -> tuple[int, int, int]:
+        """Wins, draws and losses of `one` in all games; against itself those of the first seat."""
+        wins, draws, losses = self._of(self._total, one, other).astype(int).tolist()
+        return wins, draws, losses
+
+    def recent(self, one: str, other: str) -> Array:
+        """The same, older games decayed: float64 [3]."""
+        return self._of(self._recent, one, other)
+
+    def score(self, one: str, other: str) -> float:
+        """Share of points that `one` takes, a draw being half a win; 0.5 before any game."""
+        wins, draws, losses = self.recent(one, other).tolist()
+        return float((wins + draws / 2 + 0.5) / (wins + draws + losses + 1))  # one game drawn
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs that have played."""
+        return list(self._total)
+
+    @staticmethod
+    def _of(known: Mapping[tuple[str, str], Array], one: str, other: str) -> Array:
+        if one > other:
+            return known.get((other, one), np.zeros(3))[::-1]
+        return known.get((one, other), np.zeros(3))
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Plain data."""
+        return [
+            {
+                "one": one, "other": other, "games": total.astype(int).tolist(),
+                "recent": self._recent[one, other].tolist(),
+            }
+            for (one, other), total in self._total.items()
+        ]  # fmt: skip
+
+    def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Restore a `state_dict`."""
+        rows = list(state)
+        self._total = {(r["one"], r["other"]): np.array(r["games"], float) for r in rows}
+        self._recent = {(r["one"], r["other"]): np.array(r["recent"], float) for r in rows}
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A player's strength in Elo, 1500 being the league's mean, and its standard deviation."""
+
+    elo: float
+    std: float
+
+
+class League:
+    """The players, their results, and the decisions that follow from them.
+
+    Args:
+        config: its rules.
+        roles: role of each player that learns, by its name.
+    """
+
+    def __init__(
+        self, config: LeagueConfig | None = None, roles: Mapping[str, str] | None = None
+    ) -> None:
+        self.config = config or LeagueConfig()
+        self.players: dict[str, Player] = {}
+        self.payoff = Payoff(self.config.decay)
+        for name, role in (roles or {MAIN: "main"}).items():
+            self.players[name] = Player(name, role)
+        for name, source in self.config.fixed.items():
+            self.players[name] = Player(name, "fixed", source=source)
+
+    # ------------------------------------------------------------------------------------- players
+
+    def frozen(self, parent: str | None = None) -> list[Player]:
+        """Frozen copies, oldest first: of one player, or of all."""
+        return [
+            p
+            for p in self.players.values()
+            if p.role == "historical" and parent in (None, p.parent)
+        ]
+
+    def next_frozen(self, name: str) -> str:
+        """Name of a player's next frozen copy."""
+        last = max((int(p.name.rpartition("_")[2]) for p in self.frozen(name)), default=0)
+        return f"{name}_{last + 1:06d}"
+
+    def may_freeze(self, name: str) -> bool:
+        """Decides whether a copy of a player that learns should be frozen now.
+
+        By its steps; or sooner, where it beats all the frozen players that it is drawn against.
+        """
+        player, config = self.players[name], self.config
+        made = player.steps - player.frozen_at
+        if made >= config.freeze_steps:
+            return True
+        others = [p.name for p in self._pool(player)]
+        if 4 * made < config.freeze_steps or not others:
+            return False
+        return min(self.payoff.score(name, o) for o in others) >= config.freeze_win_rate
+
+    def freeze(self, name: str, copy: str, source: str, version: int) -> Player:
+        """Add a frozen copy of a player under the name `copy`."""
+        player = self.players[name]
+        player.frozen_at = player.steps
+        self.players[copy] = Player(copy, "historical", name, source, version, player.steps)
+        return self.players[copy]
+
+    def must_reset(self, name: str, rng: np.random.Generator) -> bool:
+        """Decides whether a player that was frozen just now begins anew: exploiters do."""
+        role = self.players[name].role
+        if role == "main_exploiter":
+            return True
+        return role == "league_exploiter" and bool(rng.random() < self.config.reset_probability)
+
+    def count_steps(self, name: str, steps: int) -> None:
+        """Set a player's environment steps so far."""
+        self.players[name].steps = steps
+
+    # --------------------------------------------------------------------------------- matchmaking
+
+    def opponents(self, name: str) -> dict[str, float]:
+        """Returns by which probability each player is the opponent of one that learns.
+
+        A main player plays against itself and frozen players; a league exploiter against frozen
+        players; a main exploiter against the main player, and while that is too strong against
+        its past.
+        """
+        player, rule = self.players[name], self.config.matchmaking
+        pool = self._pool(player)
+        if player.role == "main_exploiter":
+            main = player.parent or next(p.name for p in self.players.values() if p.role == MAIN)
+            past = self.frozen(main)[-self.config.recent :]
+            if not past or self.payoff.score(name, main) >= _TOO_WEAK:
+                return {main: 1.0}
+            return self._weighted(name, past, "variance")
+        if not pool or rule == "self_play":
+            return {name: 1.0}
+        drawn = self._weighted(name, pool, rule)
+        if player.role == "league_exploiter":
+            return drawn
+        own = self.config.self_play
+        return {name: own, **{other: p * (1 - own) for other, p in drawn.items()}}
+
+    def _pool(self, player: Player) -> list[Player]:
+        """Players that never change and are played against."""
+        fixed = [p for p in self.players.values() if p.role == "fixed"]
+        parents = [p.name for p in self.players.values() if p.learns]
+        frozen = [p for parent in parents for p in self.frozen(parent)[-self.config.recent :]]
+        if player.role == "main_exploiter":
+            return []
+        return fixed + frozen
+
+    def _weighted(self, name: str, pool: Sequence[Player], rule: str) -> dict[str, float]:
+        wins = np.array([self.payoff.score(name, p.name) for p in pool])
+        # prioritized fictitious self-play: Vinyals et al. 2019, f_hard with p = 2, and f_var
+        weights = {"pfsp": (1 - wins) ** 2, "variance": wins * (1 - wins)}.get(
+            rule, np.ones(len(pool))
+        )
+        weights = (
+            weights / weights.sum() if weights.sum() > 0 else np.full(len(pool), 1 / len(pool))
+        )
+        return {p.name: float(w) for p, w in zip(pool, weights, strict=True)}
+
+    # -------------------------------------------------------------------------------------- results
+
+    def count_games(self, games: Iterable[GameCounts]) -> None:
+        """Add the results of a block; a frozen copy that is not known yet joins by them.
+
+        So is one that was frozen after the snapshot from which a run is resumed.
+        """
+        for one, other, wins, draws, losses in games:
+            for name in (one, other):
+                if name not in self.players:
+                    parent = name.rpartition("_")[0]
+                    source = frozen_file(name) if parent in self.players else ""
+                    self.players[name] = Player(name, "historical", parent, source)
+            self.payoff.add(one, other, wins, draws, losses)
+
+    def ratings(self) -> dict[str, Rating]:
+        """Elo of all players that have played, from all their games; older ones decayed.
+
+        The most probable strengths of a Bradley-Terry model with a normal prior, a draw being half
+        a win and half a loss; standard deviations are those of the Laplace approximation, of the
+        difference to the mean of all. (Hunter 2004, "MM algorithms for generalized Bradley-Terry
+        models", for the model; fitted by Newton's method.)
+        """
+        pairs = [pair for pair in self.payoff.pairs() if pair[0] != pair[1]]
+        names = [n for n in self.players if any(n in pair for pair in pairs)]
+        at = {name: i for i, name in enumerate(names)}
+        points, count = np.zeros((2, len(names), len(names)))
+        for one, other in pairs:
+            wins, draws, losses = self.payoff.recent(one, other).tolist()
+            points[at[one], at[other]] = wins + draws / 2
+            points[at[other], at[one]] = losses + draws / 2
+            count[at[one], at[other]] = count[at[other], at[one]] = wins + draws + losses
+        strength = np.zeros(len(names))
+        prior = (_ELO / _PRIOR_STD) ** 2
+        curvature = np.eye(len(names))
+        for _ in range(_NEWTON_STEPS):
+            expected = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
+            slope = (points - count * expected).sum(axis=1) - prior * strength
+            informed = count * expected * (1 - expected)
+            curvature = np.diag(informed.sum(axis=1) + prior) - informed
+            step = np.linalg.solve(curvature, slope)
+            strength = strength + np.clip(step, -1.0, 1.0)
+            if np.abs(step).max(initial=0.0) < 1e-9:
+                break
+        covariance = np.linalg.inv(curvature)
+        centre = np.eye(len(names)) - 1 / max(len(names), 1)
+        std = np.sqrt(np.diag(centre @ covariance @ centre))
+        strength = strength - strength.mean() if len(names) else strength
+        return {
+            name: Rating(1500 + float(_ELO * value), float(_ELO * spread))
+            for name, value, spread in zip(names, strength, std, strict=True)
+        }
+
+    # ---------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data: lists of dicts."""
+        players = [dataclasses.asdict(player) for player in self.players.values()]
+        return {"players": players, "payoff": self.payoff.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; fixed players are those of the configuration."""
+        fixed = {name: p for name, p in self.players.items() if p.role == "fixed"}
+        known = {player["name"]: Player(**player) for player in state["players"]}
+        self.players = {n: p for n, p in known.items() if p.learns} | fixed
+        self.players |= {n: p for n, p in known.items() if p.role == "historical"}
+        self.payoff.load_state_dict(state["payoff"])
+
+
+def frozen_file(name: str) -> str:
+    """Policy file of a frozen copy, relative to the run folder."""
+    return f"league/{name}.safetensors"

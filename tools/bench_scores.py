@@ -1,0 +1,261 @@
+"""The gallery: which score does each configuration reach, beside what is published for its task?
+
+Each seed is a real run, in one process or over ranks; then its best policy plays 100 episodes from
+a seed that it has not seen. A task is reached by a seed whose mean return is at least the published
+mean minus its standard deviation.
+
+    python tools/bench_scores.py --quick                   tasks of some minutes, two seeds each
+    python tools/bench_scores.py                           all tasks, five seeds each: many hours
+    python tools/bench_scores.py cartpole_ppo --seeds 3    one task
+    python tools/bench_scores.py pendulum_sac --command train     in the other mode
+    python tools/bench_scores.py --quick --write           also into configs/README.md
+
+`--write` keeps every run in configs/scores.jsonl, and makes the table and the curves in
+configs/README.md anew from all that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median, pstdev
+
+from figures import at_least, parser, show
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+RUNS, CURVES, README = CONFIGS / "scores.jsonl", CONFIGS / "curves", CONFIGS / "README.md"
+BEGIN, END = "<!-- made by tools/bench_scores.py: begin -->", "<!-- end -->"
+EPISODES, HELD_OUT_SEED = 100, 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A configuration, and what others publish for its task.
+
+    Attributes:
+        name: of the file in configs/.
+        command: serial or train.
+        published, spread: mean return and its standard deviation.
+        source: who publishes it, after how many environment steps.
+        quick: takes some minutes on two cores.
+    """
+
+    name: str
+    command: str
+    published: float
+    spread: float
+    source: str
+    quick: bool = True
+
+    @property
+    def goal(self) -> float:
+        """The least mean return of a seed that reaches the task."""
+        return self.published - self.spread
+
+
+CLEANRL, ZOO, TIANSHOU = "CleanRL", "rl-baselines3-zoo", "tianshou"
+TASKS = (
+    Task("cartpole_dqn_475", "train", 488.7, 16.1, f"{CLEANRL}, 500k"),
+    Task("cartpole_c51", "train", 481, 21, f"{CLEANRL}, 500k"),
+    Task("cartpole_ppo", "serial", 490.0, 6.1, f"{CLEANRL}, 500k"),
+    Task("cartpole_impala", "train", 450, 0, "RLlib's test, 2M"),
+    Task("cartpole_novel_ppo_lstm", "serial", 500, 0, f"{ZOO}, 100k"),
+    Task("acrobot_ppo", "serial", -86.4, 1.3, f"{CLEANRL}, 500k"),
+    Task("mountaincar_dqn", "serial", -100.8, 9.9, f"{ZOO}, 120k"),
+    Task("pendulum_ppo", "serial", -172, 104, f"{ZOO}, 100k"),
+    Task("pendulum_sac", "serial", -157, 89, f"{ZOO}, 20k"),
+    Task("pendulum_td3", "serial", -152, 90, f"{ZOO}, 20k"),
+    Task("memory_len_r2d2", "serial", 1.0, 0, "the best possible"),
+    Task("lunarlander_dqn", "serial", 195, 0, "SLM-Lab, 300k", quick=False),
+    Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),
+    Task("lunarlander_continuous_sac", "serial", 260, 66, f"{ZOO}, 500k", quick=False),
+    Task("minigrid_doorkey_ppo_lstm", "serial", 0.964, 0.006, f"{ZOO}, 100k", quick=False),
+    Task("hopper_ppo", "train", 2383, 272, f"{CLEANRL} (v4), 1M", quick=False),
+    Task("hopper_sac", "serial", 3542, 52, f"{TIANSHOU}, 1M", quick=False),
+    Task("halfcheetah_sac", "serial", 9635, 1424, f"{CLEANRL} (v4), 1M", quick=False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of a task.
+
+    Attributes:
+        score, spread: mean return and its standard deviation over `EPISODES` episodes.
+        env_steps, minutes: until the run ended, start-up included.
+        cores: of the machine.
+        curve: (environment steps, mean return) of its evaluations.
+    """
+
+    task: str
+    command: str
+    seed: int
+    score: float
+    spread: float
+    env_steps: int
+    minutes: float
+    cores: int
+    curve: list[tuple[int, float]]
+
+
+def main() -> None:
+    """Run, print, and write."""
+    command_line = parser(__doc__ or "")
+    command_line.add_argument("task", nargs="*", help="names of files in configs/ (default: all)")
+    command_line.add_argument("--seeds", type=int, help="seeds of each (default: 5, or 2)")
+    command_line.add_argument("--first-seed", type=int, default=0)
+    command_line.add_argument("--command", choices=("serial", "train"), help="default: the table's")
+    command_line.add_argument("--limit-min", type=float, default=60.0, help="minutes of a run")
+    command_line.add_argument("--write", action="store_true", help="into configs/README.md")
+    given = command_line.parse_args()
+    unknown = set(given.task) - {task.name for task in TASKS}
+    if unknown:
+        known = ", ".join(task.name for task in TASKS)
+        command_line.error(
+            f"no published score for {', '.join(sorted(unknown))}; there are {known}"
+        )
+    asked = [task for task in TASKS if (task.name in given.task or not given.task)]
+    asked = [task for task in asked if given.task or task.quick or not given.quick]
+    count = given.seeds or (2 if given.quick else 5)
+    for task in asked:
+        runs = []
+        for seed in range(given.first_seed, given.first_seed + count):
+            run = played(task, given.command or task.command, seed, 60 * given.limit_min)
+            runs.append(run)
+            if given.write:
+                keep(run)
+            if not given.json:
+                print(f"  {task.name} ({run.command}), seed {seed}: {run.score:.4g} ± "
+                      f"{run.spread:.3g} after {run.env_steps} env steps, {run.minutes:.1f} min",
+                      flush=True)  # fmt: skip
+        reached = sum(run.score >= task.goal for run in runs)
+        name = f"{task.name}: seeds of {count} that reach {task.goal:.4g} ({task.source})"
+        show([at_least(name, reached, "", 0.8 * count)], given.json)
+    if given.write:
+        write()
+
+
+def played(task: Task, command: str, seed: int, limit_s: float) -> Run:
+    """One run, ended in order when it takes too long, and the evaluation of its best policy."""
+    hpcdi = [sys.executable, "-m", "hpcdi"]
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        words = [command, str(CONFIGS / f"{task.name}.yaml"), f"seed={seed}"]
+        started = time.perf_counter()
+        with Path(folder, "printed").open("wb") as out:
+            job = subprocess.Popen(
+                [*hpcdi, *words, "--run-dir", str(run_dir)], stdout=out, stderr=subprocess.STDOUT
+            )
+            try:
+                job.wait(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                job.terminate()
+                job.wait(timeout=120)
+        minutes = (time.perf_counter() - started) / 60
+        if job.returncode not in (0, 85):
+            raise SystemExit(f"{task.name}: {Path(folder, 'printed').read_text()}")
+        asked = ["--episodes", str(EPISODES), "--seed", str(HELD_OUT_SEED + seed), "--json"]
+        said = subprocess.run(
+            [*hpcdi, "eval", str(run_dir), *asked], check=True, capture_output=True, text=True
+        )
+        figures = json.loads((run_dir / "run.json").read_text())["figures"]
+    found = json.loads(said.stdout)
+    curve = [(each["env_steps"], each["mean"]) for each in figures["evaluations"]]
+    return Run(
+        task.name, command, seed, found["return_mean"], found["return_std"], figures["env_steps"],
+        minutes, os.cpu_count() or 1, curve,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- gallery
+
+
+def keep(run: Run) -> None:
+    """Add a run to the file of all; one of the same task, command and seed is replaced."""
+    runs = {(each.task, each.command, each.seed): each for each in (*kept(), run)}
+    ordered = sorted(runs.values(), key=lambda each: (each.task, each.command, each.seed))
+    RUNS.write_text("".join(json.dumps(asdict(each)) + "\n" for each in ordered))
+
+
+def kept() -> list[Run]:
+    """All runs of the file."""
+    lines = RUNS.read_text().splitlines() if RUNS.exists() else []
+    return [Run(**json.loads(line)) for line in lines]
+
+
+def write() -> None:
+    """The table in configs/README.md, and the curves beside it, of all runs that were kept."""
+    CURVES.mkdir(exist_ok=True)
+    rows = []
+    for task in TASKS:
+        for command in ("serial", "train"):
+            runs = [run for run in kept() if (run.task, run.command) == (task.name, command)]
+            if runs:
+                picture = CURVES / f"{task.name}_{command}.svg"
+                picture.write_text(drawn(task, runs))
+                rows.append(row(task, command, runs))
+    head = (
+        "| configuration | published | ours | seeds that reach it | env steps | minutes | curve |",
+        "|---|---|---|---|---|---|---|",
+    )
+    before, _, rest = README.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(before + "\n".join((BEGIN, *head, *rows, END)) + after)
+
+
+def row(task: Task, command: str, runs: list[Run]) -> str:
+    """A line of the table: the mean over seeds, the medians of steps and minutes."""
+    scores = [run.score for run in runs]
+    spread = f" ± {task.spread:g}" if task.spread else ""
+    ours = f"{mean(scores):.4g} ± {pstdev(scores):.3g}"
+    reached = f"{sum(score >= task.goal for score in scores)} of {len(runs)}"
+    steps = f"{median(run.env_steps for run in runs) / 1000:.3g}k"
+    minutes = f"{median(run.minutes for run in runs):.2g}"
+    return (
+        f"| `{command}` [{task.name}]({task.name}.yaml) | {task.published:g}{spread} "
+        f"({task.source}) | {ours} | {reached} | {steps} | {minutes} | "
+        f"![curve](curves/{task.name}_{command}.svg) |"
+    )
+
+
+def drawn(task: Task, runs: list[Run], width: int = 240, height: int = 72) -> str:
+    """Mean returns of evaluations over environment steps, a line a seed, as SVG.
+
+    The dashed line is the published mean.
+    """
+    points = [point for run in runs for point in run.curve]
+    last = max(step for step, _ in points) or 1
+    values = [value for _, value in points] + [task.published]
+    low, high = min(values), max(values)
+    room = (high - low) or 1.0
+
+    def place(step: float, value: float) -> str:
+        return (
+            f"{4 + (width - 8) * step / last:.1f},{4 + (height - 20) * (high - value) / room:.1f}"
+        )
+
+    lines = "".join(
+        f'<polyline fill="none" stroke="#3b7dd8" stroke-width="1.2" stroke-opacity="0.8" '
+        f'points="{" ".join(place(*point) for point in run.curve)}"/>'
+        for run in runs
+    )
+    published = place(0, task.published).split(",")[1]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="sans-serif" font-size="9" fill="#888">'
+        f'<line x1="4" x2="{width - 4}" y1="{published}" y2="{published}" stroke="#888" '
+        f'stroke-dasharray="3 3"/>{lines}'
+        f'<text x="4" y="{height - 4}">{low:.4g} to {high:.4g}</text>'
+        f'<text x="{width - 4}" y="{height - 4}" text-anchor="end">{last / 1000:.3g}k env steps'
+        "</text></svg>\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
