@@ -54,7 +54,7 @@ SETTINGS = (
     f"policy.other.commander.max_train_iter={ITERATIONS}",
     "policy.eval.every=20 seconds", "system.snapshot_s=2",
     "system.survival.worker_timeout_s=20", "system.auto_resume=true",
-    "system.coordinator.start_timeout_s=60",
+    "system.coordinator.start_timeout_s=200",
 )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def test_a_mpirun_that_waits_for_nothing_is_killed(
     if run is not None:
         write_run(tmp_path / "run", host=platform.node(), **run)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
-    with Job([sys.executable, "-c", deaf], tmp_path / "run") as job:
+    with Job([sys.executable, "-c", deaf], tmp_path / "run", {}) as job:
         assert job.wait(Patience(0.0, 0.0)) == 85
     assert said in capfd.readouterr().err
 
@@ -161,7 +161,7 @@ def test_a_run_that_goes_on_is_waited_for(
     for limit in ("_WATCH_S", "_LEAVE_S"):
         monkeypatch.setattr(local, limit, 0.001)
     write_run(tmp_path / "run", state="running", host=platform.node(), pid=coordinator.pid)
-    with Job(["sh", "-c", "sleep 0.3; exit 0"], tmp_path / "run") as job:
+    with Job(["sh", "-c", "sleep 0.3; exit 0"], tmp_path / "run", {}) as job:
         assert job.wait(Patience(0.0, 0.0)) == 85
         assert job._process.returncode == 0
 
