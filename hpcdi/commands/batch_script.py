@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import counted
 
 EXPERIMENT_FILE = "experiment.yaml"
 _INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
@@ -177,7 +178,7 @@ def script_text(job: BatchJob) -> str:
     folder, submit = shlex.quote(str(job.folder)), job.submit_dir.name
     lines = [
         "#!/bin/bash",
-        f"# {job.name}: {job.ranks} ranks on {asked.nodes} node{'s' * (asked.nodes > 1)}, written "
+        f"# {job.name}: {job.ranks} ranks on {counted(asked.nodes, 'node')}, written "
         "by `hpcdi submit`. The run resumes",
         "# from its newest snapshot whenever this script starts again.",
         *[
