@@ -1,7 +1,7 @@
 """Recording transitions in columns, and cutting them into items: pieces of one episode.
 
 Columns are [rows, environments, ...]: one row a step, with a mask of the environments that made a
-transition in it. What a policy of dicts makes is one column of Python objects.
+transition in it. What a policy of dicts makes are lists.
 """
 
 from __future__ import annotations
@@ -44,11 +44,6 @@ class Recorder:
         """True if it must be cut before the next step."""
         return self._rows == len(self._live)
 
-    @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to cut."""
-        return not self.held.any()
-
     def record(
         self,
         columns: Columns,
@@ -71,8 +66,6 @@ class Recorder:
                 name: np.empty((len(self._live), *column.shape), dtype=column.dtype)
                 for name, column in columns.items()
             }
-        if self.is_full:
-            self._make_room()
         row, self._rows = self._rows, self._rows + 1
         if failed is not None:
             live = live & ~failed
@@ -93,17 +86,8 @@ class Recorder:
         """Drop an environment's running episode; what comes next belongs to another one."""
         rows = slice(int(self._begun[env]), self._rows)
         self.held[env] -= np.count_nonzero(self._live[rows, env])
-        self._release(rows, env)
+        self._live[rows, env] = False
         self._begin_episodes(env)
-
-    def take(self, env: int) -> tuple[Columns, int]:
-        """Take the transitions of an environment, which are of one episode, and its id."""
-        row = self._live[: self._rows, env].nonzero()[0]
-        columns = {name: column[row, env] for name, column in self._columns.items()}
-        episode = int(self._episode[row[-1], env]) * len(self.held) + env
-        self.held[env] = 0
-        self._release(slice(0, self._rows), env)
-        return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
         """Take everything as items, environment by environment, with the policy's columns.
@@ -168,33 +152,9 @@ class Recorder:
             observations[ended] = finals[np.lexsort((rows, envs))]
         return observations
 
-    def _release(self, rows: slice, env: int) -> None:
-        """Forget an environment's transitions; objects are not kept alive."""
-        self._live[rows, env] = False
-        for column in self._columns.values():
-            if column.dtype == object:
-                column[rows, env] = None
-
     def _clear(self) -> None:
         self.held[:], self._begun[:], self._rows = 0, 0, 0
         self._finals.clear()
-
-    def _make_room(self) -> None:
-        """Move each environment's transitions together; double the rows if that is not enough."""
-        envs = np.arange(len(self.held))
-        before = np.cumsum(np.pad(self._live, ((1, 0), (0, 0))), axis=0)
-        self._begun = before[self._begun, envs]
-        order = np.argsort(~self._live, axis=0, kind="stable")
-        self._rows = int(self.held.max())
-        more = (len(order) if 2 * self._rows > len(order) else 0, len(envs))
-
-        def moved(column: Array) -> Array:
-            room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
-            return np.concatenate([column[order, envs], room])
-
-        self._columns = {name: moved(column) for name, column in self._columns.items()}
-        self._live, self._ended = moved(self._live), moved(self._ended)
-        self._episode = moved(self._episode)
 
 
 def _views_of_fields(views: Iterable[RowView], columns: Columns) -> Iterator[RowView]:
@@ -247,14 +207,15 @@ class TrajectoryRecorder:
         self._keeps_open = keeps_open
         self._make_samples = make_samples
         self._rollout = rollout
-        self._open = Recorder(env_num)
+        self._open: list[list[Transition]] = [[] for _ in range(env_num)]
+        self._episode = [0] * env_num  # number of the running episode
         self._finished: list[Trajectory] = []
         self._without_samples = 0  # transitions that no cut has counted yet
 
     @property
     def open_transitions(self) -> int:
         """Transitions of unfinished trajectories."""
-        return int(self._open.held.sum())
+        return sum(map(len, self._open))
 
     @property
     def finished(self) -> int:
@@ -268,12 +229,12 @@ class TrajectoryRecorder:
         if not self._keeps_open:
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
-        return held >= rollout * len(self._open.held)
+        return held >= rollout * len(self._open)
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to cut."""
-        return not self._finished and self._open.is_empty
+        return not self._finished and not any(self._open)
 
     def record(
         self,
@@ -284,10 +245,16 @@ class TrajectoryRecorder:
         _successor: Any = None,
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
-        self._open.record(columns, live, ended, failed)
-        over = live & (ended | (self._open.held >= self.length))
-        if np.count_nonzero(over):
-            self._finish(over, ended)
+        made, over = columns["transition"].tolist(), ended.tolist()
+        if failed is not None:
+            live = live & ~failed
+            for env in failed.nonzero()[0].tolist():
+                self._open[env] = []
+                self._episode[env] += 1
+        for env in live.nonzero()[0].tolist():
+            self._open[env].append(made[env])
+            if over[env] or len(self._open[env]) >= self.length:
+                self._finish(env, is_whole=over[env])
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""
@@ -297,12 +264,16 @@ class TrajectoryRecorder:
 
     def drop_open(self) -> None:
         """Drop what was recorded of unfinished trajectories."""
-        for env in self._open.held.nonzero()[0].tolist():
-            self._open.drop(env)
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self._open[env] = []
+                self._episode[env] += 1
 
     def finish_all(self) -> None:
         """Finish all trajectories, however short they are."""
-        self._finish(self._open.held > 0, np.zeros(len(self._open.held), bool))
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self._finish(env, is_whole=False)
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
         """Take everything, or what is finished, as a segment of samples.
@@ -331,12 +302,10 @@ class TrajectoryRecorder:
             ended=np.array([trajectory.is_whole for trajectory in cut]), env_steps=steps,
         )  # fmt: skip
 
-    def _finish(self, envs: Array, ended: Array) -> None:
-        """Finish trajectories in the order of their environments; some end with their episode."""
-        for env in envs.nonzero()[0].tolist():
-            columns, episode = self._open.take(env)
-            transitions = columns["transition"].tolist()
-            samples = self._make_samples(transitions)
-            self._finished.append(
-                Trajectory(env, episode, samples, len(transitions), bool(ended[env]))
-            )
+    def _finish(self, env: int, *, is_whole: bool) -> None:
+        """Make samples of an environment's trajectory, which may end with its episode."""
+        transitions, self._open[env] = self._open[env], []
+        samples, count = self._make_samples(transitions), len(transitions)
+        episode = self._episode[env] * len(self._open) + env
+        self._finished.append(Trajectory(env, episode, samples, count, is_whole))
+        self._episode[env] += is_whole

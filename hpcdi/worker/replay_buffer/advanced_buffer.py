@@ -158,7 +158,7 @@ class AdvancedReplayBuffer(RingBuffer):
             if drawn is None or self._ring.store is None:
                 return None
             items = self._ring.store.read(drawn.slots)
-            add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
+            self._mark(items, drawn)
             self._retire(drawn)
             return items
 
@@ -414,6 +414,10 @@ class AdvancedReplayBuffer(RingBuffer):
                 marks = {"use": drawn.use, "priority": priority, "staleness": drawn.staleness}
                 self._sampled.add(marks, cur_learner_iter)
         return drawn
+
+    def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
+        """Add the buffer's bookkeeping to drawn items."""
+        add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
 
     def _retire(self, drawn: Drawn) -> None:
         if math.isfinite(self._cfg.max_use):

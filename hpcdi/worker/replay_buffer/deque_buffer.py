@@ -11,6 +11,7 @@ import numpy as np
 from hpcdi.config.fields import setting
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig, AdvancedReplayBuffer
+from hpcdi.worker.replay_buffer.base_buffer import Drawn
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class DequeBufferConfig(AdvancedBufferConfig):
 
 @BUFFER_REGISTRY.register("deque")
 class DequeReplayBuffer(AdvancedReplayBuffer):
-    """An `AdvancedReplayBuffer`; without `priority` it draws uniformly, no item twice."""
+    """An `AdvancedReplayBuffer`; without `priority` it draws uniformly, no item twice.
+
+    Then items come back as they were pushed, without the keys that a learner of priorities needs.
+    """
 
     Config = DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
@@ -61,6 +65,10 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
         """See `AdvancedReplayBuffer.sample`."""
         uniformly = None if self._prioritized else slice(None)
         return super().sample(size, cur_learner_iter, sample_range or uniformly)
+
+    def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
+        if self._prioritized:
+            super()._mark(items, drawn)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities; see `AdvancedReplayBuffer.update`."""
