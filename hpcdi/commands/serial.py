@@ -13,12 +13,12 @@ same policy, environments, replay buffer and learner; a debugger can be attached
 
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
-  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
+  hpcdi serial --resume runs/cartpole_dqn/latest               resume from its newest snapshot
 
 CONFIG may be one of DI-engine, in Python: see hpcdi convert.
 
-It leaves the same run folder as `hpcdi train`, shards and snapshots included: each goes on with a
-run of the other. Settings that are changed with --resume hold for that time.
+It leaves the same run folder as `hpcdi train`, shards and snapshots included: each resumes a run
+of the other. Settings that are changed with --resume hold for that time.
 """
 
 

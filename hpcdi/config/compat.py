@@ -54,7 +54,7 @@ class ConfigDict(dict[str, Any]):
         return self[key]
 
     def copy(self) -> ConfigDict:
-        """A `ConfigDict` with the same values."""
+        """Returns a `ConfigDict` with the same values."""
         return ConfigDict(self)
 
     def __or__(self, other: Any) -> Any:
@@ -115,7 +115,7 @@ class Configurable:
 
     @classmethod
     def default_config(cls) -> ConfigDict:
-        """All settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
+        """Returns all settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
         defaults = {**to_mapping(cls.Config()), **copy.deepcopy(cls.config)}
         return ConfigDict(defaults, cfg_type=f"{cls.__name__}Dict")
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import platform
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,17 +34,23 @@ from hpcdi.errors import (
     LaunchError,
     state_after,
 )
-from hpcdi.launch import messages, resume, run_folder, run_lock
-from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, REFUSED, WITHOUT_NETWORK
+from hpcdi.launch import resume, run_folder, run_lock
+from hpcdi.launch.environment import (
+    LAUNCHER_VARIABLE,
+    REFUSED,
+    TERMINAL_VARIABLE,
+    WITHOUT_NETWORK,
+)
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.loopback import keep_to_loopback
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
-from hpcdi.launch.signals import preempt_signals
+from hpcdi.launch.requests import preempt_signals
+from hpcdi.launch.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.processes import stat_of
 from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
@@ -48,6 +58,15 @@ _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _ULFM_SINCE = 5
+_WATCH_S = 5.0
+_LEAVE_S = 60.0
+"""For mpirun to end when nothing of the job is left that it could wait for."""
+_LAST_S = 10.0
+"""For mpirun to end when it is told to; then it is killed."""
+_PIDFD_GETFD = 438
+_LISTENS = "0A"
+_ANY = {"00000000": "tcp", "0" * 32: "tcp6"}
+_LOOK_S, _SETTLED_S, _LIMIT_S = 0.02, 1.0, 30.0
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -68,9 +87,9 @@ def train(arguments: Namespace) -> int:
         ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    way = resume.way_of(arguments, compiled, os.environ)
-    path = resume.folder_of(arguments, way, compiled.config.exp_name)
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    path = resume.folder_of(arguments, mode, compiled.config.exp_name)
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
     where = "--run-dir" if arguments.resume is None else "--resume"
@@ -83,7 +102,7 @@ def train(arguments: Namespace) -> int:
         command += ["--time-limit", arguments.time_limit]
     try:
         with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
-            return job.wait()
+            return job.wait(Patience.of(compiled.config.system))
     finally:
         with contextlib.suppress(OSError):  # removes only an empty folder
             path.rmdir()
@@ -158,6 +177,24 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long mpirun may go on without a sign that the run does, in seconds.
+
+    Attributes:
+        start_s: before the run has begun.
+        silence_s: after rank 0 has ended without a result: its workers end after so much silence.
+    """
+
+    start_s: float = START_TIMEOUT_S
+    silence_s: float = math.inf
+
+    @classmethod
+    def of(cls, system: SystemConfig) -> Patience:
+        """Of an experiment."""
+        return cls(system.coordinator.start_timeout_s, system.survival.worker_timeout_s)
+
+
 class Job:
     """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
 
@@ -168,21 +205,19 @@ class Job:
             precedence, and for the ranks' temporary ones, which lie in the user's.
     """
 
-    def __init__(
-        self, command: list[str], path: Path, folders: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
         self._path = path
-        given = folders or {}
-        private = {name: given[name] for name in given if name == TEMPORARY_VARIABLE}
+        private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**given, **os.environ, **private}),
+            env=rank_environment({**folders, **os.environ, **private}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,
         )
         if is_one_host():
             BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
+        self._has_begun = False
         self._asked: int | None = None
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
@@ -201,9 +236,9 @@ class Job:
             self._process.kill()
             self._process.wait()
 
-    def wait(self) -> int:
+    def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
-        returned = self._process.wait()
+        returned = self._returned(patience or Patience())
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
@@ -224,12 +259,50 @@ class Job:
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
             if resume.has_snapshot(RunLayout(self._path)):
-                sys.stderr.write(messages.hint("hpcdi train", RunLayout(self._path)) + "\n")
+                sys.stderr.write(run_folder.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
             layout = RunLayout(self._path)
             end = partial(run_folder.end, layout, state, reason, exit_code, {})
             or_warn("end of the run", end)
         return exit_code
+
+    def _returned(self, patience: Patience) -> int:
+        """Wait for mpirun, and end it where it cannot end by itself; returns its exit code.
+
+        Without a network to its daemons it waits for ever: for a start, or for ranks that have
+        ended (seen with Open MPI 5.0.11 and a cut of 3 minutes).
+        """
+        waits_for, since = "", time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_WATCH_S)
+            now, (before, limit_s) = time.monotonic(), self._idle(patience)
+            since = since if before == waits_for else now
+            waits_for = before
+            if waits_for and now - since > limit_s + _LEAVE_S:
+                break
+        sys.stderr.write(
+            f"hpcdi: mpirun does not end, {now - since:.0f} s after {waits_for}; it is ended. Is "
+            "the network between the hosts broken?\n"
+        )
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_LAST_S)
+        self._process.kill()
+        return self._process.wait()
+
+    def _idle(self, patience: Patience) -> tuple[str, float]:
+        """Returns since when mpirun has nothing to wait for, and how long it may; "": it has."""
+        facts = self._facts()
+        self._has_begun = self._has_begun or bool(facts)
+        if not self._has_begun:
+            return "the job was started", patience.start_s
+        if facts.get("state") in ("done", "failed", "stopped"):
+            return "the run ended", 0.0
+        is_here = sys.platform == "linux" and facts.get("host") == platform.node()
+        if is_here and stat_of(int(facts["pid"]))[0] in ("", "Z"):
+            return "rank 0 ended", patience.silence_s
+        return "", math.inf
 
     def _ended(self, exit_code: int, returned: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""
@@ -248,7 +321,7 @@ class Job:
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal asks rank 0 to shut down; the second ends mpirun.
+        """Ask rank 0 to shut down; at the second signal, end mpirun.
 
         A preemption signal is forwarded every time.
         """
@@ -273,7 +346,7 @@ class Job:
 
 
 def _this_launcher() -> str:
-    """Identifies this `hpcdi train` among all of them."""
+    """Returns a name of this `hpcdi train` that no other one has."""
     return f"{platform.node()}:{os.getpid()}"
 
 
@@ -314,3 +387,69 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
                 f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
             ) from error
         yield variables
+
+
+# ---------------------------------------------------- mpirun listens on loopback only, on one host
+
+
+def keep_to_loopback(pid: int) -> None:
+    """Bind sockets of a child that listen on all addresses to lo, as soon as it has them.
+
+    mpirun waits for daemons of other hosts on all addresses, and no setting of it changes that
+    (PRRTE 3 binds to INADDR_ANY). So its parent takes a second handle of the socket (Linux 5.6) and
+    binds it to the interface lo: from elsewhere the port is closed.
+
+    Returns when it has had all of them for a while, or has ended. Where the kernel or a container
+    forbids it the sockets stay as they are.
+    """
+    if sys.platform != "linux":
+        return
+    began = ends = time.monotonic()
+    ends += _LIMIT_S
+    with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
+        process = os.pidfd_open(pid)
+        try:
+            while time.monotonic() < ends:
+                if sum(_bind(process, number) for number in _open_doors(pid)):
+                    ends = min(began + _LIMIT_S, time.monotonic() + _SETTLED_S)
+                wait_s(_LOOK_S)
+        finally:
+            os.close(process)
+
+
+def _open_doors(pid: int) -> Iterator[int]:
+    """Yields descriptors of a process that listen on all addresses of all interfaces."""
+    doors = {
+        words[9]
+        for table in _ANY.values()
+        for words in map(str.split, _lines(Path(f"/proc/net/{table}")))
+        if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY
+    }
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
+                yield int(entry.name)
+
+
+def _lines(table: Path) -> list[str]:
+    try:
+        return table.read_text().splitlines()[1:]
+    except OSError:  # a kernel without IPv6
+        return []
+
+
+def _bind(process: int, number: int) -> bool:
+    """Bind a socket of a process to lo; returns whether it was open.
+
+    Raises:
+        OSError: the kernel forbids it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = libc.syscall(_PIDFD_GETFD, process, number, 0)
+    if handle < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    with socket.socket(fileno=handle) as door:
+        if door.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).strip(b"\0"):
+            return False
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+    return True

@@ -27,7 +27,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -58,16 +57,12 @@ _AGAIN = (
 
 
 class StartGuard:
-    """``with StartGuard() as guard:`` around a rank's program, from before its first import.
+    """``with StartGuard() as guard:`` around a rank's program, from before its first import."""
 
-    Args:
-        variables: of the environment.
-    """
-
-    def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
-        self._who = f"rank {rank_of(variables)} (host {platform.node()}, process {os.getpid()})"
+    def __init__(self) -> None:
+        self._who = f"rank {rank_of(os.environ)} (host {platform.node()}, process {os.getpid()})"
         reading, self._writing = os.pipe()
-        guard = _Guard(reading, os.getpid(), self._who, variables)  # before the rank can die
+        guard = _Guard(reading, os.getpid(), self._who)  # before the rank can die
         self._guard = os.fork()
         if self._guard == 0:
             os.close(self._writing)
@@ -121,10 +116,10 @@ class StartGuard:
 class _Guard:
     """The guard's own process, from `watch` on."""
 
-    def __init__(self, pipe: int, rank: int, who: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, pipe: int, rank: int, who: str) -> None:
         self._pipe, self._rank, self._who = pipe, rank, who
         self._launcher = launcher_of(rank)
-        self._step, self._ranks = step_of(variables), local_ranks(variables)
+        self._step, self._ranks = step_of(os.environ), local_ranks(os.environ)
 
     def watch(self) -> None:
         """Wait for the end of the start, and end the job where it does not come."""
@@ -165,18 +160,23 @@ class _Guard:
         lock = _lock(self._launcher)
         if lock is None or (self._launcher and not self._launcher_lives()):
             return  # another one acts, or has acted
-        ranks, deadline = [*_ranks_below(self._launcher), self._rank], time.monotonic() + _LAST_S
+        ranks = [*_ranks_below(self._launcher), self._rank]
         sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}\n")
         sys.stderr.flush()
         if end_mpirun(self._launcher):
-            while self._launcher_lives() and time.monotonic() < deadline:
-                wait_s(0.1)
+            self._see_launcher_end()
         for rank in ranks:  # that mpirun has left, or whose end a daemon notices
             with contextlib.suppress(OSError):
                 os.kill(rank, signal.SIGKILL)
         scancel = shutil.which("scancel")
         if self._step and scancel:  # srun may have no --kill-on-bad-exit
             os.execv(scancel, [scancel, "--signal=KILL", self._step])  # noqa: S606 (no shell)
+        self._see_launcher_end()  # meanwhile no guard of a rank killed here names that rank, too
+
+    def _see_launcher_end(self) -> None:
+        deadline = time.monotonic() + _LAST_S
+        while self._launcher_lives() and time.monotonic() < deadline:
+            wait_s(0.1)
 
     def _missing(self) -> int:
         """Returns how many ranks of this host have died, as far as this can be seen."""

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
+from hpcdi.launch import local
 from hpcdi.launch.environment import REFUSED
-from hpcdi.launch.local import Job
+from hpcdi.launch.local import Job, Patience
 from hpcdi.store.layout import RunLayout
 
 
@@ -63,7 +64,7 @@ def test_the_exit_code_is_the_run_s(
 ) -> None:
     if run is not None:
         write_run(tmp_path / "run", **run)
-    with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run") as job:
+    with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run", {}) as job:
         assert job.wait() == exit_code
 
 
@@ -74,7 +75,7 @@ def test_a_job_that_ends_without_a_word_is_to_go_on(
     """mpirun exits with 0 when a node dies, with 137 when a rank is killed."""
     path = tmp_path / "run"
     write_run(path, state="running", exp_name="x")
-    with Job(["sh", "-c", f"exit {returned}"], path) as job:
+    with Job(["sh", "-c", f"exit {returned}"], path, {}) as job:
         assert job.wait() == 85
     said = capfd.readouterr().err
     assert f"mpirun: {returned}" in said
@@ -85,7 +86,7 @@ def test_a_job_that_ends_without_a_word_is_to_go_on(
 
 def test_a_job_that_ends_before_it_began_leaves_no_folder(tmp_path: Path) -> None:
     """Nothing was claimed, so there is nothing to write the end into."""
-    with Job(["true"], tmp_path / "run") as job:
+    with Job(["true"], tmp_path / "run", {}) as job:
         assert job.wait() == 85
     assert not (tmp_path / "run").exists()
 
@@ -95,7 +96,7 @@ def test_a_run_that_was_faster_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, state="running", launcher="another:1", exp_name="the other")
     before = RunLayout(path).run_file.read_text()
-    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], path) as job:
+    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], path, {}) as job:
         assert job.wait() == EXIT_USAGE
     assert RunLayout(path).run_file.read_text() == before
 
@@ -104,7 +105,7 @@ def test_the_ranks_get_their_variables_and_no_input(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = ["sh", "-c", "read line; echo $HPCDI_LAUNCHER $?; exit 2"]
-    with Job(command, tmp_path) as job:
+    with Job(command, tmp_path, {}) as job:
         assert job.wait() == 2
     assert capfd.readouterr().out == f"{platform.node()}:{os.getpid()} 1\n"
 
@@ -122,10 +123,47 @@ def test_folders_for_mpi_are_the_user_s_where_named(
 def test_leaving_the_block_ends_the_job_and_gives_the_signals_back(tmp_path: Path) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    with Job(["sleep", "1000"], tmp_path) as job:
+    with Job(["sleep", "1000"], tmp_path, {}) as job:
         assert [signal.getsignal(number) for number in numbers] != before
     assert [signal.getsignal(number) for number in numbers] == before
     assert job._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"state": "stopped", "exit_code": 85}, "after the run ended"),
+        ({"state": "running", "pid": 2**22 + 1}, "after rank 0 ended"),
+        (None, "after the job was started"),
+    ],
+)
+def test_a_mpirun_that_waits_for_nothing_is_killed(
+    tmp_path: Path,
+    run: dict[str, Any] | None,
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a network to its daemons it waits for ever, and SIGTERM does not end it."""
+    for limit in ("_WATCH_S", "_LEAVE_S", "_LAST_S"):
+        monkeypatch.setattr(local, limit, 0.02)
+    if run is not None:
+        write_run(tmp_path / "run", host=platform.node(), **run)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    with Job([sys.executable, "-c", deaf], tmp_path / "run", {}) as job:
+        assert job.wait(Patience(0.0, 0.0)) == 85
+    assert said in capfd.readouterr().err
+
+
+def test_a_run_that_goes_on_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: subprocess.Popen[str]
+) -> None:
+    for limit in ("_WATCH_S", "_LEAVE_S"):
+        monkeypatch.setattr(local, limit, 0.001)
+    write_run(tmp_path / "run", state="running", host=platform.node(), pid=coordinator.pid)
+    with Job(["sh", "-c", "sleep 0.3; exit 0"], tmp_path / "run", {}) as job:
+        assert job.wait(Patience(0.0, 0.0)) == 85
+        assert job._process.returncode == 0
 
 
 # ------------------------------------------------------------------------------------------ signals
@@ -164,7 +202,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     def start(**facts: Any) -> Job:
         write_run(tmp_path / "run", state="running", **facts)
         fifo = shlex.quote(str(tmp_path / "end"))
-        started.append(Job(["sh", "-c", f"read line < {fifo}; exit 0"], tmp_path / "run"))
+        started.append(Job(["sh", "-c", f"read line < {fifo}; exit 0"], tmp_path / "run", {}))
         return started[-1]
 
     started: list[Job] = []
@@ -227,7 +265,7 @@ def test_where_rank_0_is_elsewhere_mpirun_hands_the_wish_on(
     path = tmp_path / "run"
     write_run(path, state="running", host="another host", pid=1)
     trapped = "trap 'echo handed on; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
-    with Job(["sh", "-c", trapped], path) as job:
+    with Job(["sh", "-c", trapped], path, {}) as job:
         while "ready" not in capfd.readouterr().out:
             time.sleep(0.01)
         signal.raise_signal(signal.Signals[number])

@@ -125,7 +125,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
         "5 train iterations", "best evaluation: ", "policies/best.safetensors",
     ):  # fmt: skip
         assert said in out, said
-    assert "go on with" not in out
+    assert "resume with" not in out
     facts = facts_of(run_dir)
     assert (facts["state"], facts["exit_code"]) == ("done", 0)
     assert facts["figures"]["train_iter"] == 5

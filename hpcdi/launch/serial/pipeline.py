@@ -6,6 +6,7 @@ In a battle each player is an agent of its own; otherwise there is one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import sequences
-from hpcdi.types import Columns, Settings, Transition
+from hpcdi.types import Columns, Interval, Settings, Transition
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.nested import column_rows, share_tensors
 from hpcdi.utils.progress import Evaluation
@@ -55,7 +56,7 @@ class Parts:
 
 
 class SerialPipeline:
-    """Trains until a goal is reached, a limit is, or somebody says stop.
+    """Trains until the stop value or a limit is reached, or a stop is requested.
 
     Args:
         config: the experiment.
@@ -77,7 +78,11 @@ class SerialPipeline:
         self.evaluations = evaluations if evaluations is not None else []
         self.evaluated_at = -1
         """Train iteration of the last evaluation."""
+        self.evaluated_steps = 0
+        """Environment steps at the last evaluation; 0: at the start."""
         self._config, self._keep_best, self._mark = config, keep_best, mark
+        self._every = Interval.of(config.policy.eval.every)
+        self._counted_from: float | None = None
 
     def run(self, stop: Callable[[], str | None]) -> str:
         """Train; returns the reason why it ended.
@@ -110,19 +115,34 @@ class SerialPipeline:
         return self.parts.agents[0].learner.train_iter
 
     def _warm_up(self, stop: Callable[[], str | None]) -> str | None:
-        """Fill the buffer at random; returns the reason to end, if there is one meanwhile."""
+        """Fill the buffer by random actions; returns the reason to end, if there is one."""
         wanted, reason = self._config.policy.random_collect_size, None
         while self.train_iter == 0 and self.env_steps < wanted and reason is None:
             self.parts.data.collect(0, None)
             reason = self._limit() or stop()
         return reason
 
+    def _is_due(self) -> bool:
+        """Returns whether it is time for an evaluation."""
+        if self._every is None:
+            return bool(self.parts.evaluator.should_eval(self.train_iter))
+        seconds = time.monotonic()
+        count = self._every.count(self.env_steps, self.train_iter, seconds)
+        if self._counted_from is None:
+            last = (self.evaluated_steps, max(self.evaluated_at, 0), seconds)
+            self._counted_from = self._every.count(*last)
+        is_over = count - self._counted_from >= self._every.length
+        if not is_over or self.train_iter <= max(self.evaluated_at, 0):
+            return False
+        self._counted_from = count
+        return True
+
     def _evaluate(self, *, at_once: bool = False) -> str | None:
         """Evaluate, if it is time or `at_once`; returns the reason to end: a good enough policy."""
-        evaluator = self.parts.evaluator
-        if not (at_once or evaluator.should_eval(self.train_iter)):
+        if not (at_once or self._is_due()):
             return None
-        self.evaluated_at = self.train_iter
+        evaluator = self.parts.evaluator
+        self.evaluated_at, self.evaluated_steps = self.train_iter, self.env_steps
         is_enough, _ = evaluator.eval(self._keep_best, self.train_iter, self.env_steps)
         self._mark("evaluate")
         scalars = evaluator.scalars
@@ -136,10 +156,14 @@ class SerialPipeline:
         goal = evaluator.stop_value
         return f"stop value reached: mean return {human_return(evaluation.mean)} of {goal:g}"
 
-    def evaluate_at_end(self) -> None:
-        """Evaluate what has been learnt since the last time, whether it is time or not."""
-        if self.train_iter > max(self.evaluated_at, 0):
-            self._evaluate(at_once=True)
+    def evaluate_at_end(self) -> str | None:
+        """Evaluate what has been learnt since the last time, whether it is time or not.
+
+        Returns:
+            Reason of the end, where the policy is good enough.
+        """
+        has_learnt = self.train_iter > max(self.evaluated_at, 0)
+        return self._evaluate(at_once=True) if has_learnt else None
 
     def _limit(self) -> str | None:
         limits = self._config.policy.other.commander
@@ -306,5 +330,5 @@ class SamplePath:
 
 
 def _all_of(fresh: Any, _size: int, _train_iter: int) -> Any:
-    """On-policy, each batch is all that was collected."""
+    """Returns all that was collected: on-policy, that is a batch."""
     return fresh

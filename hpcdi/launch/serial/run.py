@@ -1,7 +1,7 @@
 """`hpcdi serial`: a whole run in this process, from its start to its last snapshot.
 
-What is seen of it and its snapshots are those of a run over ranks: the same view shows it, a
-snapshot has the same files and names the shards that hold the buffer's items.
+The same view shows it as a run over ranks, and its snapshots have the same files and name the
+shards that hold the buffer's items.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
-from hpcdi.launch import messages, resume, run_folder
+from hpcdi.launch import resume, run_folder
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.serial.parts import PartsMaker, set_threads
 from hpcdi.launch.serial.pipeline import SerialPipeline
-from hpcdi.launch.signals import SignalFlag
 from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
@@ -63,22 +63,22 @@ def serial(arguments: Namespace) -> int:
     set_threads(spaces)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    way = resume.way_of(arguments, compiled, os.environ)
-    layout = RunLayout(resume.folder_of(arguments, way, config.exp_name))
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
     with own_temporary_folder(), RunLock(layout), ExitStack() as log:
         stay_in(layout.root)
         placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
-        restarts = resume.take(layout, way, compiled.to_mapping(), placement, mpi="none")
+        restarts = resume.take(layout, mode, compiled.to_mapping(), placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)
         log.callback(close_log)
         again = f", restart {restarts}" if restarts else ""
         title = f"one process with {config.env.collector_env_num} environments{again}"
-        for line in messages.opening(f"{config.exp_name}, {title}", layout):
+        for line in run_folder.opening(f"{config.exp_name}, {title}", layout):
             say(line)
         return _play(config, spaces, layout, flag, restarts)
 
@@ -115,7 +115,7 @@ def _play(
     or_warn("end of the run", end)
     stream = sys.stdout if outcome.exit_code == EXIT_DONE else sys.stderr
     summary = run.summary() if run is not None else []
-    for line in messages.closing("hpcdi serial", outcome, summary, layout):
+    for line in run_folder.closing("hpcdi serial", outcome, summary, layout):
         stream.write(line + "\n")
     stream.flush()
     return outcome.exit_code
@@ -123,7 +123,7 @@ def _play(
 
 @contextmanager
 def _or_left(layout: RunLayout) -> Iterator[None]:
-    """Where a run cannot be resumed, ``run.json`` is what it was before."""
+    """Restore ``run.json`` where the run cannot be resumed."""
     try:
         yield
     except BaseException:
@@ -187,7 +187,7 @@ class SerialRun(Closing):
             agent.learner.call_hook("before_run")
         reason = self.pipeline.run(self._turn)
         if self._stopped is None:
-            self.pipeline.evaluate_at_end()
+            reason = self.pipeline.evaluate_at_end() or reason
         for agent in agents:
             agent.learner.call_hook("after_run")
         self._patience.hurry(_LAST_TRIES_S)
@@ -224,7 +224,7 @@ class SerialRun(Closing):
             self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot, of a serial run or of one over ranks.
+        """Resume from a snapshot of a serial run or of one over ranks.
 
         Raises:
             StoreError: it cannot be read, or does not fit the present configuration.
@@ -245,6 +245,7 @@ class SerialRun(Closing):
         if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
             parts.evaluator.should_eval(own["evaluated_at"])
             self.pipeline.evaluated_at = own["evaluated_at"]
+        self.pipeline.evaluated_steps = own.get("evaluated_steps", steps)
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
@@ -252,11 +253,11 @@ class SerialRun(Closing):
         self._count()
 
     def summary(self) -> list[str]:
-        """Closing lines for people."""
+        """Returns closing lines for people."""
         return self.view.summary(self.state)
 
     def figures(self) -> dict[str, Any]:
-        """Closing figures for programs: plain data."""
+        """Returns closing figures for programs: plain data."""
         self.pipeline.parts.replay.take_published()  # as it was closed
         self._count()
         return self.view.figures(self.state)
@@ -315,7 +316,7 @@ class SerialRun(Closing):
         self._parts.append((agent, part))
 
     def _state_dict(self) -> dict[str, Any]:
-        """Rank 0's part of a snapshot, see `Coordinator.state_dict`; ``serial`` is read here."""
+        """Returns rank 0's part of a snapshot, as `Coordinator.state_dict`, and ``serial``."""
         parts, counters = self.pipeline.parts, self.state.counters
         return {
             "commander": {
@@ -328,6 +329,7 @@ class SerialRun(Closing):
             "replay": parts.replay.state_dict(),
             "serial": {
                 "evaluated_at": self.pipeline.evaluated_at,
+                "evaluated_steps": self.pipeline.evaluated_steps,
                 "samples": parts.collector.totals["train_sample"],
             },
         }
@@ -350,7 +352,7 @@ class SerialRun(Closing):
 
 
 def _read_best(path: Path) -> float | None:
-    """The mean return of the best policy; None where it is not known."""
+    """Returns the mean return of the best policy; None: it is not known."""
     try:
         return float(load_json(path)["reward_mean"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -6,6 +6,7 @@ transition in it. What a policy of dicts makes are lists.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,11 +23,17 @@ class Recorder:
 
     Args:
         env_num: environments.
-        length: steps until it is full.
+        length: steps until it is full; or as many transitions of all environments together.
         actor: a `ColumnarActor`, which adds the policy's columns to a segment.
+        wait_num: environments that make a transition in a step, at least; None: about all.
     """
 
-    def __init__(self, env_num: int, length: int = 32, actor: Any = None) -> None:
+    def __init__(
+        self, env_num: int, length: int = 32, actor: Any = None, wait_num: int | None = None
+    ) -> None:
+        self._most = math.inf if wait_num is None else length * env_num
+        if wait_num is not None:
+            length = math.ceil(length * env_num / min(wait_num, env_num))
         self.held = np.zeros(env_num, dtype=np.int64)
         """Transitions held of each environment."""
         self._actor = actor
@@ -35,14 +42,19 @@ class Recorder:
         self._ended = np.zeros((length, env_num), dtype=bool)
         self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of its episode
         self._running = np.zeros(env_num, dtype=np.int64)  # number of the running episode
-        self._begun = np.zeros(env_num, dtype=np.int64)  # its first row
-        self._finals: list[tuple[int, Array, Array]] = []  # row, envs, observations after ends
+        self._finals: list[tuple[Array, Array]] = []  # envs, and observations after their ends
         self._rows = 0
 
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step."""
-        return self._rows == len(self._live)
+        is_full = self._rows == len(self._live)
+        return is_full or (self._most < math.inf and int(self.held.sum()) >= self._most)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to cut."""
+        return not self.held.any()
 
     def record(
         self,
@@ -66,6 +78,8 @@ class Recorder:
                 name: np.empty((len(self._live), *column.shape), dtype=column.dtype)
                 for name, column in columns.items()
             }
+        if self._rows == len(self._live):
+            self._make_room()
         row, self._rows = self._rows, self._rows + 1
         if failed is not None:
             live = live & ~failed
@@ -73,21 +87,24 @@ class Recorder:
             self._columns[name][row] = column
         self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
         self.held += live
-        over = (ended & live).nonzero()[0]
-        if over.size:
+        over = ended & live
+        if np.count_nonzero(over):
             if successor is not None:
-                self._finals.append((row, over, successor[over]))
-            self._begin_episodes(over)
+                envs = over.nonzero()[0]
+                self._finals.append((envs, successor.take(envs, axis=0)))
+            self._running += over
         if failed is not None:
             for env in failed.nonzero()[0].tolist():
                 self.drop(env)
 
     def drop(self, env: int) -> None:
         """Drop an environment's running episode; what comes next belongs to another one."""
-        rows = slice(int(self._begun[env]), self._rows)
-        self.held[env] -= np.count_nonzero(self._live[rows, env])
-        self._live[rows, env] = False
-        self._begin_episodes(env)
+        is_own = self._live[: self._rows, env] & (
+            self._episode[: self._rows, env] == self._running[env]
+        )
+        self.held[env] -= np.count_nonzero(is_own)
+        self._live[: self._rows, env][is_own] = False
+        self._running[env] += 1
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
         """Take everything as items, environment by environment, with the policy's columns.
@@ -107,8 +124,9 @@ class Recorder:
         if not env.size:
             self._clear()
             return None
-        columns = {name: column[row, env] for name, column in self._columns.items()}
-        ended = self._ended[row, env]
+        at = row * len(self.held) + env
+        columns = {n: _rows_of(column).take(at, axis=0) for n, column in self._columns.items()}
+        ended = _rows_of(self._ended).take(at)
         is_last = ended | np.append(env[1:] != env[:-1], True)
         last = is_last.nonzero()[0]
         item_len = np.diff(last, prepend=-1).astype(np.int32)
@@ -132,10 +150,6 @@ class Recorder:
         views = tuple(_views_of_fields(extra.views, columns))
         return Segment(placed, table, views, tail_rows=1, ended=ended[last])
 
-    def _begin_episodes(self, envs: int | Array) -> None:
-        self._begun[envs] = self._rows
-        self._running[envs] += 1
-
     def _last_observations(self, env: Array, ended: Array, next_observation: Array) -> Array:
         """Observation after the last transition of each item, [items, ...].
 
@@ -146,15 +160,33 @@ class Recorder:
         """
         observations: Array = next_observation[env]
         if self._finals:
-            rows = np.concatenate([np.full(len(envs), row) for row, envs, _ in self._finals])
-            envs = np.concatenate([envs for _, envs, _ in self._finals])
-            finals = np.concatenate([final for _, _, final in self._finals])
-            observations[ended] = finals[np.lexsort((rows, envs))]
+            envs, finals = map(np.concatenate, zip(*self._finals, strict=True))  # in order of rows
+            observations[ended] = finals[np.argsort(envs, kind="stable")]
         return observations
 
     def _clear(self) -> None:
-        self.held[:], self._begun[:], self._rows = 0, 0, 0
+        self.held[:], self._rows = 0, 0
         self._finals.clear()
+
+    def _make_room(self) -> None:
+        """Move each environment's transitions together; double the rows if that is not enough."""
+        envs = np.arange(len(self.held))
+        order = np.argsort(~self._live, axis=0, kind="stable")
+        self._rows = int(self.held.max())
+        more = (len(order) if 2 * self._rows > len(order) else 0, len(envs))
+
+        def moved(column: Array) -> Array:
+            room = np.zeros((*more, *column.shape[2:]), dtype=column.dtype)
+            return np.concatenate([column[order, envs], room])
+
+        self._columns = {name: moved(column) for name, column in self._columns.items()}
+        self._live, self._ended = moved(self._live), moved(self._ended)
+        self._episode = moved(self._episode)
+
+
+def _rows_of(column: Array) -> Array:
+    """[rows, environments, ...] as [rows * environments, ...]."""
+    return column.reshape(-1, *column.shape[2:])
 
 
 def _views_of_fields(views: Iterable[RowView], columns: Columns) -> Iterator[RowView]:
