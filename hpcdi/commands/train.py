@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import (
     add_experiment,
     add_ranks,
@@ -45,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     launched = detect(os.environ)
     if not launched.is_world:
+        from hpcdi.commands.convert import as_yaml
         from hpcdi.launch.local import train
 
         given = _parse(arguments)
