@@ -69,18 +69,16 @@ def test_three_learners_are_equal_to_the_bit_and_so_are_two_survivors(
     )  # fmt: skip
     job.until_learning()
     job.check_doors()  # three learners have met, all ranks have talked
+    job.until(lambda: len((watched / "steps0").read_text().split()) > 20)
     job.kill_rank(1)
     ended = job.wait()
     check_survived(ended, 1)
     first, second, third = ((watched / f"steps{n}").read_text().split() for n in range(3))
-    assert len(set(first)) == len(first) > 20, "each step changes the parameters"
-    met = first[:-1]  # its last line may be cut
+    assert len(set(first)) == len(first), "each step changes the parameters"
+    met = first[:-1]  # the last line may be cut
     assert met == second[: len(met)] == third[: len(met)], "bit-equal from before the first step on"
     assert second[-100:] == third[-100:]
     assert len(set(second[-100:])) == 100
-    assert {Path(line).parent.name for line in (watched / "files0").read_text().split()} >= {
-        "policies", "checkpoints",
-    }  # fmt: skip
     latest = read_policy(ended.run_dir / "policies" / "latest.safetensors")
     assert latest.version == ended.run["figures"]["train_iter"]
     (formed,) = logged(ended.run_dir, 2, "learners have regrouped")
