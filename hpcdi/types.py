@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +177,30 @@ class Spaces:
         """Bytes of one stored observation; of a mask one for each action."""
         mask = sum(sum(leaf.counts) for leaf in self.action) if self.is_masked else 0
         return sum(leaf.n_bytes for leaf in self.observation) + mask
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From one evaluation to the next: so much of `unit`, which is one of `UNITS`."""
+
+    UNITS: ClassVar[tuple[str, ...]] = ("env_steps", "iterations", "seconds")
+
+    unit: str
+    length: float
+
+    @classmethod
+    def of(cls, text: str | None) -> Interval | None:
+        """Of a text as ``20000 env_steps``; None: of none, or of another text."""
+        found = re.fullmatch(rf"([\d_.e+]+) ?({'|'.join(cls.UNITS)})", text or "")
+        try:
+            length = float(found[1]) if found else 0.0
+        except ValueError:
+            length = 0.0
+        return cls(found[2], length) if found and length > 0 else None
+
+    def count(self, env_steps: int, iterations: int, seconds: float) -> float:
+        """Of these counts of a run, the one that the interval is of."""
+        return dict(zip(self.UNITS, (env_steps, iterations, seconds), strict=True))[self.unit]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcdi.launch.coordinate import TERMINAL_VARIABLE
+from hpcdi.launch.environment import TERMINAL_VARIABLE
 from hpcdi.launch.local import mpirun_command, rank_environment
 
 LIMIT_S = 300

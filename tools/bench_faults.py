@@ -49,7 +49,7 @@ SETTINGS = (
     "policy.learn.learner.learner_num=2", "policy.collect.collector.collector_num=2",
     "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9",
     f"policy.other.commander.max_train_iter={ITERATIONS}",
-    "policy.other.commander.eval_interval=1", "system.snapshot_s=2",
+    "policy.eval.every=1 seconds", "system.snapshot_s=2",
     "system.survival.worker_timeout_s=20", "system.auto_resume=true",
     "system.coordinator.start_timeout_s=60",
 )  # fmt: skip

@@ -38,7 +38,7 @@ STOP_VALUE = 195
 ENDLESS = "policy.other.commander.max_train_iter=1e9"
 SAME = (
     "system.deterministic=true", "system.snapshot_rounds=2", "policy.learn.update_per_collect=40",
-    "policy.eval.evaluator.eval_freq=400", "policy.model.encoder_hidden_size_list=[16]",
+    "policy.eval.every=400 iterations", "policy.model.encoder_hidden_size_list=[16]",
 )  # fmt: skip
 COUNTERS = ("env_steps", "train_iter", "episodes")
 STALL_S, LATER_S = 0.1, 10.0

@@ -26,14 +26,14 @@ ROOT = Path(__file__).parent.parent
 BATCH = 64
 SETTINGS = (
     "env.stop_value=1e9", "policy.model.encoder_hidden_size_list=[128,128]",
-    f"policy.learn.batch_size={BATCH}", "policy.other.commander.eval_interval=1e9",
+    f"policy.learn.batch_size={BATCH}", "policy.eval.every=1e9 seconds",
     "policy.other.commander.max_env_step=inf",
 )  # fmt: skip
 
 
 IMPALA = (
     "env.stop_value=1e9", "env.collector_env_num=64", "policy.learn.batch_size=2048",
-    "policy.other.commander.eval_interval=1e9", "policy.other.commander.max_env_step=inf",
+    "policy.eval.every=1e9 seconds", "policy.other.commander.max_env_step=inf",
     "policy.other.replay_buffer.replay_buffer_size=200000",
 )  # fmt: skip
 

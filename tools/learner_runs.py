@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 CONFIG = HERE.parent / "configs" / "cartpole_dqn.yaml"
 RUN_LIMIT_S = 600
 UNTIL_ITERATIONS = (
-    "env.stop_value=1e9", "policy.other.commander.eval_interval=1e9",
+    "env.stop_value=1e9", "policy.eval.every=1e9 seconds",
     "policy.other.commander.max_env_step=inf", "policy.collect.collector.collector_num=1",
 )  # fmt: skip
 

@@ -17,6 +17,8 @@ _KNOWN = frozenset(
     {"time", "level", "rank", "role", "host", "pid", "restart", "message", "traceback"}
 )
 _LONGEST = 240
+_SEARCHED = 50
+"""Records of each log, from its end, among which the first error is sought."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class LogLine:
 
     @property
     def level(self) -> int:
-        """Level as `logging` counts; a torn line is a warning."""
+        """The level as a number of `logging`; a torn line is a warning."""
         name = str(self.entry.get("level", "WARNING"))
         return int(logging.getLevelNamesMapping().get(name, logging.WARNING))
 
@@ -150,17 +152,16 @@ def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine
     return (lines[-count:] if count else []), readers
 
 
-def first_error(paths: dict[int, Path], restart: int, count: int = 50) -> LogLine | None:
+def first_error(paths: dict[int, Path], restart: int) -> LogLine | None:
     """Returns the first error since a start of the run: later ones may only follow from it.
 
     Args:
         paths: logs by rank.
         restart: number of that start.
-        count: records of each log to search, from its end.
     """
     found = []
     for rank, path in paths.items():
-        lines = parse(rank, last_lines(path, count)[0])
+        lines = parse(rank, last_lines(path, _SEARCHED)[0])
         found += [
             line
             for line in lines

@@ -62,7 +62,7 @@ def add_short_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--survive", dest="short", action="append_const",
         const="system.survival.on_worker_error=continue",
-        help="go on without a learner or collector that raises (Open MPI 5); short for "
+        help="continue without a learner or collector that raises (Open MPI 5); short for "
         "system.survival.on_worker_error=continue",
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from hpcdi.launch.placement import (
     threads_of,
     working_collectors,
 )
-from hpcdi.launch.time_limit import seconds_of
+from hpcdi.launch.requests import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.packed import column_of
@@ -117,14 +117,13 @@ def files_an_hour_of(config: Any, row_bytes: int) -> float:
     return float(max(1, in_bytes, 3600 * blocks_per_s_of(config, row_bytes) / SLOTS))
 
 
-def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Path()) -> str:
+def forecast_of_files(config: Any, row_bytes: int, ranks: int) -> str:
     """Returns a line: the shards of a job's time limit, beside the files that may still be made.
 
     Args:
         config: the experiment.
         row_bytes: see `row_size`.
         ranks: of the run.
-        folder: on the file system that the run will use.
     """
     an_hour = files_an_hour_of(config, row_bytes)
     in_all = an_hour * working_collectors(ranks, config) * seconds_of(config.slurm.time) / 3600
@@ -132,7 +131,7 @@ def forecast_of_files(config: Any, row_bytes: int, ranks: int, folder: Path = Pa
     if not config.system.storage.keep_data:
         return said
     said += f", {human_count(in_all)} in {config.slurm.time} (slurm.time)"
-    left = files_left(folder)
+    left = files_left(Path())
     if left is None or in_all < _LARGE_SHARE * left:
         return said
     return (

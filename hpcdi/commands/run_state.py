@@ -1,6 +1,6 @@
 """The state of a run, judged by its folder and the queue.
 
-Nothing is asked of the run itself. Three witnesses are heard: run.json, which a start writes when
+The run itself is not asked. There are three sources: run.json, which a start writes when
 it takes the folder and when it ends; the lock, which a living run touches; and the queue, which
 knows of starts that have not come to the folder yet. `judge` has every pair of what they say.
 """
@@ -69,7 +69,7 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended: it will not continue by itself."""
+        """True if the run has ended: it will not continue by itself."""
         return self.state not in ("pending", "starting", "running")
 
     @property
@@ -96,7 +96,7 @@ class RunStatus:
 
     @property
     def job_output(self) -> Path | None:
-        """What its job has printed, if that can be found."""
+        """The output file of its job, if there is one."""
         job = self.evidence.job
         if job is None:
             return None
@@ -218,7 +218,7 @@ def _status(
 
 
 def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
-    """Returns the job that will go on with the run, or else that of its last start."""
+    """Returns the job that will resume the run, or else that of its last start."""
     known = None
     for job_id in job_ids:
         job = ask(job_id)
@@ -256,10 +256,14 @@ def judge(
         progress: status.json.
         evidence: its signs of life.
     """
-    job, told = evidence.job, _by_folder(facts, progress, evidence)
-    if job is None or told[0] == "done" or (evidence.is_retaken and told[0] == "starting"):
-        return told
-    return _by_queue(told, facts, evidence, job)
+    job, by_folder = evidence.job, _by_folder(facts, progress, evidence)
+    if (
+        job is None
+        or by_folder[0] == "done"
+        or (evidence.is_retaken and by_folder[0] == "starting")
+    ):
+        return by_folder
+    return _by_queue(by_folder, facts, evidence, job)
 
 
 def _by_folder(
@@ -274,7 +278,7 @@ def _by_folder(
     if facts.get("state") == "running":
         return _by_signs_of_life(facts, progress, evidence)
     if evidence.is_retaken:
-        return "starting", "a process has taken the run folder to go on with it"
+        return "starting", "a process has taken the run folder to resume the run"
     return str(facts.get("state")), str(facts.get("reason", ""))
 
 
@@ -297,25 +301,25 @@ def _by_signs_of_life(
 
 
 def _by_queue(
-    told: tuple[str, str], facts: Mapping[str, Any], evidence: Evidence, job: QueueJob
+    by_folder: tuple[str, str], facts: Mapping[str, Any], evidence: Evidence, job: QueueJob
 ) -> tuple[str, str]:
-    """Returns the state of a run that has a job; `told` is what its folder shows."""
-    (state, why), is_new_start = told, _is_new_start(facts, evidence)
+    """Returns the state of a run that has a job; `by_folder` is what its folder shows."""
+    (state, why), is_new_start = by_folder, _is_new_start(facts, evidence)
     said = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
-    is_to_go_on = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
+    is_to_resume = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
     if job.waits or (job.is_on and (is_new_start or not facts)):
         again = "; it will resume from its newest snapshot" if facts else ""
         is_pending = job.waits or job.state == "COMPLETING"  # what was requeued is cleaned up first
         return "pending" if is_pending else "starting", said + again
     if job.is_on:
-        if job.has_script and (state == "dead" or is_to_go_on):
+        if job.has_script and (state == "dead" or is_to_resume):
             return "pending", f"{why}; {said} still, and its script has it requeued"
-        return told
+        return by_folder
     if state in ("starting", "running"):
-        return ("dead", said) if evidence.is_process is None else told
+        return ("dead", said) if evidence.is_process is None else by_folder
     if is_new_start and job.has_failed:
-        return "failed", f"{said}: it was to go on with the run, and did not come to that"
-    is_worth_saying = state == "dead" or is_to_go_on or is_new_start
+        return "failed", f"{said}: it was to resume the run, and did not begin"
+    is_worth_saying = state == "dead" or is_to_resume or is_new_start
     return state, "; ".join(filter(None, [why, said])) if is_worth_saying else why
 
 

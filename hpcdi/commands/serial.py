@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_run_folder, experiment_of, make_parser
-from hpcdi.launch.serial.command import SerialArguments, serial
 
 HELP = """\
 Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
@@ -14,12 +13,12 @@ same policy, environments, replay buffer and learner; a debugger can be attached
 
   hpcdi serial configs/cartpole_dqn.yaml                       to the same stop value
   hpcdi serial configs/cartpole_ppo.yaml seed=3                another algorithm, another seed
-  hpcdi serial --resume runs/cartpole_dqn/latest               go on from its newest snapshot
+  hpcdi serial --resume runs/cartpole_dqn/latest               resume from its newest snapshot
 
 CONFIG may be one of DI-engine, in Python: see hpcdi convert.
 
-It leaves the same run folder as `hpcdi train`, shards and snapshots included: each goes on with a
-run of the other. Settings that are changed with --resume hold for that time.
+It leaves the same run folder as `hpcdi train`, shards and snapshots included: each resumes a run
+of the other. Settings that are changed with --resume hold for that time.
 """
 
 
@@ -29,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
     given = parser.parse_intermixed_args(arguments)
-    config, overrides = experiment_of(given)
-    with as_yaml(config) as yaml:
-        return serial(SerialArguments(yaml, overrides, given.run_dir, given.resume))
+    given.config, given.overrides = experiment_of(given)
+    from hpcdi.launch.serial.run import serial
+
+    with as_yaml(given.config) as given.config:
+        return serial(given)

@@ -41,8 +41,8 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
+from hpcdi.launch.requests import seconds_of
 from hpcdi.launch.run_folder import read, short
-from hpcdi.launch.time_limit import seconds_of
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
@@ -72,7 +72,7 @@ _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
 _SLURM_LIMIT_S = 30.0
 _NO_CLUSTER = ("configuration source", "Unable to contact slurm controller", "DNS SRV lookup")
-"""What Slurm's commands say where they are installed, and there is no cluster."""
+"""Messages of Slurm's commands where they are installed, but there is no cluster."""
 _CLOCK_S = 60
 """Slurm looks at time limits, and signals jobs, once in so long."""
 _LEAST_S = 60
@@ -459,7 +459,7 @@ def to_local(job: BatchJob) -> Any:
 
 @contextlib.contextmanager
 def _streams_kept() -> Iterator[None]:
-    """Processes started within hold none of our streams: their reader sees the end with ours."""
+    """Let processes started within inherit no stream of ours: who reads it waits for us alone."""
     sys.stdout.flush()
     sys.stderr.flush()
     ours, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)

@@ -26,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -391,9 +391,7 @@ def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(r, widths, strict=True)) for r in cells]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["state"]] = counts.get(row["state"], 0) + 1
+    counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
     return [title, *(line.rstrip() for line in lines), *_over_seeds(rows, keys)]
@@ -597,7 +595,7 @@ def make(
             "make a sweep for each"
         )
     elements = tuple(Element(i, overrides) for i, overrides in enumerate(several))
-    started = {"command": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    started = {"command": sys.argv, "started": run_folder.now_text()}
     name = str(experiments[0]["exp_name"])
     root = Path("runs", name, "sweeps", "TIME")
     return Sweep(root, name, elements, 0 if serial else max(worlds), parallel, started), experiments

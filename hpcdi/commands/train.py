@@ -14,6 +14,7 @@ from hpcdi.commands.options import (
     make_parser,
 )
 from hpcdi.launch.environment import detect
+from hpcdi.launch.placement import limit_threads
 
 HELP = """\
 Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
@@ -24,7 +25,7 @@ takes the role that its rank has:
   hpcdi train configs/cartpole_dqn.yaml policy.learn.learner.learner_num=2      with 2 learners
   hpcdi train configs/cartpole_dqn.yaml --collectors-max 6              4 more that wait, see scale
   srun --mpi=pmix python -m hpcdi train configs/cartpole_dqn.yaml       on a Slurm cluster
-  hpcdi train --resume runs/cartpole_dqn/latest           go on from its newest snapshot
+  hpcdi train --resume runs/cartpole_dqn/latest           resume from its newest snapshot
   hpcdi train --resume runs/cartpole_dqn/latest -n 8 env.stop_value=475      with more collectors
 
 A run takes a snapshot of itself at its beginning, every system.snapshot_s seconds, and at its
@@ -53,9 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     from hpcdi.launch.start_guard import StartGuard
 
     with StartGuard() as guard:  # before anything heavy is imported
+        chosen_by_user = limit_threads()  # before numpy is
         from hpcdi.launch.entry import run_rank
 
-        return run_rank(_parse(arguments), launched, guard)
+        return run_rank(_parse(arguments), launched, guard, chosen_by_user)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

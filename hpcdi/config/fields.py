@@ -37,7 +37,7 @@ RETIRED_KEYS = {
     "cfg_type": "a mark of default_config()",
     "path_data": "a run keeps its data in its own folder (--run-dir)",
     "path_policy": "a run keeps its policies in its own folder (--run-dir)",
-    "eval_freq": "a parallel run evaluates every policy.other.commander.eval_interval seconds",
+    "eval_freq": "policy.eval.every says how often to evaluate",
     "deepcopy": "buffers always store and return copies",
     "enable_track_used_data": "system.storage.keep_data decides whether used data are kept",
     "compressor": "shards are not compressed",
@@ -119,7 +119,7 @@ class ComponentConfig:
 
 
 def to_mapping(config: Any) -> Any:
-    """A frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
+    """Returns a frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         values = {f.name: to_mapping(getattr(config, f.name)) for f in dataclasses.fields(config)}
         for f in dataclasses.fields(config):
@@ -184,7 +184,7 @@ class Parser:
         return config
 
     def _value(self, spec: dataclasses.Field[Any], hint: Any, value: Any, path: str) -> Any:
-        """One setting's value; MISSING if it has a problem."""
+        """Returns a setting's value; MISSING if it has a problem."""
         meta = spec.metadata
         if "registry" in meta:
             return self._component(meta["registry"], meta["default_type"], value, path)

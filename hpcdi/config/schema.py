@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcdi.config.fields import component, section, sections, setting
 from hpcdi.errors import Problem
+from hpcdi.types import Interval
 from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
@@ -242,7 +243,7 @@ class ExperimentConfig:
 
 
 def check(config: ExperimentConfig) -> list[Problem]:
-    """Rules that hold for every run."""
+    """Check the rules of every run; returns the problems."""
     policy = config.policy
     missing = [name for name in ("learn", "collect", "other") if not hasattr(policy, name)]
     if missing:
@@ -278,7 +279,7 @@ def check(config: ExperimentConfig) -> list[Problem]:
 
 
 def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list[Problem]:
-    """Faults are injected only where the environment's `variables` allow it."""
+    """Check that the environment's `variables` allow faults to be injected."""
     if not config.fault or variables.get("CI") or variables.get(ALLOW_FAULTS):
         return []
     message = (
@@ -289,7 +290,7 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
 
 
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
-    """Rules for a run over several ranks (`hpcdi train`)."""
+    """Check the rules of a run over several ranks (`hpcdi train`); returns the problems."""
     problems = [
         Problem("fault.role", "a run over several ranks has no rank 'serial'")
         for fault in config.fault
@@ -301,9 +302,10 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
 
 
 def _check_deterministic(policy: Any) -> list[Problem]:
-    """A deterministic run can use nothing that depends on the clock."""
+    """Check that a deterministic run uses nothing that depends on the clock."""
     commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
     limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
+    every = Interval.of(policy.eval.every)
     rules = (
         (policy.on_policy, "policy.on_policy", "on-policy learning cannot be deterministic yet"),
         (
@@ -322,16 +324,21 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             "depends on the clock; a deterministic run uses policy.learn.update_per_collect",
         ),
         (
-            not hasattr(policy.eval.evaluator, "eval_freq"),
-            "policy.eval.evaluator.type",
-            "a deterministic run evaluates every policy.eval.evaluator.eval_freq iterations",
+            every is not None and every.unit == "seconds",
+            "policy.eval.every",
+            "a deterministic run evaluates every so many env_steps or iterations",
+        ),
+        (
+            every is None and not hasattr(policy.eval.evaluator, "eval_freq"),
+            "policy.eval.every",
+            "is empty, and policy.eval.evaluator has no eval_freq: a deterministic run needs one",
         ),
     )
     return [Problem(path, f"{why} (system.deterministic)") for broken, path, why in rules if broken]
 
 
 def check_serial(config: ExperimentConfig) -> list[Problem]:
-    """Rules for a run in one process (`hpcdi serial`)."""
+    """Check the rules of a run in one process (`hpcdi serial`); returns the problems."""
     problems = [
         Problem("fault", f"a run in one process is rank 0, role 'serial', without {fault.kind!r}")
         for fault in config.fault

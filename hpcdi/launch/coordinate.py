@@ -7,38 +7,35 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, StoreError, state_after
-from hpcdi.launch import messages, resume, run_folder, run_lock
-from hpcdi.launch.environment import allocation
+from hpcdi.comm.failure import abort_job, describe, headline
+from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, state_after
+from hpcdi.launch import resume, run_folder, run_lock
+from hpcdi.launch.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.launch.placement import learner_count, table, working_collectors
-from hpcdi.launch.scale_file import ScaleFile
-from hpcdi.launch.time_limit import TimeLimit
+from hpcdi.launch.requests import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.disk_full import or_warn
+from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.watchdog import Watchdog
-
-TERMINAL_VARIABLE = "HPCDI_TERMINAL"
-"""Set to 1 where a person watches: ranks see a pipe, not the terminal."""
+from hpcdi.worker.coordinator import Coordinator
+from hpcdi.worker.fault import FAULTS
 
 
 def coordinate(context: Any, ends_at: float) -> int:
-    """See a run through; returns the exit code.
+    """Run rank 0 from start to end; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
-    from hpcdi.comm.failure import abort_job, describe, headline
-    from hpcdi.launch.resume import NewSettings
-    from hpcdi.utils.log import LOGGER, say
-    from hpcdi.worker.coordinator import Coordinator
-
     layout, config = context.layout, context.config
     limit = TimeLimit(ends_at, context.stop_request)
     requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
-    settings = NewSettings(layout, config)
+    settings = resume.NewSettings(layout, config)
     for line in _opening(context):
         say(line)
     try:
@@ -53,14 +50,19 @@ def coordinate(context: Any, ends_at: float) -> int:
                 say(f"  resumed      {resumed}")
             outcome = _ended(coordinator.run(), coordinator.silent)
             watchdog.close()
-            for line in messages.closing("hpcdi train", outcome, coordinator.summary(), layout):
+            for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator, settings)
             if coordinator.silent:
-                _tell_silent(coordinator.silent, config.system.coordinator.stop_timeout_s)
+                sys.stderr.write(
+                    f"hpcdi: ranks {coordinator.silent} did not end within "
+                    f"{config.system.coordinator.stop_timeout_s:g} s of the order (system."
+                    "coordinator.stop_timeout_s); what they had not published is lost. Ending the "
+                    "job\n"
+                )
                 run_lock.remove(layout)
                 abort_job(outcome.exit_code)
-    except BaseException as error:  # without rank 0 there is no order to end in
+    except BaseException as error:  # without rank 0 the others cannot shut down in order
         failure = describe(error, "coordinator")
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
@@ -74,9 +76,7 @@ def coordinate(context: Any, ends_at: float) -> int:
 
 
 def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns what rank 0 calls in each turn of its loop; where turns end, a watchdog ends it."""
-    from hpcdi.worker.fault import FAULTS
-
+    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
     def ask() -> Any:
@@ -90,7 +90,7 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
 
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
-    """How the run ended: where ranks are silent it is to go on, whatever it has reached."""
+    """Returns how the run ended; where ranks are silent it is to be resumed."""
     if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
         return outcome
     reason = f"{outcome.reason}; but ranks {silent} did not end in order"
@@ -98,54 +98,32 @@ def _ended(outcome: Any, silent: list[int]) -> Any:
     return dataclasses.replace(outcome, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
-def _tell_silent(silent: list[int], waited_s: float) -> None:
-    sys.stderr.write(
-        f"hpcdi: ranks {silent} did not end within {waited_s:g} s of the order "
-        "(system.coordinator.stop_timeout_s); what they had not published is lost. Ending the job\n"
-    )
-
-
 def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
-    """Write how the run ended; a disk that is full is said, and no new failure.
-
-    The run is over: what it has reached must not be lost to a file that cannot be written.
-    """
+    """Write how the run ended; a full disk is a warning: what the run has reached is not lost."""
     settings.look(time.monotonic(), at_once=True)
     if coordinator.lost:
-        sweep_temporary(layout.root)  # they may have been in the middle of it
-    try:
-        run_folder.end(
-            layout, outcome.state, outcome.reason, outcome.exit_code, coordinator.figures()
-        )
-    except (StoreError, OSError) as error:
-        sys.stderr.write(
-            f"hpcdi: warning: the end of the run could not be written: {error}. Free some space, "
-            "or choose another --run-dir next time\n"
-        )
+        sweep_temporary(layout.root)  # they may have been writing
+    end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code)
+    or_warn("end of the run", partial(end, coordinator.figures()))
 
 
 def _opening(context: Any) -> list[str]:
     config, size = context.config, context.link.size
     learners = config.policy.learn.learner.learner_num
     collectors = size - 1 - learners
+    spare = collectors - working_collectors(size, config)
+    waiting = f" ({spare} of them wait until they are wanted)" if spare else ""
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
         f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
-        f"of {config.env.collector_env_num} environments{_waiting(collectors, size, config)}"
+        f"of {config.env.collector_env_num} environments{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return [*messages.opening(title, context.layout), *_where(context.layout)]
-
-
-def _waiting(collectors: int, size: int, config: Any) -> str:
-    spare = collectors - working_collectors(size, config)
-    return f" ({spare} of them wait until they are wanted)" if spare else ""
+    return [*run_folder.opening(title, context.layout), *_where(context.layout)]
 
 
 def _where(layout: Any) -> list[str]:
-    """The batch system's job, and which rank is where: said where that is not obvious."""
-    from hpcdi.utils.log import LOGGER
-
+    """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
     job = allocation(os.environ)
     lines = [f"  job          {job}"] if job is not None else []
     placement = run_folder.read(layout.root).get("placement", [])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import read_mapping
+from hpcdi.config.load import compile_config, read_mapping
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
@@ -40,8 +40,8 @@ from hpcdi.launch.placement import (
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
 from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.signals import SignalFlag
 from hpcdi.launch.start_guard import START_TIMEOUT_S, StartGuard
 
 _SWITCH_INTERVAL_S = 1e-3
@@ -61,7 +61,9 @@ class Agreement:
     exit_code: int = EXIT_DONE
 
 
-def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard) -> int:
+def run_rank(
+    arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard, chosen_by_user: set[str]
+) -> int:
     """Start MPI and run this rank's role; returns the exit code.
 
     Args:
@@ -69,6 +71,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
             of `hpcdi train`.
         launched: how this process was started.
         guard: of this rank's start.
+        chosen_by_user: see `limit_threads`; a learner may get more threads than one.
     """
     flag = SignalFlag()
     try:
@@ -76,9 +79,6 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    chosen_by_user = set(thread_variables(1)) & os.environ.keys()
-    for name, value in thread_variables(1).items():  # before numpy; a learner gets more below
-        os.environ.setdefault(name, value)
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -89,7 +89,7 @@ def run_rank(arguments: Namespace, launched: LaunchEnvironment, guard: StartGuar
     try:
         world = open_world()
         check_world_size(launched, world.size)
-    except HpcdiError as error:  # the ranks have no contact: only one prints it
+    except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
         from hpcdi.comm.failure import forget_world
@@ -131,7 +131,7 @@ def _start_timeout_s(arguments: Namespace) -> float:
 
 
 def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
-    """Rank 0 reads the experiment and takes the run folder; all ranks get the result."""
+    """Returns what rank 0 has prepared, on all ranks: the experiment and its run folder."""
     facts = {
         "host": platform.node(),
         "local_rank": world.local_rank,
@@ -148,7 +148,7 @@ def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
 def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
-    from hpcdi.launch.time_limit import end_of
+    from hpcdi.launch.requests import end_of
     from hpcdi.store.layout import RunLayout
 
     try:
@@ -162,12 +162,12 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
                 f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
                 "ranks; set the number of ranks there"
             )
-        way = resume.way_of(arguments, compiled, os.environ)
-        path = resume.folder_of(arguments, way, config.exp_name)
-        if way is resume.Way.DONE:
+        mode = resume.start_mode(arguments, compiled, os.environ)
+        path = resume.folder_of(arguments, mode, config.exp_name)
+        if mode is resume.StartMode.DONE:
             return Agreement({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), way, mapping, placement, mpi=library_version())
+        restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
     except HpcdiError as error:
         return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
     for note in compiled.notes:
@@ -198,7 +198,6 @@ def _play(
 ) -> int:
     """Build this rank's role and run it."""
     from hpcdi.launch.coordinate import coordinate
-    from hpcdi.launch.experiment import from_mapping
     from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
@@ -211,7 +210,7 @@ def _play(
     os.nice(niceness_of(role, **share))
     threads = thread_variables(threads_of(role, **share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
-    config = from_mapping(agreement.experiment)
+    config = compile_config(agreement.experiment).config
     layout = RunLayout(Path(agreement.run_dir))
     stay_in(layout.root)
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
@@ -228,7 +227,7 @@ def _play(
         tuple(sorted(learners, key=lambda rank: rank != own)), world.split(groups_of(roles)),
         flag.take, agreement.restarts,
     )  # fmt: skip
-    guard.over()  # from here on the link tells of deaths, and rank 0's clocks of silence
+    guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     try:
         exit_code = (
             coordinate(context, agreement.ends_at)
@@ -258,7 +257,7 @@ def _work(role: str, context: Any) -> int:
         else:
             worker = create_comm_collector(system.comm_collector, context)
         worker.run()
-    except BaseException as error:  # reported to rank 0, which shuts the run down
+    except BaseException as error:  # reported to rank 0, which shuts down the run
         failure = describe(error, role)
         LOGGER.info("this rank failed", exc_info=True)
         pump = worker.pump if worker is not None and worker.pump.is_alive else None
@@ -273,7 +272,7 @@ def _work(role: str, context: Any) -> int:
 
 
 def _import_torch(role: str) -> None:
-    """Import what the first task needs: on a busy machine a watchdog would take that for a hang."""
+    """Import what the first task needs: a watchdog would take a slow import for a hang."""
     import torch
 
     if role == "learner":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hpcdi.config.load import Compiled, compile_config, load
+from hpcdi.config.load import Compiled, load
 from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, Problem
@@ -53,8 +53,3 @@ def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
         problems.append(Problem("env.env_id", message))
     if problems:
         raise ConfigError(problems, path)
-
-
-def from_mapping(mapping: Mapping[str, Any]) -> Any:
-    """Returns the experiment of a compiled mapping from another rank."""
-    return compile_config(mapping).config

@@ -9,9 +9,11 @@ import platform
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -30,17 +32,21 @@ from hpcdi.errors import (
     LaunchError,
     state_after,
 )
-from hpcdi.launch import messages, resume, run_folder, run_lock
-from hpcdi.launch.coordinate import TERMINAL_VARIABLE
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, REFUSED, WITHOUT_NETWORK
+from hpcdi.launch import resume, run_folder, run_lock
+from hpcdi.launch.environment import (
+    LAUNCHER_VARIABLE,
+    REFUSED,
+    TERMINAL_VARIABLE,
+    WITHOUT_NETWORK,
+)
 from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.loopback import keep_to_loopback
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
-from hpcdi.launch.signals import preempt_signals
+from hpcdi.launch.requests import preempt_signals
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
@@ -48,6 +54,10 @@ _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _ULFM_SINCE = 5
+_PIDFD_GETFD = 438
+_LISTENS = "0A"
+_ANY = {"00000000": "tcp", "0" * 32: "tcp6"}
+_LOOK_S, _SETTLED_S, _LIMIT_S = 0.02, 1.0, 30.0
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -68,9 +78,9 @@ def train(arguments: Namespace) -> int:
         ranks = resume.ranks_of(arguments.resume)
     ranks = default_world_size(compiled.config) if ranks is None else ranks
     check_world(ranks, compiled.config)
-    way = resume.way_of(arguments, compiled, os.environ)
-    path = resume.folder_of(arguments, way, compiled.config.exp_name)
-    if way is resume.Way.DONE:
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    path = resume.folder_of(arguments, mode, compiled.config.exp_name)
+    if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
     where = "--run-dir" if arguments.resume is None else "--resume"
@@ -168,15 +178,12 @@ class Job:
             precedence, and for the ranks' temporary ones, which lie in the user's.
     """
 
-    def __init__(
-        self, command: list[str], path: Path, folders: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
         self._path = path
-        given = folders or {}
-        private = {name: given[name] for name in given if name == TEMPORARY_VARIABLE}
+        private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**given, **os.environ, **private}),
+            env=rank_environment({**folders, **os.environ, **private}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,
@@ -224,7 +231,7 @@ class Job:
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
             if resume.has_snapshot(RunLayout(self._path)):
-                sys.stderr.write(messages.hint("hpcdi train", RunLayout(self._path)) + "\n")
+                sys.stderr.write(run_folder.hint("hpcdi train", RunLayout(self._path)) + "\n")
         if facts:
             layout = RunLayout(self._path)
             end = partial(run_folder.end, layout, state, reason, exit_code, {})
@@ -248,7 +255,7 @@ class Job:
         return facts if facts.get("launcher") == _this_launcher() else {}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal asks rank 0 to shut down; the second ends mpirun.
+        """Ask rank 0 to shut down; at the second signal, end mpirun.
 
         A preemption signal is forwarded every time.
         """
@@ -273,7 +280,7 @@ class Job:
 
 
 def _this_launcher() -> str:
-    """Identifies this `hpcdi train` among all of them."""
+    """Returns a name of this `hpcdi train` that no other one has."""
     return f"{platform.node()}:{os.getpid()}"
 
 
@@ -314,3 +321,69 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
                 f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
             ) from error
         yield variables
+
+
+# ---------------------------------------------------- mpirun listens on loopback only, on one host
+
+
+def keep_to_loopback(pid: int) -> None:
+    """Bind sockets of a child that listen on all addresses to lo, as soon as it has them.
+
+    mpirun waits for daemons of other hosts on all addresses, and no setting of it changes that
+    (PRRTE 3 binds to INADDR_ANY). So its parent takes a second handle of the socket (Linux 5.6) and
+    binds it to the interface lo: from elsewhere the port is closed.
+
+    Returns when it has had all of them for a while, or has ended. Where the kernel or a container
+    forbids it the sockets stay as they are.
+    """
+    if sys.platform != "linux":
+        return
+    began = ends = time.monotonic()
+    ends += _LIMIT_S
+    with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
+        process = os.pidfd_open(pid)
+        try:
+            while time.monotonic() < ends:
+                if sum(_bind(process, number) for number in _open_doors(pid)):
+                    ends = min(began + _LIMIT_S, time.monotonic() + _SETTLED_S)
+                wait_s(_LOOK_S)
+        finally:
+            os.close(process)
+
+
+def _open_doors(pid: int) -> Iterator[int]:
+    """Yields descriptors of a process that listen on all addresses of all interfaces."""
+    doors = {
+        words[9]
+        for table in _ANY.values()
+        for words in map(str.split, _lines(Path(f"/proc/net/{table}")))
+        if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY
+    }
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
+                yield int(entry.name)
+
+
+def _lines(table: Path) -> list[str]:
+    try:
+        return table.read_text().splitlines()[1:]
+    except OSError:  # a kernel without IPv6
+        return []
+
+
+def _bind(process: int, number: int) -> bool:
+    """Bind a socket of a process to lo; returns whether it was open.
+
+    Raises:
+        OSError: the kernel forbids it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = libc.syscall(_PIDFD_GETFD, process, number, 0)
+    if handle < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    with socket.socket(fileno=handle) as door:
+        if door.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).strip(b"\0"):
+            return False
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+    return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch.hostlist import compress
+from hpcdi.launch.environment import compress
 
 COLLECTOR_NICENESS = 5
 """A collector gets a third of the learner's weight in the Linux scheduler."""
@@ -247,6 +248,17 @@ def niceness_of(
     """
     is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
     return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
+
+
+def limit_threads() -> set[str]:
+    """Let numerical libraries use one thread; returns the variables that the user has set already.
+
+    Call it before numpy is imported, which starts its threads then.
+    """
+    chosen = set(thread_variables(1)) & os.environ.keys()
+    for name, value in thread_variables(1).items():
+        os.environ.setdefault(name, value)
+    return chosen
 
 
 def thread_variables(threads: int) -> Mapping[str, str]:

@@ -1,17 +1,18 @@
-"""Going on with a run: what its folder must hold, and who may."""
+"""Resuming a run: what its folder must hold, and which settings may change."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import to_mapping
 from hpcdi.config.load import Compiled, load
-from hpcdi.config.resume_compat import BINDING, SAME, differences, is_below, named
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import run_folder
@@ -24,45 +25,60 @@ if TYPE_CHECKING:
     from hpcdi.store.checkpoints import Checkpoint
     from hpcdi.worker.coordinator.snapshots import Resumed
 
+BINDING = (
+    "env",  # weights and stored data belong to its observations, actions and rewards
+    "policy.type",
+    "policy.model",  # the shapes of the weights
+    "policy.normalize",  # its statistics are among them
+    "policy.on_policy",
+    "policy.nstep",  # how an item of the replay buffer was made
+    "policy.collect.unroll_len",
+    "policy.discount_factor",  # the meaning of the learnt values
+    "policy.priority",  # the content of the buffer's index
+    "policy.other.replay_buffer.type",
+    "policy.other.replay_buffer.replay_buffer_size",
+    "policy.other.replay_buffer.frames",
+    "policy.other.commander.type",
+    "policy.learn.learner.type",
+)
+"""Keys that must keep their values, with everything below them."""
+
+FREE = (
+    "env.import_names",
+    "env.collector_env_num",
+    "env.collector_episode_num",
+    "env.evaluator_env_num",
+    "env.evaluator_episode_num",
+    "env.stop_value",
+    "env.manager",
+    "env.vectorization",
+    "env.autoreset",
+)
+"""Exceptions: keys below `BINDING` that may change."""
+
+SAME = ("exp_name", "seed")
+"""Keys that make it another experiment, although the snapshots would fit."""
+
+_ABSENT = "nothing"
 _CHECK_EVERY_S = 1.0
 _FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
 """Of a snapshot's manifest, without which a run cannot be resumed from it."""
 
 
-class Way(Enum):
+class StartMode(Enum):
     """How a run begins."""
 
     NEW = "in a folder of its own"
-    GO_ON = "from the newest snapshot of its folder"
-    RESTART = "in the folder of a run that came to no snapshot"
+    RESUME = "from the newest snapshot of its folder"
+    RESTART = "in the folder of a run without a snapshot"
     DONE = "not at all: it is done already"
 
 
-class Asked(Protocol):
-    """The command line's words about a run's configuration and folder."""
-
-    @property
-    def config(self) -> str | None:
-        """The experiment's file."""
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """``key=value``."""
-
-    @property
-    def run_dir(self) -> str | None:
-        """The folder that it is to have."""
-
-    @property
-    def resume(self) -> str | None:
-        """The folder of a run to go on with."""
-
-
-def config_of(asked: Asked) -> str:
+def config_of(asked: Namespace) -> str:
     """Returns the configuration to begin with: the one that is named, or the run folder's.
 
     Args:
-        asked: the command line.
+        asked: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
 
     Raises:
         LaunchError: none is named, or the folder holds no run.
@@ -73,14 +89,14 @@ def config_of(asked: Asked) -> str:
                 f"{asked.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
             )
-        return asked.config or str(RunLayout(Path(asked.resume)).config_file)
+        return str(asked.config or RunLayout(Path(asked.resume)).config_file)
     if asked.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    return asked.config
+    return str(asked.config)
 
 
-def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Way:
-    """How a run is to begin.
+def start_mode(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> StartMode:
+    """Returns how a run begins.
 
     Args:
         asked: the command line.
@@ -88,60 +104,62 @@ def way_of(asked: Asked, compiled: Compiled, variables: Mapping[str, str]) -> Wa
         variables: of the environment.
 
     Raises:
-        LaunchError: the folder's run is to be gone on with, but the configuration is another.
+        LaunchError: the run of the folder is to be resumed, but its configuration is another.
     """
     if asked.resume is not None:
         if asked.config is not None:
-            _check_fits(asked.resume, asked.config, compiled, asked.overrides)
-        return Way.GO_ON
+            _check_fits(asked, compiled)
+        return StartMode.RESUME
     auto = compiled.config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
     if asked.run_dir is None or not is_wanted:
-        return Way.NEW
+        return StartMode.NEW
     layout = RunLayout(Path(asked.run_dir))
     if not layout.run_file.exists():
-        return Way.NEW
+        return StartMode.NEW
     facts = run_folder.read(layout.root)
     if not facts:  # it was killed while it took the folder
-        return Way.RESTART
+        return StartMode.RESTART
     _check_same(layout, compiled)
     if facts.get("state") == "done":
-        return Way.DONE
-    return Way.GO_ON if has_snapshot(layout) else Way.RESTART
+        return StartMode.DONE
+    return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
-def folder_of(asked: Asked, way: Way, exp_name: str) -> Path:
-    """The run folder.
+def folder_of(asked: Namespace, mode: StartMode, exp_name: str) -> Path:
+    """Returns the run folder.
 
     Raises:
-        LaunchError: a new run is to have one that cannot be its.
+        LaunchError: it cannot be the folder of a new run.
     """
-    if way is Way.NEW:
+    if mode is StartMode.NEW:
         return run_folder.choose(exp_name, asked.run_dir)
     return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
 
 
-def _check_fits(path: str, given: str, compiled: Compiled, overrides: Sequence[str]) -> None:
-    """See that a run can go on with another configuration; who names a key knows what he does."""
-    known = named(overrides)
-    differ = differences(_kept(path), compiled.to_mapping())
+def _check_fits(asked: Namespace, compiled: Compiled) -> None:
+    """Check that a run can be resumed with another file; keys on the command line may differ."""
+    known = [text.partition("=")[0] for text in asked.overrides]
+    differ = differences(_kept(asked.resume), compiled.to_mapping())
     differ = [each for each in differ if not is_below(each.key, known)]
     if differ:
         raise LaunchError(
-            "\n  - ".join([f"{given} does not fit the snapshots of {path}:", *map(str, differ)])
-            + "\n  Leave the file out to go on by the run's own configuration, or name what is to "
+            "\n  - ".join(
+                [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
+            )
+            + "\n  Leave the file out to resume by the run's own configuration, or name what is to "
             "differ all the same on the command line, as key=value"
         )
 
 
 def _check_same(layout: RunLayout, compiled: Compiled) -> None:
-    """See that the run of a folder is the experiment that is asked for."""
+    """Check that the run of a folder is the experiment that is asked for."""
     path = run_folder.short(layout.root)
     differ = differences(_kept(path), compiled.to_mapping(), (*SAME, *BINDING))
     if differ:
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
-            + "\n  Choose another --run-dir; or go on with that run all the same by --resume "
+            + "\n  Choose another --run-dir; or resume that run all the same: --resume "
             f"{path}, and what is to differ as key=value"
         )
 
@@ -151,13 +169,13 @@ def done_line(path: Path) -> str:
     reason = run_folder.read(path).get("reason", "")
     return (
         f"the run in {run_folder.short(path)} is done already ({reason}); nothing is started. To "
-        f"go on with it, name it by --resume, with another limit"
+        f"train on, name it by --resume, with another limit"
     )
 
 
 def take(
     layout: RunLayout,
-    way: Way,
+    mode: StartMode,
     mapping: Mapping[str, Any],
     placement: list[dict[str, Any]],
     *,
@@ -165,24 +183,24 @@ def take(
 ) -> int:
     """Take a run folder whose lock is held; returns how often the run was resumed.
 
-    Where an earlier run came to no snapshot, what it has left is removed but for its logs.
+    Where an earlier run has no snapshot, its results are removed, but not its logs.
 
     Args:
         layout: the run folder.
-        way: any but `Way.DONE`.
+        mode: any but `StartMode.DONE`.
         mapping: the experiment.
         placement: of each rank.
         mpi: version of the MPI library.
 
     Raises:
         LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
-        NoProgressError: the run has come to nothing too often.
+        NoProgressError: the run was restarted too often without progress.
     """
-    if way is Way.NEW:
+    if mode is StartMode.NEW:
         run_folder.claim(layout.root, mapping, placement, mpi=mpi)
         return 0
     reached = {"train_iter": 0, "env_steps": 0}
-    if way is Way.GO_ON:
+    if mode is StartMode.RESUME:
         facts = newest_snapshot(layout).facts
         reached = {name: int(facts[name]) for name in reached}
     limit = mapping["system"]["max_restarts_without_progress"]
@@ -192,7 +210,7 @@ def take(
         figures = run_folder.read(layout.root).get("figures", {})
         run_folder.end(layout, "failed", str(error), error.exit_code, figures)
         raise
-    if way is Way.GO_ON:
+    if mode is StartMode.RESUME:
         with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
             run_folder.reopen(layout, restarts, placement)
     else:
@@ -231,7 +249,7 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
 
 
 def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
-    """Read the newest snapshot of a run, before anything is written anew; None where there is none.
+    """Read the newest snapshot of a run, before anything is written; None where there is none.
 
     Curves after it are forgotten.
 
@@ -255,14 +273,12 @@ def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
 
 
 def has_snapshot(layout: RunLayout) -> bool:
-    """True if a run can be gone on with."""
-    from hpcdi.store.checkpoints import names
-
-    return bool(names(layout.snapshots_dir))
+    """True if a run can be resumed."""
+    return bool(checkpoint_names(layout.snapshots_dir))
 
 
 def _kept(path: str) -> dict[str, Any]:
-    """The configuration of a run, whole."""
+    """Returns the whole configuration of a run."""
     return load(RunLayout(Path(path)).config_file).to_mapping()
 
 
@@ -297,3 +313,51 @@ class NewSettings:
             self._is_due = False
             write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
             or_warn("config.yaml", write)
+
+
+# ------------------------------------------------------------ settings that snapshots depend on
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting whose value has changed."""
+
+    key: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.was} in the run, {self.now} now"
+
+
+def differences(
+    was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
+) -> list[Difference]:
+    """Returns the settings below `keys`, and not below `FREE`, that differ between two experiments.
+
+    Args:
+        was: the run's experiment as a nested mapping.
+        now: the requested one.
+        keys: dotted paths.
+    """
+    old, new = dict(_leaves(was)), dict(_leaves(now))
+    return [
+        Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
+        for key in dict.fromkeys([*old, *new])
+        if is_below(key, keys)
+        and not is_below(key, FREE)
+        and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+
+
+def is_below(key: str, keys: Iterable[str]) -> bool:
+    """Returns whether a dotted path is one of `keys` or below one of them."""
+    return any(key == above or key.startswith(f"{above}.") for above in keys)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,4 +1,4 @@
-"""The run folder: one run claims it, and records its state in `run.json`."""
+"""The run folder: one run claims it, and records its state in `run.json`; what is said of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hpcdi
 from hpcdi.config.load import dump
@@ -20,8 +20,12 @@ from hpcdi.errors import LaunchError, NoProgressError
 from hpcdi.launch import run_lock
 from hpcdi.launch.environment import LAUNCHER_VARIABLE
 from hpcdi.store.atomic import load_json, read_json, write_bytes, write_json, write_text
+from hpcdi.store.checkpoints import names
 from hpcdi.store.disk_full import or_refuse, or_warn
 from hpcdi.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpcdi.worker.coordinator.scheduler import Outcome
 
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
 _RESERVED_BYTES = 1 << 16
@@ -105,7 +109,7 @@ def claim(
         config: the compiled experiment.
         placement: of each rank: role, host, cores, process id.
         mpi: version of the MPI library.
-        past: of a run that came to nothing here, see `count_restart`; None: the folder is free.
+        past: restarts of an earlier run without a snapshot, see `count_restart`; None: no such run.
 
     Raises:
         LaunchError: another run was faster, or the folder cannot be written.
@@ -162,7 +166,7 @@ def end(
 
 
 def _reserve(layout: RunLayout) -> None:
-    """Set space aside that `end` gives back, so that a full disk does not hide how a run ended."""
+    """Reserve space, freed by `end`, so that a full disk does not hide how a run ended."""
     write_bytes(layout.reserve_file, os.urandom(_RESERVED_BYTES))  # what no disk can compress
 
 
@@ -233,7 +237,7 @@ def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
 
 
 def leave(layout: RunLayout) -> None:
-    """Undo `reopen`: the run could not be resumed."""
+    """Undo `reopen`, because the run could not be resumed."""
     facts = read(layout.root)
     before = facts.pop("before", {})
     for name in _RESTARTS:  # of the first time, there are none before
@@ -300,3 +304,44 @@ def _point_latest(path: Path) -> None:
         aside.replace(path.parent / "latest")
     with contextlib.suppress(OSError):
         aside.unlink(missing_ok=True)
+
+
+# ------------------------------------------------- lines that a run prints at its start and its end
+
+
+def opening(title: str, layout: RunLayout) -> list[str]:
+    """Returns the first lines: the run, its folder, and how to watch it."""
+    return [f"hpcdi {hpcdi.__version__}: {title}", *_place(layout)]
+
+
+def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayout) -> list[str]:
+    """Returns the last lines: how the run ended, what it has done, and what to do next.
+
+    Args:
+        command: that resumes it.
+        outcome: how it ended.
+        summary: what was done.
+        layout: the run folder.
+    """
+    word = "FAILED" if outcome.state == "failed" else outcome.state
+    if outcome.state == "done" and outcome.reason.startswith("stop value"):
+        word = "solved"
+    lines = [f"\n{word}: {outcome.reason}", *summary, *_place(layout)]
+    if outcome.state != "done" and names(layout.snapshots_dir):
+        lines.append(hint(command, layout))
+    if layout.data_dir.exists():
+        lines.append(
+            f"  data         {short(layout.data_dir)} (hpcdi inspect {short(layout.root)})"
+        )
+    policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
+    return [*lines, *(f"  policy       {short(path)}" for path in policies[:1])]
+
+
+def hint(command: str, layout: RunLayout) -> str:
+    """Returns the line that says how to resume the run."""
+    return f"  resume with  {command} --resume {short(layout.root)}"
+
+
+def _place(layout: RunLayout) -> list[str]:
+    run = short(layout.root)
+    return [f"  run folder   {run}", f"  TensorBoard  tensorboard --logdir {run}"]

@@ -180,7 +180,7 @@ def _create(lock: Path, me: Holder) -> None:
 
 
 def _take_over(lock: Path, me: Holder) -> None:
-    """Replace a stale lock, in one step; one at a time, lest a second one replaces the first's."""
+    """Replace a stale lock atomically, one process at a time: a second would replace the first."""
     mine = lock.with_name(f".{lock.name}{TEMPORARY_MARK}next")
     with contextlib.suppress(FileNotFoundError):
         if (_age_s(mine) or 0.0) > SILENT_S:  # its writer was killed right here

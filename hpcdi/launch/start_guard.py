@@ -27,7 +27,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -58,16 +57,12 @@ _AGAIN = (
 
 
 class StartGuard:
-    """``with StartGuard() as guard:`` around a rank's program, from before its first import.
+    """``with StartGuard() as guard:`` around a rank's program, from before its first import."""
 
-    Args:
-        variables: of the environment.
-    """
-
-    def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
-        self._who = f"rank {rank_of(variables)} (host {platform.node()}, process {os.getpid()})"
+    def __init__(self) -> None:
+        self._who = f"rank {rank_of(os.environ)} (host {platform.node()}, process {os.getpid()})"
         reading, self._writing = os.pipe()
-        guard = _Guard(reading, os.getpid(), self._who, variables)  # before the rank can die
+        guard = _Guard(reading, os.getpid(), self._who)  # before the rank can die
         self._guard = os.fork()
         if self._guard == 0:
             os.close(self._writing)
@@ -121,10 +116,10 @@ class StartGuard:
 class _Guard:
     """The guard's own process, from `watch` on."""
 
-    def __init__(self, pipe: int, rank: int, who: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, pipe: int, rank: int, who: str) -> None:
         self._pipe, self._rank, self._who = pipe, rank, who
         self._launcher = launcher_of(rank)
-        self._step, self._ranks = step_of(variables), local_ranks(variables)
+        self._step, self._ranks = step_of(os.environ), local_ranks(os.environ)
 
     def watch(self) -> None:
         """Wait for the end of the start, and end the job where it does not come."""

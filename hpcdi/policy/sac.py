@@ -61,6 +61,8 @@ class SACLearnConfig(LearnConfig):
 class SACConfig(ContinuousConfig):
     """Settings of SAC."""
 
+    DRAWS_ACTIONS = True
+
     type: str = "sac"
     learn: SACLearnConfig = section(SACLearnConfig, "the update")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
 from hpcdi.errors import Problem
-from hpcdi.types import Leaf, SequenceRule
+from hpcdi.types import Interval, Leaf, SequenceRule
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
@@ -121,10 +121,23 @@ class CollectConfig:
 class EvalConfig:
     """How the policy is evaluated."""
 
-    evaluator: Any = component(
-        SERIAL_EVALUATOR_REGISTRY, "interaction",
-        "the evaluator of a serial run; a parallel one evaluates by time, see the commander",
+    every: str | None = setting(
+        None, "how often, over ranks and in one process: '20000 env_steps', '500 iterations' or "
+        "'10 seconds'; empty: as DI-engine has it, evaluator.eval_freq iterations of a serial run, "
+        "other.commander.eval_interval seconds over ranks",
     )  # fmt: skip
+    sample: bool = setting(
+        False, "draw the evaluated actions from the policy's distribution; else the likeliest"
+    )
+    evaluator: Any = component(
+        SERIAL_EVALUATOR_REGISTRY, "interaction", "the evaluator of a serial run"
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if self.every is not None and Interval.of(self.every) is None:
+            said = f"is {self.every!r}, not a number and one of {', '.join(Interval.UNITS)}"
+            yield Problem("every", f"{said}, such as '20000 env_steps'")
 
 
 @dataclass(frozen=True)
@@ -253,6 +266,22 @@ class OtherConfig:
 
 
 @dataclass(frozen=True)
+class NormalizeConfig:
+    """Running normalisation, see `hpcdi.policy.normalization`; the network keeps the statistics."""
+
+    observation: bool = setting(
+        False, "observations to mean 0 and deviation 1; pictures of bytes and discrete ones stay"
+    )
+    reward: bool = setting(
+        False, "rewards divided by the deviation of the discounted return; evaluations report them "
+        "as they are",
+    )  # fmt: skip
+    clip: float = setting(
+        10.0, "limit to normalised observations, and to scaled rewards of single steps", above=0
+    )
+
+
+@dataclass(frozen=True)
 class PolicyConfig(ComponentConfig):
     """Settings that every policy has; an algorithm's `Config` narrows the sections."""
 
@@ -260,6 +289,8 @@ class PolicyConfig(ComponentConfig):
     """True if data of older policies are as good where `on_policy`: nobody waits for anybody."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
+    DRAWS_ACTIONS: ClassVar[bool] = True
+    """True if `act` draws from the policy's distribution, which evaluations may do, too."""
 
     @property
     def sequence(self) -> SequenceRule:
@@ -280,6 +311,7 @@ class PolicyConfig(ComponentConfig):
     nstep: int = setting(
         1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
     )
+    normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
     collect: CollectConfig = section(CollectConfig, "collecting")
     eval: EvalConfig = section(EvalConfig, "evaluating")
     learn: LearnConfig = section(LearnConfig, "learning")
@@ -314,6 +346,17 @@ class PolicyConfig(ComponentConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
+        commander, evaluator = self.other.commander, self.eval.evaluator
+        for path, part, key in (
+            ("other.commander", commander, "eval_interval"),
+            ("eval.evaluator", evaluator, "eval_freq"),
+        ):
+            given = getattr(part, key, None)
+            if self.eval.every is not None and given != getattr(type(part)(), key, None):
+                said = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
+                yield Problem(f"{path}.{key}", said)
+        if self.eval.sample and not self.DRAWS_ACTIONS:
+            yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
         if self.on_policy and self.learn.replay_ratio is not None:
             yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
         memory = getattr(getattr(self, "model", None), "memory", "none")
@@ -363,6 +406,8 @@ class OnPolicyConfig(PolicyConfig):
 @dataclass(frozen=True)
 class ReplayPolicyConfig(PolicyConfig):
     """Settings of algorithms that learn from a replay buffer."""
+
+    DRAWS_ACTIONS = False
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.errors import PolicyFileError
+from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import parse_json
@@ -51,7 +51,11 @@ class PolicyImage:
 
 
 def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
-    """Image of a flat mapping of parameter name -> torch tensor (copied, on any device)."""
+    """Image of a flat mapping of parameter name -> torch tensor (copied, on any device).
+
+    Raises:
+        PolicyError: a parameter is NaN; so none is published, kept as the best, or resumed from.
+    """
     import torch
     from safetensors.torch import save
 
@@ -60,6 +64,12 @@ def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in state_dict.items()
     }
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise PolicyError(
+                f"parameter {name} is NaN after train iteration {version}: the network has "
+                "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"
+            )
     crc32 = _contents_crc(
         version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
     )

@@ -15,7 +15,7 @@ from typing import Any
 from hpcdi.errors import StoreError
 from hpcdi.store.atomic import write_json
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.progress import Evaluation, Status
+from hpcdi.utils.progress import Evaluation, Status, best_of
 
 FORMAT = 1
 EVERY_S = 1.0
@@ -93,7 +93,7 @@ class StatusFile:
     def _values(self, status: Status, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         (env_steps, steps_per_s), (train_iter, iters_per_s) = status.env_steps, status.train_iter
         returns = status.returns
-        best = max(evaluations, key=lambda evaluation: evaluation.mean, default=None)
+        best = best_of(evaluations)
         return {
             **self._always,
             "written_at": time.time(),

@@ -161,7 +161,7 @@ class Distribution:
 
 
 def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
-    """Scalars of an evaluation's curves, with the predecessor's names.
+    """Returns scalars of an evaluation's curves, with the predecessor's names.
 
     Args:
         returns: one per episode, at least one.

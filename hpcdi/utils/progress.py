@@ -35,6 +35,11 @@ class Evaluation:
         )
 
 
+def best_of(evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    """The evaluation of the highest mean return, which NaN never is; None where there is none."""
+    return max(evaluations, key=lambda one: (one.mean == one.mean, one.mean), default=None)
+
+
 @dataclass(frozen=True)
 class Status:
     """State of a run.

@@ -1,7 +1,7 @@
 """Background threads whose errors are not lost. Only this file starts threads.
 
 They are daemons: an ordinary thread would keep the interpreter, and so the whole MPI job, alive
-after an error. While the interpreter ends they stand still for ever, so that then nobody waits for
+after an error. While the interpreter ends they no longer run, so that then nobody waits for
 them: a `__del__` may run as late as that.
 """
 

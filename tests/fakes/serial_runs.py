@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.resume import newest
+from hpcdi.launch.serial import run as serial_module
 from hpcdi.launch.serial.run import SerialRun
 from hpcdi.policy.create import create_policy
 from hpcdi.store.layout import RunLayout
@@ -38,6 +40,17 @@ def config_of(name: str, *overrides: str) -> tuple[Any, Any]:
     path = name if name.endswith(".yaml") else str(ROOT / "configs" / f"{name}.yaml")
     compiled, spaces = load_experiment(path, overrides, over_ranks=False)
     return compiled.config, spaces
+
+
+def serial(
+    config: str | None = None,
+    overrides: tuple[str, ...] = (),
+    run_dir: str | None = None,
+    resume: str | None = None,
+) -> int:
+    """Trains by the command's function; returns the exit code."""
+    given = Namespace(config=config, overrides=overrides, run_dir=run_dir, resume=resume)
+    return serial_module.serial(given)
 
 
 @contextmanager

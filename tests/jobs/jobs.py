@@ -41,7 +41,7 @@ _CLOSED_FIRST = re.compile(
 """A line of Open MPI's PMIx, at the end of a job in order: mpirun notifies a rank that has already
 closed its connection. Seen once in 150 jobs, with a load of 8."""
 
-QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
+QUICK = ("env.stop_value=20", "policy.eval.every=0.5 seconds")
 ENDLESS = ("env.stop_value=1e9", "policy.other.commander.max_env_step=1e9")
 TWO_LEARNERS = "policy.learn.learner.learner_num=2"
 ONE_COLLECTOR = "policy.collect.collector.collector_num=1"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=1", "env.collector_env_num=2")
-NO_EVALUATION = "policy.other.commander.eval_interval=1000"
+NO_EVALUATION = "policy.eval.every=1000 seconds"
 
 
 def test_a_torn_shard_a_full_disk_and_a_hung_environment(start: Start) -> None:

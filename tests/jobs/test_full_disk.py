@@ -14,7 +14,7 @@ from fakes.small_disk import SmallDisk, mounted
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
-UNTIL_FULL = (*ENDLESS, "policy.other.commander.eval_interval=1000", "system.snapshot_s=1")
+UNTIL_FULL = (*ENDLESS, "policy.eval.every=1000 seconds", "system.snapshot_s=1")
 LIMITED = (*UNTIL_FULL, "policy.other.commander.max_env_step=300_000")
 """More steps than fit into the memory of collectors that wait for the disk."""
 NO_SPACE = r"No space left on device \(.*B are free there\)"
@@ -73,7 +73,7 @@ def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     assert "did not end in order" not in ended.said
     ended.check_files()
     disk.free()
-    again = resume(run_dir, "env.stop_value=5", "policy.other.commander.eval_interval=0.5").wait()
+    again = resume(run_dir, "env.stop_value=5", "policy.eval.every=0.5 seconds").wait()
     again.check(0, "done")
     assert "resumed" in again.out
     assert again.run["reason"].startswith("stop value reached")

@@ -34,7 +34,7 @@ from hpcdi.store.shards import survey
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
-OFTEN = (*ENDLESS, "system.snapshot_s=0.5", "policy.other.commander.eval_interval=1")
+OFTEN = (*ENDLESS, "system.snapshot_s=0.5", "policy.eval.every=1 seconds")
 
 
 def facts_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -168,12 +168,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     """As Slurm requeues it: the same command line each time, and no hand on it."""
     run_dir, temporary = tmp_path / "run", tmp_path / "tmp"
     temporary.mkdir()
-    never = (
-        *ENDLESS,
-        ONE_COLLECTOR,
-        "system.snapshot_s=1e9",
-        "policy.other.commander.eval_interval=1",
-    )
+    never = (*ENDLESS, ONE_COLLECTOR, "system.snapshot_s=1e9", "policy.eval.every=1 seconds")
 
     def again(number: int, goal: float = 1e9) -> Running:
         script = {
@@ -226,7 +221,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
 SAME = (
     "system.deterministic=true", "system.snapshot_rounds=3", "system.storage.fsync=false",
     "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=20",
-    "policy.eval.evaluator.eval_freq=60", "env.stop_value=1e9", "env.evaluator_env_num=4",
+    "policy.eval.every=60 iterations", "env.stop_value=1e9", "env.evaluator_env_num=4",
     "policy.priority=true", TWO_LEARNERS,
 )  # fmt: skip
 
@@ -259,7 +254,7 @@ STACKED = (
     "-n", "3", "env.env_id=hpcdi/Stacked-v0", "env.import_names=[fakes.environments]",
     "system.deterministic=true", "system.storage.fsync=false", "env.stop_value=1e9",
     "policy.model.encoder_hidden_size_list=[16]", "policy.learn.update_per_collect=50",
-    "policy.eval.evaluator.eval_freq=1000", "env.evaluator_env_num=2", "policy.priority=true",
+    "policy.eval.every=1000 iterations", "env.evaluator_env_num=2", "policy.priority=true",
     "policy.other.replay_buffer.min_fill=500", max_train_iter(100),
 )  # fmt: skip
 

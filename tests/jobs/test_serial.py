@@ -50,7 +50,7 @@ def serial(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
 def test_dqn_learns_and_leaves_what_common_tools_read(
     serial: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    facts = serial(CARTPOLE, "env.stop_value=60", "policy.eval.evaluator.eval_freq=100")
+    facts = serial(CARTPOLE, "env.stop_value=60", "policy.eval.every=100 iterations")
     said = capfd.readouterr()
     assert said.err == ""
     for words in ("one process with 8 environments", "tensorboard --logdir", "solved: stop value"):
@@ -83,7 +83,7 @@ def test_ppo_learns(serial: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_two_policies_learn_a_game_against_each_other(serial: Callable[..., Any]) -> None:
     """A mean of 0.95 is at least 95 wins of 100 games: a draw is 0, a loss -1."""
-    facts = serial(CONFIGS / "tictactoe_dqn.yaml", "policy.eval.evaluator.eval_freq=250")
+    facts = serial(CONFIGS / "tictactoe_dqn.yaml", "policy.eval.every=250 iterations")
     assert facts["reason"].startswith("stop value")
     first, *_, last = facts["figures"]["evaluations"]
     assert first["mean"] < 0.8
@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     ended.check(130, "stopped")
     assert f"resumed      {checkpoint.folder.name}: env step " in ended.out
     assert "stopped: received SIGINT" in ended.err
-    assert f"go on with   hpcdi serial --resume {ended.run_dir}\n" in ended.err
+    assert f"resume with  hpcdi serial --resume {ended.run_dir}\n" in ended.err
     checkpoint, errors = newest_checkpoint(folder)
     assert checkpoint is not None
     assert not errors

@@ -31,7 +31,7 @@ def check_stopped(ended: Ended, number: int, code: int) -> None:
     figures = ended.run["figures"]
     assert ended.run["reason"] == f"received {signal.Signals(number).name}"
     assert "stopped: received" in ended.out
-    assert "go on with   hpcdi train --resume" in ended.out
+    assert "resume with  hpcdi train --resume" in ended.out
     assert sum(block_counts(ended.run_dir).values()) == figures["blocks"]
     assert (ended.run_dir / "policies" / "latest.safetensors").exists()
     folder = ended.run_dir / "snapshots"

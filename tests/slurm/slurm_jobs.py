@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 TOOL = ROOT / "tools" / "slurm_dev_cluster.sh"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 CARTPOLE = ROOT / "configs" / "cartpole_dqn.yaml"
-QUICK = ("env.stop_value=20", "policy.other.commander.eval_interval=0.5")
+QUICK = ("env.stop_value=20", "policy.eval.every=0.5seconds")
 
 
 def solved_after(restarts: int, folder: Path) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def solved_after(restarts: int, folder: Path) -> tuple[str, ...]:
         "env.env_id=hpcdi/Paced-v0", "env.import_names=[fakes.paced_env]", "env.vectorization=sync",
         f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}}}",
         "env.collector_env_num=2", "env.evaluator_env_num=2", "env.stop_value=2000",
-        "policy.collect.n_sample=16", "policy.other.commander.eval_interval=1",
+        "policy.collect.n_sample=16", "policy.eval.every=1seconds",
         "system.snapshot_s=2", "policy.other.replay_buffer.min_fill=200",
     )  # fmt: skip
 

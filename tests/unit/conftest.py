@@ -38,8 +38,7 @@ def same_process_state() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Returns the folder of a run in `fakes.serial_runs.RUNS`, made once; not to be written to."""
-    from fakes.serial_runs import ROOT, RUNS
-    from hpcdi.launch.serial.command import SerialArguments, serial
+    from fakes.serial_runs import ROOT, RUNS, serial
 
     folder, made = tmp_path_factory.mktemp("runs"), set()
 
@@ -48,7 +47,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             made.add(name)
             config, overrides = RUNS[name]
             path = str(ROOT / "configs" / f"{config}.yaml")
-            assert serial(SerialArguments(path, overrides, str(folder / name))) == 0
+            assert serial(path, overrides, str(folder / name)) == 0
         return folder / name
 
     return run

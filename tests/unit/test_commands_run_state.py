@@ -208,9 +208,9 @@ def test_a_run_that_never_began_names_its_output(layout: RunLayout) -> None:
 def test_a_run_that_was_restarted_in_vain_has_failed(layout: RunLayout) -> None:
     mapping = {"exp_name": "pong", "system": {"max_restarts_without_progress": 1}}
     for _ in range(1):
-        resume.take(layout, resume.Way.RESTART, mapping, [], mpi="none")
+        resume.take(layout, resume.StartMode.RESTART, mapping, [], mpi="none")
     with pytest.raises(NoProgressError):
-        resume.take(layout, resume.Way.RESTART, mapping, [], mpi="none")
+        resume.take(layout, resume.StartMode.RESTART, mapping, [], mpi="none")
     found = status_of(layout.root, ask_of(QueueJob("12", "FAILED")))
     assert (found.state, found.exit_code) == ("failed", 1)
     assert "restarted 1 times in a row without coming to a newer snapshot" in found.why

@@ -177,6 +177,23 @@ def test_evaluations() -> None:
     assert commander.evaluation_is_due(200.0 + EVERY_S)
 
 
+@pytest.mark.parametrize(("unit", "steps"), [("env_steps", (100, 1)), ("iterations", (1, 100))])
+def test_evaluations_by_count(unit: str, steps: tuple[int, int]) -> None:
+    cfg = as_mapping()
+    cfg["policy"]["eval"] = {"every": f"100 {unit}"}
+    commander = create_parallel_commander(cfg)
+    commander.get_learner_task(5.0)
+    commander.update_progress(99, 99)
+    assert not commander.evaluation_is_due(1e9)
+    commander.update_progress(*steps)
+    task = commander.get_collector_task(6.0)
+    assert task.eval_flag
+    commander.finish_collector_task(task.task_id, result(task, 1.0))
+    assert not commander.evaluation_is_due(1e9)
+    commander.update_progress(2 * steps[0], 2 * steps[1])
+    assert commander.evaluation_is_due(6.0)
+
+
 def test_the_best_evaluation_is_what_the_next_has_to_beat() -> None:
     commander = solo()
     commander.get_learner_task(0.0)

@@ -30,7 +30,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks
-from hpcdi.types import BLOCK_ID_BITS, Lockstep
+from hpcdi.types import BLOCK_ID_BITS, Interval, Lockstep
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
 from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
@@ -59,7 +59,9 @@ class World:
             make_replay(min_fill=2 * STEPS),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
             Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
-            plan=RoundPlan(len(COLLECTORS), lambda *_counts: UPDATES, EVERY, EVALUATE),
+            plan=RoundPlan(
+                len(COLLECTORS), lambda *_counts: UPDATES, EVERY, Interval("iterations", EVALUATE)
+            ),
         )
         self.said: dict[int, deque[Message]] = {
             rank: deque([WorkerReady("learner" if rank in LEARNERS else "collector", "host", rank)])
@@ -207,6 +209,7 @@ def test_a_limit_of_iterations_is_met_to_the_iteration(limit: int) -> None:
         assert world.iterations == dict.fromkeys(LEARNERS, limit)
         outcome = world.scheduler.outcome
         assert outcome == Outcome("done", f"max_train_iter reached: {limit} of {limit}", 0)
+        assert world.scheduler.counters.evaluated_at == limit, "of the last policy, before the end"
 
 
 def test_steps_are_counted_at_the_end_of_a_round() -> None:

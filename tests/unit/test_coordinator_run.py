@@ -61,14 +61,14 @@ class Cluster:
         self.rng = np.random.default_rng(0)
 
     def go_on(self, *, evaluations: bool = True) -> None:
-        """Each worker hears what came and does one thing; without `evaluations` none ends."""
+        """Each worker hears what came and does one thing; without `evaluations` none reaches it."""
         for rank, worker in self.workers.items():
             link = self.world.link(rank)
             worker.inbox.extend(message for _, message in link.receive(0.0))
             while worker.inbox:
                 worker.step(9)
             is_evaluating = rank != LEARNER and worker.task is not None and worker.task.eval_flag
-            worker.step(9 if is_evaluating and not evaluations else int(self.rng.integers(0, 10)))
+            worker.step(1 if is_evaluating and not evaluations else int(self.rng.integers(0, 10)))
             while worker.said:
                 link.send(0, worker.said.popleft())
 

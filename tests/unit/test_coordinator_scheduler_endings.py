@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from fakes.replay import block
-from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluating
+from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, evaluating, reason_of
 from hpcdi.comm.messages import (
     AdmitBlock,
     CloseTask,
     CollectTask,
     Goodbye,
+    LearnInfo,
     LearnResult,
     Leave,
     Stop,
@@ -108,16 +109,57 @@ def test_max_train_iter(heard: str) -> None:
     run = Run(max_train_iter=50)
     assert run.learn_info(49) == []
     orders = run.learn_info(51) if heard == "info" else run.ask(1, train_iter=51)
-    assert orders == stops("max_train_iter reached: 51 of 50")
+    check_last_evaluation(run, orders, "max_train_iter reached: 51 of 50")
+
+
+def check_last_evaluation(run: Run, orders: list[Order], reason: str) -> None:
+    """Collecting ends, the first that is free evaluates, and then the run ends."""
+    assert orders == [Order(rank, CloseTask(run.tasks[rank].task_id)) for rank in (2, 3)]
+    assert run.ask(1, train_iter=51) == [], "nobody learns on"
+    assert run.hear(1, LearnInfo(run.tasks[1].task_id, 52, {}, {})) == []
+    assert run.scheduler.is_on
+    orders = run.result(3, 1.0)
+    assert [(order.rank, evaluates(order)) for order in orders] == [(3, True)]
+    assert run.result(2, 2.0) == []
+    assert run.result(3, 3.0, returns=(1.0,)) == stops(reason)
+    assert run.scheduler.outcome == Outcome("done", reason, 0)
+    assert run.tick(1e5) == leaves()
 
 
 def test_train_iterations() -> None:
     """A learner that has done its iterations ends the run; the predecessor began a new one."""
     run = Run()
     orders = run.hear(1, LearnResult(run.tasks[1].task_id, 1234))
-    assert orders == stops("the learner has done its iterations: 1234")
     assert run.scheduler.counters.train_iter == 1234
-    assert run.tick(1e5) == leaves()
+    check_last_evaluation(run, orders, "the learner has done its iterations: 1234")
+
+
+def test_the_last_evaluation_may_reach_the_goal() -> None:
+    run = Run(max_train_iter=50)
+    run.learn_info(51)
+    run.result(3, 1.0)
+    run.result(3, 2.0, returns=(200.0,))
+    assert reason_of(run) == "stop value reached: mean return 200.0 of 195"
+
+
+def test_an_older_evaluation_under_way_is_followed_by_the_last() -> None:
+    run = evaluating()
+    run.hear(1, LearnResult(run.tasks[1].task_id, 1234))
+    (again,) = run.result(2, 6.0, returns=(1.0,))
+    assert (again.rank, evaluates(again)) == (2, True)
+    lost = run.hear(2, TaskReturned(run.tasks[2].task_id, "all are retired"), 7.0)
+    assert lost == [], "3 is still closing its task"
+    (last,) = run.result(3, 8.0)
+    assert (last.rank, evaluates(last)) == (3, True)
+    assert run.result(3, 9.0, returns=(1.0,)) == stops("the learner has done its iterations: 1234")
+
+
+def test_a_signal_does_not_wait_for_the_last_evaluation() -> None:
+    run = Run(max_train_iter=50)
+    run.learn_info(51)
+    run.result(3, 1.0)
+    assert run.hear(0, StopRequest("SIGTERM", 85)) == stops("SIGTERM")
+    assert run.scheduler.outcome == Outcome("stopped", "SIGTERM", 85)
 
 
 @pytest.mark.parametrize(("reason", "code"), [("SIGINT", 130), ("SIGTERM", 85)])

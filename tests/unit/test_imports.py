@@ -38,6 +38,11 @@ def test_the_rank_that_only_talks_needs_no_torch(statement: str) -> None:
     assert not modules_after(statement) & {"torch", "mpi4py.MPI"}
 
 
+def test_a_rank_limits_threads_before_numpy_starts_them() -> None:
+    statement = "import hpcdi.commands.train, hpcdi.launch.start_guard, hpcdi.launch.placement"
+    assert "numpy" not in modules_after(statement)
+
+
 def test_help_needs_nothing_heavy() -> None:
     code = "import contextlib, hpcdi.cli\nwith contextlib.suppress(SystemExit):"
     code += " hpcdi.cli.main(['--help'])"

@@ -63,7 +63,7 @@ def test_the_exit_code_is_the_run_s(
 ) -> None:
     if run is not None:
         write_run(tmp_path / "run", **run)
-    with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run") as job:
+    with Job(["sh", "-c", f"exit {returned}"], tmp_path / "run", {}) as job:
         assert job.wait() == exit_code
 
 
@@ -74,7 +74,7 @@ def test_a_job_that_ends_without_a_word_is_to_go_on(
     """mpirun exits with 0 when a node dies, with 137 when a rank is killed."""
     path = tmp_path / "run"
     write_run(path, state="running", exp_name="x")
-    with Job(["sh", "-c", f"exit {returned}"], path) as job:
+    with Job(["sh", "-c", f"exit {returned}"], path, {}) as job:
         assert job.wait() == 85
     said = capfd.readouterr().err
     assert f"mpirun: {returned}" in said
@@ -85,7 +85,7 @@ def test_a_job_that_ends_without_a_word_is_to_go_on(
 
 def test_a_job_that_ends_before_it_began_leaves_no_folder(tmp_path: Path) -> None:
     """Nothing was claimed, so there is nothing to write the end into."""
-    with Job(["true"], tmp_path / "run") as job:
+    with Job(["true"], tmp_path / "run", {}) as job:
         assert job.wait() == 85
     assert not (tmp_path / "run").exists()
 
@@ -95,7 +95,7 @@ def test_a_run_that_was_faster_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, state="running", launcher="another:1", exp_name="the other")
     before = RunLayout(path).run_file.read_text()
-    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], path) as job:
+    with Job(["sh", "-c", f"exit {EXIT_USAGE}"], path, {}) as job:
         assert job.wait() == EXIT_USAGE
     assert RunLayout(path).run_file.read_text() == before
 
@@ -104,7 +104,7 @@ def test_the_ranks_get_their_variables_and_no_input(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = ["sh", "-c", "read line; echo $HPCDI_LAUNCHER $?; exit 2"]
-    with Job(command, tmp_path) as job:
+    with Job(command, tmp_path, {}) as job:
         assert job.wait() == 2
     assert capfd.readouterr().out == f"{platform.node()}:{os.getpid()} 1\n"
 
@@ -122,7 +122,7 @@ def test_folders_for_mpi_are_the_user_s_where_named(
 def test_leaving_the_block_ends_the_job_and_gives_the_signals_back(tmp_path: Path) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    with Job(["sleep", "1000"], tmp_path) as job:
+    with Job(["sleep", "1000"], tmp_path, {}) as job:
         assert [signal.getsignal(number) for number in numbers] != before
     assert [signal.getsignal(number) for number in numbers] == before
     assert job._process.returncode == -signal.SIGKILL
@@ -164,7 +164,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     def start(**facts: Any) -> Job:
         write_run(tmp_path / "run", state="running", **facts)
         fifo = shlex.quote(str(tmp_path / "end"))
-        started.append(Job(["sh", "-c", f"read line < {fifo}; exit 0"], tmp_path / "run"))
+        started.append(Job(["sh", "-c", f"read line < {fifo}; exit 0"], tmp_path / "run", {}))
         return started[-1]
 
     started: list[Job] = []
@@ -227,7 +227,7 @@ def test_where_rank_0_is_elsewhere_mpirun_hands_the_wish_on(
     path = tmp_path / "run"
     write_run(path, state="running", host="another host", pid=1)
     trapped = "trap 'echo handed on; exit 0' USR2; echo ready; while :; do sleep 0.05; done"
-    with Job(["sh", "-c", trapped], path) as job:
+    with Job(["sh", "-c", trapped], path, {}) as job:
         while "ready" not in capfd.readouterr().out:
             time.sleep(0.01)
         signal.raise_signal(signal.Signals[number])

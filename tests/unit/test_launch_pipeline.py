@@ -16,8 +16,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that an experiment 
 from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.serial.data_path import ColumnPath, SamplePath
-from hpcdi.launch.serial.pipeline import Agent, Parts, SerialPipeline
+from hpcdi.launch.serial.pipeline import Agent, ColumnPath, Parts, SamplePath, SerialPipeline
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.worker import BaseSerialCommander
 
@@ -316,8 +315,8 @@ def test_as_many_updates_as_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_policy_is_evaluated_when_it_is_time(tmp_path: Path) -> None:
-    often = "policy.eval.evaluator.eval_freq=4"
-    with serial_run(tmp_path, "cartpole_dqn", *DQN, often, f"{LIMIT}.max_train_iter=9") as run:
+    often = "policy.eval.every=null", "policy.eval.evaluator.eval_freq=4"
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *often, f"{LIMIT}.max_train_iter=9") as run:
         train(run)
         evaluations = run.pipeline.evaluations
     # what was learnt since the last time is evaluated at the end
@@ -326,6 +325,27 @@ def test_a_policy_is_evaluated_when_it_is_time(tmp_path: Path) -> None:
     steps = [evaluation.env_steps for evaluation in evaluations]
     assert steps[0] == 0 < steps[1] < steps[2]
     assert (tmp_path / "policies" / "best.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ("policy.eval.every=4 iterations", [4, 8, 9]),
+        ("policy.eval.every=260 env_steps", [5, 9]),  # 64 and a few steps are an iteration
+        ("policy.eval.every=1000 seconds", [9]),
+    ],
+)
+def test_one_key_says_how_often(tmp_path: Path, every: str, expected: list[int]) -> None:
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, every, f"{LIMIT}.max_train_iter=9") as run:
+        train(run)
+        evaluations = run.pipeline.evaluations
+    assert [evaluation.policy_version for evaluation in evaluations] == expected
+
+
+def test_the_evaluation_at_the_end_may_reach_the_goal(tmp_path: Path) -> None:
+    more = ("policy.eval.every=1000 seconds", "env.stop_value=1", f"{LIMIT}.max_train_iter=9")
+    with serial_run(tmp_path, "cartpole_dqn", *DQN, *more) as run:
+        assert run.train().reason.startswith("stop value reached")
 
 
 def test_exploration_follows_the_steps(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fakes.small_disk import mounted
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.launch import resume, run_folder
-from hpcdi.launch.resume import NewSettings, Way, config_of, folder_of, way_of
+from hpcdi.launch.resume import NewSettings, StartMode, config_of, folder_of, start_mode
 from hpcdi.launch.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
@@ -37,13 +37,13 @@ class Line:
     def compiled(self) -> Compiled:
         return load(config_of(self), self.overrides)
 
-    def way(self, variables: Mapping[str, str] | None = None) -> Way:
-        return way_of(self, self.compiled(), variables or {})
+    def mode(self, variables: Mapping[str, str] | None = None) -> StartMode:
+        return start_mode(self, self.compiled(), variables or {})
 
 
-def take(line: Line, way: Way) -> int:
-    layout = RunLayout(folder_of(line, way, "x"))
-    return resume.take(layout, way, line.compiled().to_mapping(), PLACEMENT, mpi="")
+def take(line: Line, mode: StartMode) -> int:
+    layout = RunLayout(folder_of(line, mode, "x"))
+    return resume.take(layout, mode, line.compiled().to_mapping(), PLACEMENT, mpi="")
 
 
 def reach(path: Path, train_iter: int, env_steps: int) -> None:
@@ -57,7 +57,7 @@ def reach(path: Path, train_iter: int, env_steps: int) -> None:
 def run(tmp_path: Path) -> Path:
     """A run that was started, and killed."""
     path = tmp_path / "run"
-    assert take(Line(run_dir=str(path)), Way.NEW) == 0
+    assert take(Line(run_dir=str(path)), StartMode.NEW) == 0
     return path
 
 
@@ -76,27 +76,27 @@ def test_a_folder_is_gone_on_with_inside_slurm_or_where_that_is_wanted(
 ) -> None:
     reach(run, 10, 100)
     line = Line(overrides=(f"system.auto_resume={auto}",), run_dir=str(run))
-    way = line.way(variables)
-    assert way is (Way.GO_ON if goes_on else Way.NEW)
+    mode = line.mode(variables)
+    assert mode is (StartMode.RESUME if goes_on else StartMode.NEW)
     if not goes_on:
         with pytest.raises(LaunchError, match="holds another run"):
-            folder_of(line, way, "x")
+            folder_of(line, mode, "x")
 
 
 def test_what_the_folder_holds_says_how(run: Path, tmp_path: Path) -> None:
     line = Line(run_dir=str(run))
-    assert Line().way(SLURM) is Way.NEW
-    assert Line(run_dir=str(tmp_path / "none")).way(SLURM) is Way.NEW
-    assert line.way(SLURM) is Way.RESTART
+    assert Line().mode(SLURM) is StartMode.NEW
+    assert Line(run_dir=str(tmp_path / "none")).mode(SLURM) is StartMode.NEW
+    assert line.mode(SLURM) is StartMode.RESTART
     reach(run, 10, 100)
     for state in ("failed", "stopped", "running"):
         set_state(run, state)
-        assert line.way(SLURM) is Way.GO_ON
+        assert line.mode(SLURM) is StartMode.RESUME
     set_state(run, "done")
-    assert line.way(SLURM) is Way.DONE
+    assert line.mode(SLURM) is StartMode.DONE
     assert "is done already (why not)" in resume.done_line(run)
     RunLayout(run).run_file.write_text("")  # killed while it took the folder
-    assert line.way(SLURM) is Way.RESTART
+    assert line.mode(SLURM) is StartMode.RESTART
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -114,13 +114,13 @@ def test_a_snapshot_with_a_damaged_key_is_passed_over(run: Path, key: str, *, is
         held["files"]["x"]["crc32"] = zlib.crc32(b"x")
     manifest.write_text(json.dumps(held).replace(f'"{key}"', '"dam@ged"'))
     assert resume.newest_snapshot(RunLayout(run)).facts["train_iter"] == 10
-    assert take(Line(run_dir=str(run)), Way.GO_ON) == 1
+    assert take(Line(run_dir=str(run)), StartMode.RESUME) == 1
 
 
 def test_a_link_to_the_newest_run_is_called_by_its_name(run: Path) -> None:
     latest = run.with_name("latest")
     latest.symlink_to(run.name)
-    assert folder_of(Line(resume=str(latest)), Way.GO_ON, "x") == run
+    assert folder_of(Line(resume=str(latest)), StartMode.RESUME, "x") == run
 
 
 def test_a_full_disk_refuses_to_resume_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_full_disk_refuses_to_resume_and_leaves_the_run_as_it_was(tmp_path: Pa
     with mounted(tmp_path / "small", "1m") as disk:
         path = disk.root / "run"
         line = Line(run_dir=str(path))
-        take(line, Way.NEW)
+        take(line, StartMode.NEW)
         reach(path, 10, 100)
         set_state(path, "stopped")
         kept = RunLayout(path).run_file.read_bytes()
@@ -137,17 +137,17 @@ def test_a_full_disk_refuses_to_resume_and_leaves_the_run_as_it_was(tmp_path: Pa
             RunLock(RunLayout(path))
         assert not RunLayout(path).lock_file.exists(), "an empty one would stand for a process"
         with pytest.raises(LaunchError, match=r"No space left .*Free some space and try again"):
-            take(line, Way.GO_ON)
+            take(line, StartMode.RESUME)
         assert RunLayout(path).run_file.read_bytes() == kept
         disk.free()
-        assert take(line, Way.GO_ON) == 1
+        assert take(line, StartMode.RESUME) == 1
 
 
 def test_another_experiment_is_not_gone_on_with(run: Path) -> None:
     set_state(run, "done")
     line = Line(overrides=("seed=1", "policy.nstep=2"), run_dir=str(run))
     with pytest.raises(LaunchError, match="holds a run of another experiment") as caught:
-        line.way(SLURM)
+        line.mode(SLURM)
     assert "\n  - seed: 0 in the run, 1 now" in str(caught.value)
     assert "\n  - policy.nstep: 5 in the run, 2 now" in str(caught.value)
 
@@ -159,12 +159,12 @@ def test_a_configuration_beside_resume_is_compared_key_by_key(run: Path, tmp_pat
     other.write_text(text)
     line = Line(str(other), resume=str(run))
     with pytest.raises(LaunchError, match=r"does not fit the snapshots of") as caught:
-        line.way()
+        line.mode()
     assert str(caught.value).count("\n  - ") == 1
     assert "policy.nstep: 5 in the run, 3 now" in str(caught.value)
-    assert Line(str(other), ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
-    assert Line(str(other), ("policy.nstep=5",), resume=str(run)).way() is Way.GO_ON
-    assert Line(None, ("policy.nstep=3",), resume=str(run)).way() is Way.GO_ON
+    assert Line(str(other), ("policy.nstep=3",), resume=str(run)).mode() is StartMode.RESUME
+    assert Line(str(other), ("policy.nstep=5",), resume=str(run)).mode() is StartMode.RESUME
+    assert Line(None, ("policy.nstep=3",), resume=str(run)).mode() is StartMode.RESUME
     assert config_of(Line(None, resume=str(run))) == str(run / "config.yaml")
 
 
@@ -174,7 +174,7 @@ def test_a_run_that_came_to_nothing_begins_anew(run: Path) -> None:
         (run / left).write_text("left")
     started = run_folder.read(run)["started"]
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
-    assert take(line, Way.RESTART) == 1
+    assert take(line, StartMode.RESTART) == 1
     assert sorted(path.name for path in run.iterdir()) == [
         ".reserve",
         "config.yaml",
@@ -198,7 +198,7 @@ def test_new_settings_are_the_run_s_from_its_first_snapshot_by_them_on(
 
     reach(run, *reached)
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
-    take(line, Way.GO_ON)
+    take(line, StartMode.RESUME)
     settings = NewSettings(RunLayout(run), line.compiled().config)
     settings.look(10.0)
     assert kept() == 195
@@ -230,11 +230,11 @@ def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
         ((11, 101), 1), ((11, 101), 2),
     ):  # fmt: skip
         reach(run, *reached)
-        take(line, Way.GO_ON)
+        take(line, StartMode.RESUME)
         assert run_folder.read(run)["restarts_without_progress"] == in_vain
     before = run_folder.read(run)
     with pytest.raises(NoProgressError, match="restarted 2 times in a row") as caught:
-        take(line, Way.GO_ON)
+        take(line, StartMode.RESUME)
     assert caught.value.exit_code == 1
     assert "train iteration 11" in str(caught.value)
     after = run_folder.read(run)
@@ -243,17 +243,17 @@ def test_restarts_without_progress_are_counted_and_capped(run: Path) -> None:
         name: value for name, value in before.items() if name not in ("state", "before")
     }
     more = Line(resume=str(run))  # 3 by default
-    assert take(more, Way.GO_ON) == 8
+    assert take(more, StartMode.RESUME) == 8
     reach(run, 12, 101)
-    assert take(line, Way.GO_ON) == 9
+    assert take(line, StartMode.RESUME) == 9
     assert json.loads(RunLayout(run).run_file.read_text())["restarts_without_progress"] == 0
 
 
 def test_a_run_that_dies_before_its_first_snapshot_is_not_started_for_ever(run: Path) -> None:
     line: Any = Line(run_dir=str(run), overrides=("system.max_restarts_without_progress=2",))
-    assert [take(line, Way.RESTART), take(line, Way.RESTART)] == [1, 2]
+    assert [take(line, StartMode.RESTART), take(line, StartMode.RESTART)] == [1, 2]
     with pytest.raises(NoProgressError):
-        take(line, Way.RESTART)
+        take(line, StartMode.RESTART)
 
 
 def test_torn_snapshots_are_never_wiped(run: Path) -> None:
@@ -261,8 +261,8 @@ def test_torn_snapshots_are_never_wiped(run: Path) -> None:
     (manifest,) = run.rglob("manifest.json")
     manifest.unlink()
     line = Line(run_dir=str(run))
-    assert line.way(SLURM) is Way.GO_ON
+    assert line.mode(SLURM) is StartMode.RESUME
     before = RunLayout(run).run_file.read_bytes()
     with pytest.raises(CheckpointError, match="no whole snapshot"):
-        take(line, Way.GO_ON)
+        take(line, StartMode.RESUME)
     assert RunLayout(run).run_file.read_bytes() == before

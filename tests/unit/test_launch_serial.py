@@ -24,6 +24,7 @@ from fakes.serial_runs import (
     ROOT,
     config_of,
     resume,
+    serial,
     serial_run,
     train,
 )
@@ -32,7 +33,6 @@ from hpcdi.comm.messages import BlockAdmitted, StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch.resume import newest
-from hpcdi.launch.serial.command import SerialArguments, serial
 from hpcdi.launch.serial.run import SerialRun
 from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
@@ -67,7 +67,7 @@ def go(tmp_path: Path) -> Callable[..., tuple[int, Path]]:
     def start(name: str, *overrides: str) -> tuple[int, Path]:
         run_dir = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         config = str(ROOT / "configs" / f"{name}.yaml")
-        return serial(SerialArguments(config, overrides, str(run_dir))), run_dir
+        return serial(config, overrides, str(run_dir)), run_dir
 
     return start
 
@@ -125,7 +125,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
         "5 train iterations", "best evaluation: ", "policies/best.safetensors",
     ):  # fmt: skip
         assert said in out, said
-    assert "go on with" not in out
+    assert "resume with" not in out
     facts = facts_of(run_dir)
     assert (facts["state"], facts["exit_code"]) == ("done", 0)
     assert facts["figures"]["train_iter"] == 5
@@ -203,11 +203,7 @@ def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path)
 def test_a_checkpoint_that_is_not_there_is_told_before_a_folder_is_made(tmp_path: Path) -> None:
     config = str(ROOT / "configs" / "cartpole_dqn.yaml")
     with pytest.raises(ConfigError, match=rf"{HOOK}\.load_ckpt_before_run: there is no 'no/such'"):
-        serial(
-            SerialArguments(
-                config, (f"{HOOK}.load_ckpt_before_run=no/such",), str(tmp_path / "run")
-            )
-        )
+        serial(config, (f"{HOOK}.load_ckpt_before_run=no/such",), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -473,13 +469,13 @@ def test_a_folder_that_is_no_run(tmp_path: Path, held: str) -> None:
     if held == "text":
         (path / "run.json").write_text("text")
     with pytest.raises(LaunchError, match="holds no run: --resume takes the run folder"):
-        serial(SerialArguments(None, (), None, str(path)))
+        serial(None, resume=str(path))
     assert not (path / "log").exists()
 
 
 def test_nothing_to_train(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="name an experiment's YAML file"):
-        serial(SerialArguments(None))
+        serial()
 
 
 HOLD = """
@@ -504,11 +500,11 @@ def test_a_run_that_is_still_running(go: Callable[..., Any]) -> None:
         assert job.stdout
         assert job.stdout.readline() == b"held\n"
         with pytest.raises(LaunchError, match=f"is in use: by process {job.pid} on host"):
-            serial(SerialArguments(None, (), None, str(run_dir)))
+            serial(None, resume=str(run_dir))
         assert facts_of(run_dir) == before
         job.kill()
     more = (f"{LIMIT}.max_train_iter=6",)
-    assert serial(SerialArguments(None, more, None, str(run_dir))) == 0
+    assert serial(None, more, resume=str(run_dir)) == 0
     assert not (run_dir / "run.lock").exists()
 
 
@@ -531,7 +527,7 @@ def test_a_run_whose_process_has_died(go: Callable[..., Any]) -> None:
     # process 1 is not ours: numbers come again
     for said in ({"pid": 2**22 + 1}, {"pid": 1}, {"pid": os.getppid(), "host": "elsewhere"}):
         write_facts(run_dir, state="running", **{"host": platform.node(), **said})
-        assert serial(SerialArguments(None, more, None, str(run_dir))) == 0
+        assert serial(None, more, resume=str(run_dir)) == 0
     facts = facts_of(run_dir)
     assert (facts["restarts"], facts["pid"], facts["host"]) == (3, os.getpid(), platform.node())
 
@@ -575,7 +571,7 @@ def test_a_taken_folder(go: Callable[..., Any]) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
     config = str(ROOT / "configs" / "cartpole_dqn.yaml")
     with pytest.raises(LaunchError, match="holds another run"):
-        serial(SerialArguments(config, (), str(run_dir)))
+        serial(config, (), str(run_dir))
     assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
 
 
@@ -714,5 +710,5 @@ def test_a_full_disk_is_told_and_does_not_end_the_run(
 def test_wrong_settings_are_told_before_a_folder_is_made(tmp_path: Path) -> None:
     config = str(ROOT / "configs" / "cartpole_dqn.yaml")
     with pytest.raises(ConfigError, match="did you mean 'seed'"):
-        serial(SerialArguments(config, ("sead=1",), str(tmp_path / "run")))
+        serial(config, ("sead=1",), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

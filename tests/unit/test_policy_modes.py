@@ -250,3 +250,39 @@ def test_dqn_needs_discrete_actions() -> None:
     assert problems[0].endswith(
         "environment's are a Box, float32 []; impala, ppo, sac and td3 would"
     )
+
+
+# --------------------------------------------------------------------------------------- evaluating
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_evaluation_takes_the_likeliest_action_or_draws_one(sample: bool) -> None:
+    model = {**SETTINGS["model"], "action_space": "discrete"}
+    built = create_policy({"type": "ppo", "model": model, "eval": {"sample": sample}}, ["eval"])
+    mode, same = built.eval_mode, np.zeros((200, 4), np.float32)
+    actions = mode.get_attribute("columnar").act(same, {})
+    assert list(actions) == ["action"]
+    assert len(set(actions["action"].tolist())) == 1 + sample
+    by_env = mode.forward(dict(enumerate(same)))
+    assert len({int(output["action"]) for output in by_env.values()}) == 1 + sample
+
+
+def test_where_nothing_can_be_drawn_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"eval\.sample: dqn has no distribution"):
+        policy("eval", eval={"sample": True})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"eval": {"every": "often"}}, "eval.every: is 'often', not a number and one of env_steps"),
+        (
+            {"eval": {"every": "1e4 env_steps"}, "other": {"commander": {"eval_interval": 3}}},
+            "other.commander.eval_interval: eval.every says how often to evaluate (1e4 env_steps)",
+        ),
+    ],
+)
+def test_how_often_to_evaluate_is_said_once(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policy("eval", **settings)
+    assert str(caught.value.problems[0]).startswith(problem)

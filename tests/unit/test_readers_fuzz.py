@@ -30,7 +30,7 @@ from hpcdi.commands import logs, sweep
 from hpcdi.commands.submit import last_snapshot_s
 from hpcdi.config.load import load
 from hpcdi.errors import CommError, ConfigError, HpcdiError, StoreError
-from hpcdi.launch import run_folder, run_lock, scale_file
+from hpcdi.launch import requests, run_folder, run_lock
 from hpcdi.store import policies, shards
 from hpcdi.store.atomic import LARGEST_JSON_BYTES, read_json, write_json
 from hpcdi.store.block import Block
@@ -118,7 +118,7 @@ def read_log(path: Path) -> None:
 
 
 def read_scale(path: Path) -> None:
-    scale_file.ScaleFile(RunLayout(path.parent), 4, lambda: None).take()
+    requests.ScaleFile(RunLayout(path.parent), 4, lambda: None).take()
 
 
 @dataclass(frozen=True)

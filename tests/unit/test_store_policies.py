@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hpcdi.errors import PolicyFileError
+from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.inspect import inspect
 from hpcdi.store.policies import PolicyImage, header, pack, publish_policy, read_policy, verify
 
@@ -50,6 +50,11 @@ def test_tensors_come_back(state_dict: dict[str, Tensor]) -> None:
     image = pack(state_dict, 12)
     assert image.version == 12
     assert_same(image.state_dict(), state_dict)
+
+
+def test_what_has_diverged_is_no_policy() -> None:
+    with pytest.raises(PolicyError, match="parameter w is NaN after train iteration 12"):
+        pack({"b": torch.zeros(2), "w": torch.tensor([1.0, torch.nan])}, 12)
 
 
 def test_a_file_gives_the_image_back(tmp_path: Path, image: PolicyImage) -> None:

@@ -292,7 +292,7 @@ def check_groups(groups: Sequence[Sequence[GroupSpeed]], backend: str) -> Iterat
 
 
 def check_nccl(groups: Sequence[Sequence[GroupSpeed]], members: Sequence[int]) -> Iterator[Finding]:
-    """As `check_groups`; no pair is tried where fewer than two ranks have their own device."""
+    """Judges as `check_groups`; a pair is tried where two ranks have their own device."""
     if not members:
         yield Finding(OK, "no GPU: skipped")
         return

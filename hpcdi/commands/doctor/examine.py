@@ -92,14 +92,14 @@ def examine(
     comm = world.comm.Dup()
 
     def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
-        """Rank 0 answers all with what it makes of all facts; it alone reports who is missing."""
+        """Gather all facts on rank 0, which reports missing ranks; returns its answer on all."""
         watch.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
         return gather_and_answer(
             comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
         )
 
     def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
-        """Rank 0: hosts, ranks of the NCCL test, and where the others look for its files."""
+        """Returns hosts, ranks of the NCCL test, and where the others look for rank 0's files."""
         hosts[:] = [one.host for one in known]
         report.add("launcher", together(checks.check_launcher(known, launched)))
         return hosts, checks.nccl_members(known), None if "folder" in own.errors else scratch
@@ -183,7 +183,7 @@ class Probes:
             self.run("sharing", lambda: facts.sharing(scratch), f"shards in {scratch}")
 
     def _with_rank_0(self, partners: Sequence[int], measure: Callable[[Any, int], T]) -> list[T]:
-        """Rank 0 measures with each partner in turn, and returns the results; others: none."""
+        """Measure rank 0 with each partner in turn; returns the results on rank 0, else nothing."""
         is_first = self._world.rank == 0
         results = []
         for partner in partners if is_first else [0] * (self._world.rank in partners):

@@ -1,8 +1,7 @@
 """`hpcdi serial`: a whole run in one process.
 
-Owns: the loop (`pipeline`: read it first), the run that shows it and takes its snapshots, by the
-same view and in the same format as over ranks (`run`), its parts (`parts`), what differs between
-policies of columns and of dicts (`data_path`), the buffers and their shards (`replay`), the command
-(`command`). May import: the rest of `launch`, `worker` and below. Why so: an experiment is tried,
-or debugged, without MPI before it takes a cluster's hours.
+Owns: the loop and its data (`pipeline`: read it first), the run around it, which is shown and takes
+snapshots as over ranks (`run`), its parts (`parts`), the buffers and their shards (`replay`). May
+import: the rest of `launch`, `worker` and below. Why so: an experiment is tried, or debugged,
+without MPI before it takes a cluster's hours.
 """

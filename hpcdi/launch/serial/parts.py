@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import os
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
-from hpcdi.launch.serial.data_path import ColumnPath, DataPath, Feed, SamplePath
-from hpcdi.launch.serial.pipeline import Agent, Parts
+from hpcdi.launch.serial.pipeline import Agent, ColumnPath, DataPath, Feed, Parts, SamplePath
 from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomPolicy
+from hpcdi.policy.spaces import image_axes
+from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Spaces
 from hpcdi.utils.curves import TensorBoardWriter
@@ -43,7 +44,7 @@ class PartsMaker:
         config: the experiment.
         spaces: of its environment.
         curves: takes all curves.
-        layout: the run folder, for videos.
+        layout: the run folder.
         restarts: how often the run was resumed: random numbers are others each time.
     """
 
@@ -56,21 +57,19 @@ class PartsMaker:
         restarts: int,
     ) -> None:
         self._config, self._spaces = config, spaces
-        self._curves, self._layout = curves, layout
+        self._curves, self._layout, self._restarts = curves, layout, restarts
         self._players = battle_players(config.env)
         self._seed = np.random.SeedSequence(config.seed, spawn_key=(len(ROLES), 0, restarts))
 
-    def make(self, make_replay: Callable[..., LocalReplay]) -> Parts:
+    def make(self, patience: DiskPatience) -> Parts:
         """Returns all parts, joined.
 
         Args:
-            make_replay: makes the run's `LocalReplay` of the agents' buffers.
+            patience: with a full disk.
         """
         import torch
 
-        torch.manual_seed(
-            int(self._seed.generate_state(1)[0])
-        )  # some policies draw from torch's own
+        torch.manual_seed(int(self._seed.generate_state(1)[0]))  # some policies draw from torch
         policies = [
             create_policy(
                 self._config.policy, ["learn", "collect", "eval", "command"], seed=self._next_seed()
@@ -85,7 +84,10 @@ class PartsMaker:
         )
         buffers = [] if self._config.policy.on_policy else [agent.buffer for agent in agents]
         is_columnar = len(agents) == 1 and columnar_actor(collector.policy) is not None
-        replay = make_replay(buffers, columnar=is_columnar)
+        replay = LocalReplay(
+            self._config, self._layout, buffers,
+            columnar=is_columnar, restarts=self._restarts, patience=patience,
+        )  # fmt: skip
         data = self._data_path(collector, agents, replay)
         return Parts(collector, evaluator, agents, data, replay)
 
@@ -99,7 +101,7 @@ class PartsMaker:
         )  # fmt: skip
 
     def _evaluator(self, policy: Any) -> Any:
-        """The evaluator; what its settings do not say follows from the environment's."""
+        """Returns the evaluator; settings that it lacks follow from the environment's."""
         env = self._config.env
         cfg = _for_players(self._config.policy.eval.evaluator, self._players)
         n_episode, stop_value = evaluation_goal(self._config)
@@ -157,12 +159,24 @@ class PartsMaker:
 
 
 def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
-    """Episodes of an evaluation, and the mean return that is to be reached."""
+    """Returns the episodes of an evaluation, and the mean return to reach."""
     env, cfg = config.env, config.policy.eval.evaluator
     n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
     if not isinstance(cfg, ReturnsConfig):
         return n_episode, stop_value
     return cfg.n_episode or n_episode, stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
+
+
+def set_threads(spaces: Spaces) -> None:
+    """Let torch compute images by several threads; small networks are fastest by one.
+
+    Does nothing where the user has chosen: ``OMP_NUM_THREADS``.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        is_image = any(image_axes(leaf) is not None for leaf in spaces.observation)
+        torch.set_num_threads(min(len(os.sched_getaffinity(0)), 8) if is_image else 1)
 
 
 def _for_players(cfg: Any, players: int) -> Any:

@@ -1,6 +1,6 @@
-"""One serial run: its parts, what is seen of it, its snapshots.
+"""`hpcdi serial`: a whole run in this process, from its start to its last snapshot.
 
-Both are a run's over ranks: the same view shows it, a snapshot has the same files and names the
+The same view shows it as a run over ranks, and its snapshots have the same files and name the
 shards that hold the buffer's items.
 """
 
@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import sys
 import time
+import traceback
+from argparse import Namespace
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, state_after
-from hpcdi.launch.resume import NewSettings
-from hpcdi.launch.serial.parts import PartsMaker
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
+from hpcdi.launch import resume, run_folder
+from hpcdi.launch.experiment import load_experiment
+from hpcdi.launch.private_folder import own_temporary_folder
+from hpcdi.launch.requests import SignalFlag
+from hpcdi.launch.run_lock import RunLock
+from hpcdi.launch.serial.parts import PartsMaker, set_threads
 from hpcdi.launch.serial.pipeline import SerialPipeline
-from hpcdi.launch.serial.replay import LocalReplay
-from hpcdi.store.atomic import load_json, write_json
+from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
 from hpcdi.types import Spaces
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER, close_log, open_log, say
 from hpcdi.worker.coordinator.scheduler import Outcome, Phase, RunState
 from hpcdi.worker.coordinator.snapshots import Resumed
 from hpcdi.worker.coordinator.view import RunView
@@ -37,6 +46,89 @@ from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 
 _LAST_TRIES_S = 2.0
 """While the run ends, data for which the disk has no room for so long are lost."""
+
+
+def serial(arguments: Namespace) -> int:
+    """Train in this process; returns the exit code.
+
+    Args:
+        arguments: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
+
+    Raises:
+        ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+    """
+    source = resume.config_of(arguments)
+    compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
+    config = compiled.config
+    set_threads(spaces)
+    for note in compiled.notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
+    if mode is resume.StartMode.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
+        return EXIT_DONE
+    with own_temporary_folder(), RunLock(layout), ExitStack() as log:
+        stay_in(layout.root)
+        placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
+        restarts = resume.take(layout, mode, compiled.to_mapping(), placement, mpi="none")
+        flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
+        flag.install()
+        open_log(layout.log_file(0), 0, "serial", restarts)
+        log.callback(close_log)
+        again = f", restart {restarts}" if restarts else ""
+        title = f"one process with {config.env.collector_env_num} environments{again}"
+        for line in run_folder.opening(f"{config.exp_name}, {title}", layout):
+            say(line)
+        return _play(config, spaces, layout, flag, restarts)
+
+
+def _play(
+    config: ExperimentConfig, spaces: Spaces, layout: RunLayout, flag: SignalFlag, restarts: int
+) -> int:
+    """Build the run, train, say how it ended; returns the exit code."""
+    run: SerialRun | None = None
+    has_begun = False
+    try:
+        FAULTS.arm(config.fault, 0, "serial", restarts)
+        with _or_left(layout):
+            resumed = resume.newest(layout, repeats=config.system.deterministic)
+        run = SerialRun(config, spaces, layout, restarts, flag.take)
+        with run:
+            if resumed is not None:
+                with _or_left(layout):
+                    run.resume(resumed)
+                say(f"  resumed      {resumed}")
+            has_begun = True
+            outcome = run.train()
+    except BaseException as error:
+        if isinstance(error, StoreError) and not has_begun:  # the run is what it was
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        LOGGER.info("the run failed", exc_info=True)
+        if not isinstance(error, HpcdiError):
+            traceback.print_exc()
+        code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
+        outcome = Outcome("failed", reason, code)
+    figures = run.figures() if run is not None else {}
+    end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code, figures)
+    or_warn("end of the run", end)
+    stream = sys.stdout if outcome.exit_code == EXIT_DONE else sys.stderr
+    summary = run.summary() if run is not None else []
+    for line in run_folder.closing("hpcdi serial", outcome, summary, layout):
+        stream.write(line + "\n")
+    stream.flush()
+    return outcome.exit_code
+
+
+@contextmanager
+def _or_left(layout: RunLayout) -> Iterator[None]:
+    """Restore ``run.json`` where the run cannot be resumed."""
+    try:
+        yield
+    except BaseException:
+        run_folder.leave(layout)
+        raise
 
 
 class SerialRun(Closing):
@@ -59,7 +151,7 @@ class SerialRun(Closing):
         take_stop: Callable[[], StopRequest | None] = lambda: None,
     ) -> None:
         self._config, self._layout, self._take_stop = config, layout, take_stop
-        self._settings = NewSettings(layout, config)
+        self._settings = resume.NewSettings(layout, config)
         self._stopped: StopRequest | None = None
         self._patience = DiskPatience(
             config.system.storage.disk_patience_s, self._give_up, self._ask_for_stop
@@ -68,16 +160,9 @@ class SerialRun(Closing):
             config, layout, is_terminal=os.isatty(1), role="serial",
             returns=lambda: self.pipeline.parts.collector.recent_returns,
         )  # fmt: skip
-
-        def make_replay(buffers: list[Any], *, columnar: bool) -> LocalReplay:
-            return LocalReplay(
-                config, layout, buffers,
-                columnar=columnar, restarts=restarts, patience=self._patience,
-            )  # fmt: skip
-
         try:
             maker = PartsMaker(config, spaces, self.view.writer, layout, restarts)
-            parts = maker.make(make_replay)
+            parts = maker.make(self._patience)
         except BaseException:
             self.view.close()
             raise
@@ -102,7 +187,7 @@ class SerialRun(Closing):
             agent.learner.call_hook("before_run")
         reason = self.pipeline.run(self._turn)
         if self._stopped is None:
-            self.pipeline.evaluate_at_end()
+            reason = self.pipeline.evaluate_at_end() or reason
         for agent in agents:
             agent.learner.call_hook("after_run")
         self._patience.hurry(_LAST_TRIES_S)
@@ -139,7 +224,7 @@ class SerialRun(Closing):
             self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot, of a serial run or of one over ranks.
+        """Resume from a snapshot of a serial run or of one over ranks.
 
         Raises:
             StoreError: it cannot be read, or does not fit the present configuration.
@@ -160,6 +245,7 @@ class SerialRun(Closing):
         if own["evaluated_at"] >= 0:  # the next evaluation is counted from there
             parts.evaluator.should_eval(own["evaluated_at"])
             self.pipeline.evaluated_at = own["evaluated_at"]
+        self.pipeline.evaluated_steps = own.get("evaluated_steps", steps)
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
@@ -167,11 +253,11 @@ class SerialRun(Closing):
         self._count()
 
     def summary(self) -> list[str]:
-        """Closing lines for people."""
+        """Returns closing lines for people."""
         return self.view.summary(self.state)
 
     def figures(self) -> dict[str, Any]:
-        """Closing figures for programs: plain data."""
+        """Returns closing figures for programs: plain data."""
         self.pipeline.parts.replay.take_published()  # as it was closed
         self._count()
         return self.view.figures(self.state)
@@ -230,7 +316,7 @@ class SerialRun(Closing):
         self._parts.append((agent, part))
 
     def _state_dict(self) -> dict[str, Any]:
-        """Rank 0's part of a snapshot, see `Coordinator.state_dict`; ``serial`` is read here."""
+        """Returns rank 0's part of a snapshot, as `Coordinator.state_dict`, and ``serial``."""
         parts, counters = self.pipeline.parts, self.state.counters
         return {
             "commander": {
@@ -243,6 +329,7 @@ class SerialRun(Closing):
             "replay": parts.replay.state_dict(),
             "serial": {
                 "evaluated_at": self.pipeline.evaluated_at,
+                "evaluated_steps": self.pipeline.evaluated_steps,
                 "samples": parts.collector.totals["train_sample"],
             },
         }
@@ -265,7 +352,7 @@ class SerialRun(Closing):
 
 
 def _read_best(path: Path) -> float | None:
-    """The mean return of the best policy; None where it is not known."""
+    """Returns the mean return of the best policy; None: it is not known."""
     try:
         return float(load_json(path)["reward_mean"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -221,10 +221,9 @@ class SerialCollector(Closing, ISerialCollector):
             )  # fmt: skip
             players = len(self._agent.policies) if self._agent.is_battle else 0
             self._loop = Loop(DictEnvs(self._env, players), self._agent, self._recorders())
-        seeds = {} if level_seeds is None else level_seeds
-        self._agent.mark = lambda env: {
-            "collect_iter": train_iter, **({"seed": seeds[env]} if env in seeds else {})
-        }  # fmt: skip
+        mark = {"collect_iter": train_iter}
+        own = {env: {**mark, "seed": seed} for env, seed in (level_seeds or {}).items()}
+        self._agent.mark = lambda env: own.get(env, mark)
         return CollectCall(self._env, self._loop, setting)
 
     def _prepared(self, player: int, trajectory: list[Transition]) -> list[Transition]:

@@ -49,6 +49,7 @@ class ColumnAgent:
     def __init__(self, actor: ColumnarActor) -> None:
         self._actor = actor
         self._forget = getattr(actor, "forget", None)
+        self._follow = getattr(actor, "step_columns", None)
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """See `Agent.act`; the actor's setting has the observations' mask of legal actions."""
@@ -65,14 +66,20 @@ class ColumnAgent:
             "observation": observation, **outputs, "reward": step.reward,
             "terminated": step.terminated, "truncated": step.truncated,
         }  # fmt: skip
+        if self._follow is not None:
+            columns |= self._follow(step.reward, step.live, _over(step))
         return columns, step.live, step.terminated | step.truncated
 
     def forget(self, step: Any) -> None:
         """See `Agent.forget`; an actor without a memory has nothing to forget."""
-        if self._forget is None:
-            return
-        over = (step.terminated | step.truncated) & step.live
-        self._forget(step.live, over if step.abnormal is None else over | step.abnormal)
+        if self._forget is not None:
+            self._forget(step.live, _over(step))
+
+
+def _over(step: Any) -> Array:
+    """Environments whose episode ended or failed in a step, bool [envs]."""
+    over: Array = (step.terminated | step.truncated) & step.live
+    return over if step.abnormal is None else over | step.abnormal
 
 
 class Loop:

@@ -35,8 +35,7 @@ class Recorder:
         self._ended = np.zeros((length, env_num), dtype=bool)
         self._episode = np.zeros((length, env_num), dtype=np.int64)  # number of its episode
         self._running = np.zeros(env_num, dtype=np.int64)  # number of the running episode
-        self._begun = np.zeros(env_num, dtype=np.int64)  # its first row
-        self._finals: list[tuple[int, Array, Array]] = []  # row, envs, observations after ends
+        self._finals: list[tuple[Array, Array]] = []  # envs, and observations after their ends
         self._rows = 0
 
     @property
@@ -80,29 +79,32 @@ class Recorder:
             self._columns[name][row] = column
         self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
         self.held += live
-        over = (ended & live).nonzero()[0]
-        if over.size:
+        over = ended & live
+        if np.count_nonzero(over):
             if successor is not None:
-                self._finals.append((row, over, successor[over]))
-            self._begin_episodes(over)
+                envs = over.nonzero()[0]
+                self._finals.append((envs, successor.take(envs, axis=0)))
+            self._running += over
         if failed is not None:
             for env in failed.nonzero()[0].tolist():
                 self.drop(env)
 
     def drop(self, env: int) -> None:
         """Drop an environment's running episode; what comes next belongs to another one."""
-        rows = slice(int(self._begun[env]), self._rows)
-        self.held[env] -= np.count_nonzero(self._live[rows, env])
-        self._release(rows, env)
-        self._begin_episodes(env)
+        is_own = self._live[: self._rows, env] & (
+            self._episode[: self._rows, env] == self._running[env]
+        )
+        self.held[env] -= np.count_nonzero(is_own)
+        self._release(is_own, env)
+        self._running[env] += 1
 
     def take(self, env: int) -> tuple[Columns, int]:
         """Take the transitions of an environment, which are of one episode, and its id."""
-        row = self._live[: self._rows, env].nonzero()[0]
-        columns = {name: column[row, env] for name, column in self._columns.items()}
-        episode = int(self._episode[row[-1], env]) * len(self.held) + env
+        live = self._live[: self._rows, env]
+        columns = {n: column[: self._rows, env][live] for n, column in self._columns.items()}
+        episode = int(self._episode[: self._rows, env][live][-1]) * len(self.held) + env
         self.held[env] = 0
-        self._release(slice(0, self._rows), env)
+        self._release(live, env)
         return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
@@ -123,8 +125,9 @@ class Recorder:
         if not env.size:
             self._clear()
             return None
-        columns = {name: column[row, env] for name, column in self._columns.items()}
-        ended = self._ended[row, env]
+        at = row * len(self.held) + env
+        columns = {n: _rows_of(column).take(at, axis=0) for n, column in self._columns.items()}
+        ended = _rows_of(self._ended).take(at)
         is_last = ended | np.append(env[1:] != env[:-1], True)
         last = is_last.nonzero()[0]
         item_len = np.diff(last, prepend=-1).astype(np.int32)
@@ -148,10 +151,6 @@ class Recorder:
         views = tuple(_views_of_fields(extra.views, columns))
         return Segment(placed, table, views, tail_rows=1, ended=ended[last])
 
-    def _begin_episodes(self, envs: int | Array) -> None:
-        self._begun[envs] = self._rows
-        self._running[envs] += 1
-
     def _last_observations(self, env: Array, ended: Array, next_observation: Array) -> Array:
         """Observation after the last transition of each item, [items, ...].
 
@@ -162,28 +161,24 @@ class Recorder:
         """
         observations: Array = next_observation[env]
         if self._finals:
-            rows = np.concatenate([np.full(len(envs), row) for row, envs, _ in self._finals])
-            envs = np.concatenate([envs for _, envs, _ in self._finals])
-            finals = np.concatenate([final for _, _, final in self._finals])
-            observations[ended] = finals[np.lexsort((rows, envs))]
+            envs, finals = map(np.concatenate, zip(*self._finals, strict=True))  # in order of rows
+            observations[ended] = finals[np.argsort(envs, kind="stable")]
         return observations
 
-    def _release(self, rows: slice, env: int) -> None:
-        """Forget an environment's transitions; objects are not kept alive."""
-        self._live[rows, env] = False
+    def _release(self, rows: Array, env: int) -> None:
+        """Forget an environment's transitions, bool [rows]; objects are not kept alive."""
         for column in self._columns.values():
             if column.dtype == object:
-                column[rows, env] = None
+                column[: self._rows, env][rows] = None
+        self._live[: self._rows, env][rows] = False
 
     def _clear(self) -> None:
-        self.held[:], self._begun[:], self._rows = 0, 0, 0
+        self.held[:], self._rows = 0, 0
         self._finals.clear()
 
     def _make_room(self) -> None:
         """Move each environment's transitions together; double the rows if that is not enough."""
         envs = np.arange(len(self.held))
-        before = np.cumsum(np.pad(self._live, ((1, 0), (0, 0))), axis=0)
-        self._begun = before[self._begun, envs]
         order = np.argsort(~self._live, axis=0, kind="stable")
         self._rows = int(self.held.max())
         more = (len(order) if 2 * self._rows > len(order) else 0, len(envs))
@@ -195,6 +190,11 @@ class Recorder:
         self._columns = {name: moved(column) for name, column in self._columns.items()}
         self._live, self._ended = moved(self._live), moved(self._ended)
         self._episode = moved(self._episode)
+
+
+def _rows_of(column: Array) -> Array:
+    """[rows, environments, ...] as [rows * environments, ...]."""
+    return column.reshape(-1, *column.shape[2:])
 
 
 def _views_of_fields(views: Iterable[RowView], columns: Columns) -> Iterator[RowView]:

@@ -18,7 +18,7 @@ from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict, Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.policy.create import create_policy
-from hpcdi.types import Settings
+from hpcdi.types import Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.utils.uid import get_task_uid
@@ -77,6 +77,13 @@ class BaseCommander(Configurable, ABC):
 
     def evaluation_is_due(self, now: float) -> bool:  # noqa: ARG002
         """Decides whether an evaluation should start now, even if every collector is busy."""
+        return False
+
+    def begin_last_evaluation(self) -> bool:
+        """The run is about to end: returns whether one evaluation more is due now, before it does.
+
+        True at most once, and where something was learnt; if it fails, it is due again.
+        """
         return False
 
     def get_setting_collect(self) -> Settings:
@@ -191,10 +198,10 @@ class NaiveCommander(BaseCommander):
 
 @PARALLEL_COMMANDER_REGISTRY.register("solo")
 class SoloCommander(BaseCommander):
-    """Collects with every free collector, evaluates every `eval_interval`, ends at the goal.
+    """Collects with every free collector, evaluates now and then, ends at the goal.
 
-    The run ends when an evaluation's mean return reaches ``env.stop_value``, or at `max_env_step`
-    or `max_train_iter`.
+    It evaluates as ``policy.eval.every`` says, else every `eval_interval`. The run ends when an
+    evaluation's mean return reaches ``env.stop_value``, or at `max_env_step` or `max_train_iter`.
     """
 
     @dataclass(frozen=True)
@@ -202,7 +209,9 @@ class SoloCommander(BaseCommander):
         """Settings of the solo commander."""
 
         type: str = "solo"
-        eval_interval: float = setting(60.0, "seconds between evaluations", above=0)
+        eval_interval: float = setting(
+            60.0, "seconds between evaluations, where policy.eval.every is empty", above=0
+        )
         max_env_step: float = setting(
             float("inf"), "environment steps after which the run ends", minimum=1
         )
@@ -217,25 +226,33 @@ class SoloCommander(BaseCommander):
         self._env_steps, self._train_iter = 0, 0
         self._is_learning = False  # the learner task was given out
         self._tasks: dict[str, CollectTask] = {}
-        self._evaluation = _EvaluationClock(self._cfg.eval_interval)
+        every = Interval.of(getattr(getattr(self._main.policy, "eval", None), "every", None))
+        self._evaluation = _EvaluationClock(every or Interval("seconds", self._cfg.eval_interval))
+        self._evaluated_iter = 0  # train iterations of the last whole evaluation's policy
+        self._is_last_begun = False
 
     def get_learner_task(self, now: float = 0.0) -> LearnTask | None:
         """The one learner task."""
         if self._is_learning:
             return None
         self._is_learning = True
-        self._evaluation.began(now)
+        self._evaluation.began(self._count(now))
         return LearnTask(f"learner_task_{get_task_uid()}")
 
     def get_collector_task(self, now: float) -> CollectTask | None:
         """An evaluation if one is due, else collecting."""
         space = self._collector_space
-        if not self._is_learning or (space is not None and len(self._tasks) >= space):
+        if space is not None and len(self._tasks) >= space:
             return None
         evaluate = self.evaluation_is_due(now)
+        if not (self._is_learning or evaluate):
+            return None
         if evaluate:
-            self._evaluation.began(now)
+            self._evaluation.began(self._count(now))
         return self.make_task(evaluate=evaluate)
+
+    def _count(self, now: float) -> float:
+        return self._evaluation.every.count(self._env_steps, self._train_iter, now)
 
     def make_task(self, *, evaluate: bool) -> CollectTask:
         """Make an evaluation, or a collect task with the present settings, of the learner task."""
@@ -252,8 +269,16 @@ class SoloCommander(BaseCommander):
     def evaluation_is_due(self, now: float) -> bool:
         """Returns whether the interval is over, something was learnt, and no evaluation runs."""
         under_way = any(task.eval_flag for task in self._tasks.values())
-        has_learnt = self._is_learning and self._train_iter > 0
-        return has_learnt and not under_way and self._evaluation.is_due(now)
+        has_learnt = self._train_iter > 0 and (self._is_learning or self._is_last_begun)
+        return has_learnt and not under_way and self._evaluation.is_due(self._count(now))
+
+    def begin_last_evaluation(self) -> bool:
+        """See `BaseCommander.begin_last_evaluation`; not where the newest policy is evaluated."""
+        if self._is_last_begun or not self._train_iter > self._evaluated_iter:
+            return False
+        self._is_last_begun = True
+        self._evaluation.failed()  # the one under way, if there is one, is of an older policy
+        return True
 
     def get_setting_collect(self) -> Settings:
         """The policy's settings at the present number of environment steps."""
@@ -269,8 +294,9 @@ class SoloCommander(BaseCommander):
             self._evaluation.took_s = finished_task.duration_s
         if not finished_task.is_evaluation:
             return False
+        self._evaluated_iter = finished_task.policy_version
         mean = float(np.mean(finished_task.episode_returns))
-        self._evaluation.best = max(self._evaluation.best, mean)
+        self._evaluation.best = max(self._evaluation.best, mean)  # which a NaN never is
         return mean >= self._stop_value
 
     def describe_goal(self, finished_task: CollectResult) -> str:
@@ -321,24 +347,25 @@ class SoloCommander(BaseCommander):
 class _EvaluationClock:
     """When the next evaluation is due, and the best mean return so far.
 
-    A long evaluation is followed by as long a pause: evaluations never take more than half of a
-    collector's time.
+    By seconds, a long evaluation is followed by as long a pause: evaluations never take more than
+    half of a collector's time.
     """
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, every: Interval) -> None:
         self.best = float("-inf")
         self.took_s = 0.0
-        self._interval_s = interval_s
+        self.every = every
         self._began = 0.0
 
-    def began(self, now: float) -> None:
-        self._began = now
+    def began(self, count: float) -> None:
+        self._began = count
 
     def failed(self) -> None:
         self._began = float("-inf")
 
-    def is_due(self, now: float) -> bool:
-        return now - self._began >= max(self._interval_s, 2 * self.took_s)
+    def is_due(self, count: float) -> bool:
+        pause_s = 2 * self.took_s if self.every.unit == "seconds" else 0.0
+        return count - self._began >= max(self.every.length, pause_s)
 
 
 class BaseSerialCommander(Configurable):

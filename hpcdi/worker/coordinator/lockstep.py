@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
     Message,
 )
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.types import Lockstep
+from hpcdi.types import Interval, Lockstep
 from hpcdi.worker.coordinator.scheduler import Outcome, Phase, Scheduler
 from hpcdi.worker.coordinator.workers import Order
 
@@ -43,13 +43,13 @@ class RoundPlan:
         updates: batches of each learner, as a function of the transitions of a round, and of the
             environment steps and train iterations of the run.
         snapshot_every: rounds.
-        evaluate_every: train iterations.
+        evaluate_every: from one evaluation to the next.
     """
 
     collectors: int
     updates: Callable[[int, int, int], int]
     snapshot_every: int
-    evaluate_every: int
+    evaluate_every: Interval
 
 
 class _Step(Enum):
@@ -109,12 +109,12 @@ class LockstepScheduler(Scheduler):
         orders = self._stop_at_limit(now)
         if orders:
             return orders
-        if (
-            counters.train_iter // plan.evaluate_every
-            > counters.evaluated_at // plan.evaluate_every
-        ):
-            self._round = _Round(_Step.EVALUATE, self._round.is_first)
-            return [self._give(now, evaluate=True, begins_anew=True)]
+        every = plan.evaluate_every
+        now_count = every.count(counters.env_steps, counters.train_iter, 0)
+        last_count = every.count(counters.evaluated_steps, counters.evaluated_at, 0)
+        has_learnt = counters.train_iter > counters.evaluated_at
+        if has_learnt and now_count // every.length > last_count // every.length:
+            return self._evaluate(now)
         begins_anew = counters.rounds % plan.snapshot_every == 0
         if begins_anew and not self._round.is_first:
             orders = super()._take_snapshot(now)
@@ -123,6 +123,17 @@ class LockstepScheduler(Scheduler):
         ]
         self._round = _Round(_Step.COLLECT, False, {order.rank for order in tasks})
         return orders + tasks
+
+    def _evaluate(self, now: float) -> list[Order]:
+        self._round = _Round(_Step.EVALUATE, self._round.is_first)
+        return [self._give(now, evaluate=True, begins_anew=True)]
+
+    def _end(self, outcome: Outcome, now: float) -> list[Order]:
+        """See `Scheduler._end`: when learners wait, collectors are free."""
+        if self._ending is not None or self.counters.evaluated_at >= self.counters.train_iter:
+            return self.stop(outcome, now)
+        self._ending = outcome
+        return self._evaluate(now)
 
     def _give(self, now: float, *, evaluate: bool, begins_anew: bool) -> Order:
         commander: Any = self.commander
@@ -156,10 +167,15 @@ class LockstepScheduler(Scheduler):
         if not self.is_on:
             return []
         if message.eval_flag:
-            self.counters.evaluated_at = self.counters.train_iter
+            counters = self.counters
+            counters.evaluated_at, counters.evaluated_steps = (
+                counters.train_iter,
+                counters.env_steps,
+            )
             self._round.step = _Step.REST
             reason = self.commander.describe_goal(message) if has_reached else ""
-            return self.stop(Outcome("done", reason, 0), now) if has_reached else []
+            end = Outcome("done", reason, 0) if has_reached else self._ending
+            return self.stop(end, now) if end is not None else []
         self._round.missing.discard(rank)
         return [] if self._round.missing else self._read()
 
@@ -216,6 +232,7 @@ def scheduler_type(config: ExperimentConfig, workers: int) -> Callable[..., Sche
     plan = RoundPlan(
         workers - policy.learn.learner.learner_num,
         partial(policy.updates_after, learners=policy.learn.learner.learner_num),
-        config.system.snapshot_rounds, policy.eval.evaluator.eval_freq,
-    )  # fmt: skip
+        config.system.snapshot_rounds,
+        Interval.of(policy.eval.every) or Interval("iterations", policy.eval.evaluator.eval_freq),
+    )
     return partial(LockstepScheduler, plan=plan)

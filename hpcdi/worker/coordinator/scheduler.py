@@ -84,6 +84,7 @@ class Counters:
         priorities_stale: new priorities of items that had left the buffer.
         rounds: done in a deterministic run.
         evaluated_at: train iteration of the last evaluation of a deterministic run.
+        evaluated_steps: environment steps at that evaluation.
     """
 
     env_steps: int = 0
@@ -92,6 +93,7 @@ class Counters:
     priorities_stale: int = 0
     rounds: int = 0
     evaluated_at: int = 0
+    evaluated_steps: int = 0
 
 
 class RunState:
@@ -171,6 +173,8 @@ class Scheduler(RunState):
         self._observe = observe
         self._deadline = float("inf")
         self._are_paused = False  # collectors, for learners to catch up
+        self._ending: Outcome | None = None  # of the run, once its last evaluation is done
+        self._last_task = ""  # that evaluation
 
     def handle(  # noqa: C901, PLR0912 (a table of cases)
         self, message: Message, rank: int, now: float
@@ -269,6 +273,25 @@ class Scheduler(RunState):
         last = self._take_snapshot(now) if self.is_on else []
         return [*last, *self._stop_workers(outcome, now)]
 
+    def _end(self, outcome: Outcome, now: float) -> list[Order]:
+        """End the run, after an evaluation of what was learnt since the last; nobody learns on."""
+        if self.is_on and self._ending is None and self.commander.begin_last_evaluation():
+            self._ending = outcome
+        elif self._ending is None:
+            return self.stop(outcome, now)
+        return self._assign(now)
+
+    def _evaluate_last(self, now: float) -> list[Order]:
+        """Close what is collected; the first collector that is free evaluates."""
+        closing = self.workers.close_surplus(0, now)
+        orders = [Order(w.rank, CloseTask(w.task.task_id)) for w in closing if w.task is not None]
+        is_due = self.workers.free("collector") and self.commander.evaluation_is_due(now)
+        task = self.commander.get_collector_task(now) if is_due else None
+        if task is not None:
+            self._last_task = task.task_id
+            orders.append(Order(self.workers.start_collector(task, now), task))
+        return orders
+
     def _stop_workers(self, outcome: Outcome, now: float) -> list[Order]:
         if not self.is_on:
             return []
@@ -359,6 +382,8 @@ class Scheduler(RunState):
 
     def _assign(self, now: float) -> list[Order]:
         """Give tasks to free workers."""
+        if self._ending is not None:
+            return self._evaluate_last(now)
         orders: list[Order] = []
         while self.workers.learners_are_free and (task := self.commander.get_learner_task(now)):
             task = dataclasses.replace(task, resume=self.snapshots.resume)
@@ -399,6 +424,8 @@ class Scheduler(RunState):
         if reached:
             reason = self.commander.describe_goal(message)
             return self.stop(Outcome("done", reason, 0), now)
+        if self._ending is not None and message.task_id == self._last_task:
+            return self.stop(self._ending, now)
         return self._assign(now) if self.is_on else []
 
     def _on_learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
@@ -408,11 +435,12 @@ class Scheduler(RunState):
 
     def _end_learning(self, result: LearnResult, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
+        self.commander.update_progress(self.counters.env_steps, self.counters.train_iter)
         self.commander.finish_learner_task(result.task_id, result)
         is_one = self.workers.learners == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
-        return self.stop(Outcome("done", reason, 0), now)
+        return self._end(Outcome("done", reason, 0), now)
 
     # -------------------------------------------------------------------- how many collectors work
 
@@ -478,8 +506,8 @@ class Scheduler(RunState):
         return None if demands is None else min(demand.train_iter for demand in demands)
 
     def _serve(self) -> list[Order]:
-        if not self.is_on:
-            return []  # learners have their Stop
+        if not self.is_on or self._ending is not None:
+            return []  # learners have their Stop, or get it soon
         collecting = () if self.replay.is_replay else self.workers.collecting
         return list(starmap(Order, self.replay.serve(self.counters.env_steps, collecting)))
 
@@ -504,4 +532,4 @@ class Scheduler(RunState):
 
     def _stop_at_limit(self, now: float) -> list[Order]:
         reason = self.commander.update_progress(self.counters.env_steps, self.counters.train_iter)
-        return self.stop(Outcome("done", reason, 0), now) if reason else []
+        return self._end(Outcome("done", reason, 0), now) if reason else []

@@ -46,7 +46,7 @@ from hpcdi.utils.metrics import (
     human_count,
     human_time,
 )
-from hpcdi.utils.progress import Evaluation, Status, StatusLine
+from hpcdi.utils.progress import Evaluation, Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.scheduler import RunState
 from hpcdi.worker.coordinator.snapshots import (
@@ -570,8 +570,8 @@ def summary(
         lines.append(f"  data: {_count(traffic.blocks, 'block')}, {size}{learnable}")
     if counters.train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
-    if record.evaluations:
-        best = max(record.evaluations, key=lambda evaluation: evaluation.mean)
+    best = best_of(record.evaluations)
+    if best is not None:
         lines.append(
             f"  best evaluation: mean return {best.mean:.1f} at env step "
             f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"

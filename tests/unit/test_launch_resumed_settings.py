@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcdi.config.load import load
-from hpcdi.config.resume_compat import BINDING, FREE, SAME, Difference, differences, is_below, named
+from hpcdi.launch.resume import BINDING, FREE, SAME, Difference, differences, is_below
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 
@@ -22,7 +22,7 @@ def mapping(*overrides: str) -> dict[str, Any]:
     [
         "env.stop_value=475", "env.collector_env_num=4", "env.manager.type=subprocess",
         "policy.learn.learning_rate=1e-4", "policy.learn.batch_size=64",
-        "policy.learn.learner.learner_num=2", "policy.other.commander.eval_interval=9",
+        "policy.learn.learner.learner_num=2", "policy.eval.every=9 seconds",
         "policy.other.commander.max_train_iter=7", "policy.collect.collector.collector_num=5",
         "policy.other.eps.decay=1", "system.snapshot_s=7", "policy.other.replay_buffer.alpha=0.5",
     ],
@@ -76,7 +76,6 @@ def test_every_key_of_the_list_is_one() -> None:
 
 
 def test_a_name_frees_what_is_below_it() -> None:
-    keys = named(["policy.model={a: 1}", "seed=3"])
-    assert keys == ["policy.model", "seed"]
+    keys = ["policy.model", "seed"]
     assert is_below("policy.model.a.b", keys)
     assert not is_below("policy.models", keys)

@@ -1,0 +1,192 @@
+"""Requests to a running run: of a signal, the time limit, `hpcdi scale`; its loop polls them."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from hpcdi.comm.messages import ScaleCollectors, StopRequest
+from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
+from hpcdi.store.atomic import read_json
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.log import LOGGER
+
+PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
+"""Environment variable that names the batch system's preemption signal, besides USR2."""
+_ENDING = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+"""Signals that end the process at once when they come twice, and the exit code."""
+END_VARIABLE = "SLURM_JOB_END_TIME"
+_LEAST_S = 30.0
+"""Seconds before the limit for publishing data and ending processes."""
+_TIMES = 3.0
+"""Plus this many times the duration of the last snapshot: disks are slow when all jobs end."""
+LOOK_S = 1.0
+"""Seconds between two looks at the file of `hpcdi scale`."""
+
+
+def preempt_signals() -> list[signal.Signals]:
+    """Returns the signals, besides SIGTERM, that ask for a last snapshot and exit code 85.
+
+    Raises:
+        LaunchError: the variable names no signal, or one with another meaning.
+    """
+    given = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
+    if given in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
+        return [signal.SIGUSR2]
+    number = getattr(signal, f"SIG{given}", None)
+    if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
+        raise LaunchError(
+            f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
+            "such as USR1 or HUP"
+        )
+    return sorted({signal.SIGUSR2, number})
+
+
+class SignalFlag:
+    """Keeps the first signal; a second SIGINT or SIGTERM ends the process at once.
+
+    Args:
+        hint: printed at the first signal unless empty.
+    """
+
+    def __init__(self, hint: str = "") -> None:
+        self._hint = hint
+        self._received: int | None = None
+        self._taken = False
+        self._is_ending = False  # received SIGINT or SIGTERM
+
+    def install(self) -> None:
+        """Handle SIGINT, SIGTERM and `preempt_signals`; SIGUSR1 prints all stacks (main thread).
+
+        Raises:
+            LaunchError: see `preempt_signals`.
+        """
+        taken = [*_ENDING, *preempt_signals()]
+        for number in taken:
+            signal.signal(number, self._handle)
+        if signal.SIGUSR1 not in taken:
+            faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+    def take(self) -> StopRequest | None:
+        """Returns the request of a signal, once; else None."""
+        if self._received is None or self._taken:
+            return None
+        self._taken = True
+        number = signal.Signals(self._received)
+        exit_code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_REQUEUE
+        return StopRequest(f"received {number.name}", exit_code)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        ends = number in _ENDING
+        if ends and self._is_ending:
+            os._exit(_ENDING[signal.Signals(number)])
+        self._is_ending |= ends
+        if self._received is None:
+            self._received = number
+            if self._hint:  # print() is not safe in signal handlers
+                os.write(2, f"\nhpcdi: {self._hint}\n".encode())
+
+
+def seconds_of(text: str) -> float:
+    """Parses a duration as Slurm spells it: ``90`` (minutes), ``1:30:00``, ``2-12:00:00``.
+
+    Raises:
+        LaunchError: `text` is not a duration.
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        raise LaunchError(
+            f"the time limit {text!r} is not a duration: write minutes (90), hours:minutes:seconds "
+            "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
+        )
+    days, first, second, third = (int(part) if part else None for part in found.groups())
+    if days is not None:
+        hours, minutes, rest = first or 0, second or 0, third or 0
+    elif third is not None:
+        hours, minutes, rest = first or 0, second or 0, third
+    else:
+        hours, minutes, rest = 0, first or 0, second or 0
+    return float(((days or 0) * 24 + hours) * 3600 + minutes * 60 + rest)
+
+
+def end_of(given: str | None, variables: Mapping[str, str], now: float) -> float:
+    """Returns the time limit in seconds since the epoch; infinite if there is none.
+
+    Args:
+        given: a duration from `now`, see `seconds_of`; overrides the job's limit.
+        variables: environment variables.
+        now: seconds since the epoch.
+    """
+    if given is not None:
+        return now + seconds_of(given)
+    end = variables.get(END_VARIABLE, "")
+    return float(end) if end.isdigit() and int(end) > 0 else math.inf
+
+
+class TimeLimit:
+    """Requests the end of a run before its time limit.
+
+    Args:
+        end: see `end_of`.
+        ask: another source of such requests, such as `SignalFlag.take`.
+
+    Attributes:
+        snapshot_s: returns the duration of the last snapshot in seconds.
+    """
+
+    def __init__(self, end: float, ask: Callable[[], Any]) -> None:
+        self._end, self._ask = end, ask
+        self.snapshot_s: Callable[[], float] = lambda: 0.0
+
+    def take(self) -> Any:
+        """Returns a request to end the run, once; else None."""
+        request = self._ask()
+        left_s = self._end - time.time()
+        if request is None and left_s <= _LEAST_S + _TIMES * self.snapshot_s():
+            self._end = math.inf
+            return StopRequest(f"the time limit is near: {max(left_s, 0):.0f} s left", EXIT_REQUEUE)
+        return request
+
+
+class ScaleFile:
+    """Reads the number of collectors that a user has written, once per change.
+
+    Args:
+        layout: the run folder.
+        ranks: that collect or wait; a request for another number of ranks is ignored.
+        ask: returns other requests, e.g. of a signal; they come first.
+    """
+
+    def __init__(self, layout: RunLayout, ranks: int, ask: Callable[[], Any]) -> None:
+        self._path, self._ranks, self._ask = layout.scale_file, ranks, ask
+        self._due, self._seen = float("-inf"), 0
+
+    def take(self) -> Any:
+        """Returns a request, or how many collectors should work; None: nothing new."""
+        asked, now = self._ask(), time.monotonic()
+        if asked is not None or now < self._due:
+            return asked
+        self._due = now + LOOK_S
+        try:
+            changed = self._path.stat().st_mtime_ns
+        except OSError:  # nobody has written one
+            return None
+        if changed == self._seen:
+            return None
+        self._seen = changed
+        found = read_json(self._path)
+        count = found.get("collectors")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            LOGGER.warning("%s does not say how many collectors are wanted: ignored", self._path)
+            return None
+        if found.get("of") != self._ranks:
+            return None
+        LOGGER.info("%d collectors are wanted", count)
+        return ScaleCollectors(count)
