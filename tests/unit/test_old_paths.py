@@ -21,9 +21,7 @@ from hpcdi.worker.replay_buffer.utils import ThruputController, UsedDataRemover,
 @pytest.mark.parametrize(
     ("path", "name", "use"),
     [
-        ("collector.marine_parallel_collector", "MarineParallelCollector", "BattleSample"),
         ("coordinator.comm_coordinator", "CommCoordinator", "hpcdi.worker.Coordinator"),
-        ("coordinator.one_vs_one_parallel_commander", "OneVsOneCommander", "hpcdi serial"),
         ("coordinator.operator_server", "OperatorServer", "hpcdi scale"),
     ],
 )
