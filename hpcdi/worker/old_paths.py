@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 from hpcdi.utils.absent import Absent
 
@@ -51,32 +47,14 @@ class OperatorServer(Absent):
     instead = "MPI starts all ranks; `hpcdi scale <run> <collectors>` lets more or fewer work"
 
 
-class _Finder(MetaPathFinder, Loader):
-    """Imports the module that an old path stands for."""
-
-    def __init__(self, package: str) -> None:
-        self._paths = {f"{package}.{old}": f"{package}.{new}" for old, new in OLD_PATHS.items()}
-
-    def find_spec(self, fullname: str, *_where: Any) -> ModuleSpec | None:
-        """Returns a spec of this loader for an old path."""
-        return ModuleSpec(fullname, self) if fullname in self._paths else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Returns the module itself, not another one of the same content."""
-        module = import_module(self._paths[spec.name])
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: it has been executed already."""
-        if module.__spec__ is not None:
-            module.__spec__ = module.__spec__.loader_state
-
-
 def register(package: str) -> None:
-    """Makes all `OLD_PATHS` importable; what they stand for is imported with the first of them.
+    """Makes all `OLD_PATHS` importable.
 
     Args:
         package: name of `hpcdi.worker`.
     """
-    sys.meta_path.append(_Finder(package))
+    for old, new in OLD_PATHS.items():
+        module = import_module(f"{package}.{new}")
+        parent, _, name = f"{package}.{old}".rpartition(".")
+        sys.modules[f"{parent}.{name}"] = module
+        setattr(sys.modules[parent], name, module)
