@@ -323,7 +323,7 @@ class Workers:
     def collectors_left(self) -> int:
         """Collectors that can work, and those that have not come yet."""
         expected = sum(worker.state is State.EXPECTED for worker in self)
-        learners = self.learners - len(self.available("learner"))  # among those expected
+        learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
         return len(self.available("collector")) + max(expected - learners, 0)
 
     def lose(self, rank: int) -> Task | None:
