@@ -18,7 +18,7 @@ from hpcdi.store.policies import read_policy
 from hpcdi.store.snapshots import load_state
 from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 
-pytestmark = [pytest.mark.job, pytest.mark.xdist_group("finished")]
+pytestmark = pytest.mark.job
 
 RANDOM_RETURN = 30.0
 """Acting at random gives 22 in CartPole."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("requeue")]
+pytestmark = pytest.mark.slurm
 
 SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
 UNTIL_DONE = ["running", "pending", "starting", "running", "done"]
