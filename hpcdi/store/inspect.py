@@ -20,8 +20,8 @@ from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
 from hpcdi.store.shards import read_blocks
-from hpcdi.store.snapshots import FORMAT as STATE_FORMAT
-from hpcdi.store.snapshots import read_state
+from hpcdi.store.state_file import FORMAT as STATE_FORMAT
+from hpcdi.store.state_file import read_state
 from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import flatten
 

@@ -33,7 +33,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.retention import Retention
+from hpcdi.store.shards import Retention
 from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
