@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdi.comm.codec import sendable
-from hpcdi.types import Array, Lockstep, ShardRef
+from hpcdi.types import Array, GameCounts, Lockstep, ShardRef
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class BlockReady(Message):
     sealed_at: float  # seconds since the epoch
     episodes: int = 0  # that ended in it
     made_of: int = -1  # environment steps, where its rows are samples; -1: they are transitions
+    games: tuple[GameCounts, ...] = ()  # that ended in it, in a league
 
     @property
     def transitions(self) -> int:
@@ -223,6 +224,7 @@ class CollectTask(Message):
     setting: dict[str, Any]  # keyword arguments of the policy's forward, e.g. ``{"eps": 0.5}``
     publish_above: float = float("inf")  # a better evaluation publishes its policy as the best
     lockstep: Lockstep | None = None  # of a deterministic run
+    freeze: str = ""  # an evaluation writes its policy there, relative to the run folder
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.commands.kept_policy import KeptPolicy, ReadyPolicy, find, make_ready
 from hpcdi.commands.options import add_policy, at_least, make_parser
+from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy, find, load_policy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
@@ -61,7 +61,7 @@ _LENGTH = "eval_episode_length"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvalResult:
     """The episodes of an evaluation.
 
     Attributes:
@@ -126,32 +126,32 @@ def main(arguments: Sequence[str]) -> int:
         EnvError: the environments break their contract, or cannot be filmed.
     """
     given = _parse(arguments)
-    kept = find(given.policy, given.which, given.config, trust=given.trust)
-    ready = make_ready(kept, given.override, given.seed)
-    for note in ready.notes:
+    saved = find(given.policy, given.which, given.config, trust=given.trust)
+    loaded = load_policy(saved, given.override, given.seed)
+    for note in loaded.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    seed = ready.config.seed if given.seed is None else given.seed
-    env_num, n_episode = _sizes(ready, given.episodes)
+    seed = loaded.config.seed if given.seed is None else given.seed
+    env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:
-        env = f"{getattr(ready.config.env, 'env_id', ready.config.env.type)}, seed {seed}"
-        _say(_opening(kept, f"{n_episode} episodes in {env_num} of {env}"))
-    env_seed, film_seed, players_seed = ready.seed.spawn(3)
-    modes = _players(ready, players_seed)
+        env = f"{getattr(loaded.config.env, 'env_id', loaded.config.env.type)}, seed {seed}"
+        _say(_opening(saved, f"{n_episode} episodes in {env_num} of {env}"))
+    env_seed, film_seed, players_seed = loaded.seed.spawn(3)
+    modes = _players(loaded, players_seed)
     with ExitStack() as stack:
         film = None
         if given.video is not None:
-            film = stack.enter_context(Film(ready.config, film_seed))
-        outcome = _play(ready, modes, env_num, n_episode, env_seed)
+            film = stack.enter_context(Film(loaded.config, film_seed))
+        outcome = _play(loaded, modes, env_num, n_episode, env_seed)
         if not given.json:
             _say(outcome.lines())
-        shot = None
+        video, on_it = None, ""
         if film is not None:
-            folder = Path(given.video) if given.video else kept.home / "videos"
-            shot = film.shoot(modes, folder / f"iter_{kept.image.version:06d}_seed_{seed}")
+            folder = Path(given.video) if given.video else saved.home / "videos"
+            video, on_it = film.shoot(modes, folder / f"iter_{saved.image.version:06d}_seed_{seed}")
     if given.json:
-        _say([json.dumps(jsonable({**_about(kept, seed, shot), **outcome.figures()}))])
-    elif shot is not None:
-        _say([f"  video        {short(shot.file)}: {shot}"])
+        _say([json.dumps(jsonable({**_about(saved, seed, video), **outcome.figures()}))])
+    elif video is not None:
+        _say([f"  video        {short(video)}: {on_it}"])
     return EXIT_DONE
 
 
@@ -207,22 +207,26 @@ def _with_length(info: Any, length: int) -> Any:
     return {**info, "episode_info": {**(info.get("episode_info") or {}), _LENGTH: length}}
 
 
-def _sizes(ready: ReadyPolicy, asked: int | None) -> tuple[int, int]:
+def _sizes(loaded: LoadedPolicy, asked: int | None) -> tuple[int, int]:
     """Returns the numbers of environments and episodes; never more environments than episodes."""
-    n_episode = asked or max(evaluation_goal(ready.config)[0], LEAST_EPISODES)
-    return min(ready.config.env.evaluator_env_num, n_episode), n_episode
+    n_episode = asked or max(evaluation_goal(loaded.config)[0], LEAST_EPISODES)
+    return min(loaded.config.env.evaluator_env_num, n_episode), n_episode
 
 
-def _players(ready: ReadyPolicy, seed: np.random.SeedSequence) -> list[Any]:
+def _players(loaded: LoadedPolicy, seed: np.random.SeedSequence) -> list[Any]:
     """Returns eval modes of all players: in a battle the others act at random, as in training."""
-    others = battle_players(ready.config.env) - 1
-    return [ready.mode, *(RandomPolicy(ready.spaces, ready.mode, s) for s in seed.spawn(others))]
+    others = battle_players(loaded.config.env) - 1
+    return [loaded.mode, *(RandomPolicy(loaded.spaces, loaded.mode, s) for s in seed.spawn(others))]
 
 
 def _play(
-    ready: ReadyPolicy, modes: list[Any], env_num: int, n_episode: int, seed: np.random.SeedSequence
-) -> Outcome:
-    config, is_battle = ready.config, len(modes) > 1
+    loaded: LoadedPolicy,
+    modes: list[Any],
+    env_num: int,
+    n_episode: int,
+    seed: np.random.SeedSequence,
+) -> EvalResult:
+    config, is_battle = loaded.config, len(modes) > 1
     endless = dataclasses.replace(config.env, evaluator_env_num=env_num, evaluator_episode_num=None)
     env = _Timed(create_env_manager(endless, evaluate=True, seed=seed))
     settings = {"transform_obs": getattr(config.policy.eval.evaluator, "transform_obs", False)}
@@ -235,20 +239,20 @@ def _play(
         lengths = [info["episode_info"][_LENGTH] for info in infos[0]]
     else:
         returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
-    return Outcome(returns, lengths, duration_s, evaluation_goal(config)[1])
+    return EvalResult(returns, lengths, duration_s, evaluation_goal(config)[1])
 
 
-def _opening(kept: KeptPolicy, played: str) -> list[str]:
-    return [str(kept), f"  config       {short(kept.config_file)}", f"  playing      {played}"]
+def _opening(saved: SavedPolicy, played: str) -> list[str]:
+    return [str(saved), f"  config       {short(saved.config_file)}", f"  playing      {played}"]
 
 
-def _about(kept: KeptPolicy, seed: int, shot: Shot | None) -> dict[str, Any]:
+def _about(saved: SavedPolicy, seed: int, video: Path | None) -> dict[str, Any]:
     return {
-        "policy": str(kept.file),
-        "train_iter": kept.image.version,
-        "config": str(kept.config_file),
+        "policy": str(saved.file),
+        "train_iter": saved.image.version,
+        "config": str(saved.config_file),
         "seed": seed,
-        "video": None if shot is None else str(shot.file),
+        "video": None if video is None else str(video),
     }
 
 
@@ -258,20 +262,6 @@ def _say(lines: list[str]) -> None:
 
 
 # ----------------------------------------------------------------------------------------- the film
-
-
-@dataclass(frozen=True)
-class Shot:
-    """A film on disk."""
-
-    file: Path
-    episode_return: float
-    pictures: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.pictures} pictures of an episode of return {human_return(self.episode_return)}"
-        )
 
 
 class Film(Closing):
@@ -306,8 +296,8 @@ class Film(Closing):
                 "install what it draws with: pip install 'hpcdi[video]'"
             ) from error
 
-    def shoot(self, modes: Sequence[Any], name: Path) -> Shot:
-        """Play an episode and write its film.
+    def shoot(self, modes: Sequence[Any], name: Path) -> tuple[Path, str]:
+        """Play an episode and write its video; returns the file, and a line about it.
 
         Args:
             modes: eval modes, one a player.
@@ -328,7 +318,8 @@ class Film(Closing):
             raise EnvError("the film broke off: the environment has drawn, and draws no more")
         pictures = monitor.get_video()[0].transpose(0, 2, 3, 1)
         fps = max(1.0, self._render.fps / monitor.video_stride)
-        return Shot(_write(pictures, fps, name), monitor.get_latest_reward(0), len(pictures))
+        played = f"an episode of return {human_return(monitor.get_latest_reward(0))}"
+        return _write(pictures, fps, name), f"{len(pictures)} pictures of {played}"
 
     def close(self) -> None:
         """Close the environment. Idempotent."""

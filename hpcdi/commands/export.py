@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.commands.kept_policy import ReadyPolicy, find, make_ready
 from hpcdi.commands.options import add_policy, at_least, make_parser
+from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.launch.run_folder import short
 from hpcdi.policy.dict_adapter import actions_of
@@ -65,26 +65,26 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
     _check_packages(kind)
-    kept = find(given.policy, given.which, given.config, trust=given.trust)
-    ready = make_ready(kept, given.override)
-    for note in ready.notes:
+    saved = find(given.policy, given.which, given.config, trust=given.trust)
+    loaded = load_policy(saved, given.override)
+    for note in loaded.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
-    say(str(kept))
+    say(str(saved))
     from hpcdi.policy.programs import PROGRAMS
 
-    module = _module_of(ready)
-    program = PROGRAMS[kind].trace(module, _shape_of(ready.spaces), given.batch)
-    file = _file_of(given.output, ready.config.exp_name + FORMATS[kind])
+    module = _module_of(loaded)
+    program = PROGRAMS[kind].trace(module, _shape_of(loaded.spaces), given.batch)
+    file = _file_of(given.output, loaded.config.exp_name + FORMATS[kind])
     with or_refuse(short(file)), published(file) as out:
         out.write(program.data)
         out.flush()
         read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
-        difference = _compare(read_back, ready, given.batch, file)
+        difference = _compare(read_back, loaded, given.batch, file)
     say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
     for name, described in program.signature:
         say(f"  {name:<12} {described}")
     say(f"  checked      {_TRIALS} observations, largest difference of an action {difference:.3g}")
-    if ready.spaces.is_masked:
+    if loaded.spaces.is_masked:
         say("  note         it knows no action masks: take the legal action of the highest value")
     return EXIT_DONE
 
@@ -120,25 +120,25 @@ def _file_of(output: str | None, default: str) -> Path:
     return Path(output) / default if Path(output).is_dir() else Path(output)
 
 
-def _module_of(ready: ReadyPolicy) -> Any:
+def _module_of(loaded: LoadedPolicy) -> Any:
     try:
-        return ready.mode.get_attribute("export_module")
+        return loaded.mode.get_attribute("export_module")
     except NotImplementedError as error:
         raise PolicyError(
-            f"a policy of type {ready.config.policy.type!r} cannot be exported: "
+            f"a policy of type {loaded.config.policy.type!r} cannot be exported: "
             "its class needs a method _get_export_module(), see hpcdi.policy.networks.Greedy"
         ) from error
 
 
-def _compare(act: Any, ready: ReadyPolicy, batch: int | None, file: Path) -> float:
+def _compare(act: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> float:
     """Returns the largest difference between the program's actions and the policy's own.
 
     Raises:
         PolicyFileError: it is too large.
     """
     size = batch or _TRIALS
-    observations = _observations(ready.spaces, -(-_TRIALS // size) * size)
-    outputs = ready.mode.forward(dict(enumerate(observations)))
+    observations = _observations(loaded.spaces, -(-_TRIALS // size) * size)
+    outputs = loaded.mode.forward(dict(enumerate(observations)))
     own = np.stack(list(map(np.asarray, actions_of(outputs, range(len(observations))).values())))
     given = observations.astype(np.float32)
     made = np.concatenate([act(given[k : k + size]) for k in range(0, len(given), size)])

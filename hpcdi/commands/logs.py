@@ -32,7 +32,7 @@ class LogLine:
 
     @property
     def level(self) -> int:
-        """Level as `logging` counts; a torn line is a warning."""
+        """The level as a number of `logging`; a torn line is a warning."""
         name = str(self.entry.get("level", "WARNING"))
         return int(logging.getLevelNamesMapping().get(name, logging.WARNING))
 

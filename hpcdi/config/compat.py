@@ -52,7 +52,7 @@ class ConfigDict(dict[str, Any]):
         return self[key]
 
     def copy(self) -> ConfigDict:
-        """A `ConfigDict` with the same values."""
+        """Returns a `ConfigDict` with the same values."""
         return ConfigDict(self)
 
     def __or__(self, other: Any) -> Any:
@@ -101,7 +101,7 @@ class Configurable:
 
     @classmethod
     def default_config(cls) -> ConfigDict:
-        """All settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
+        """Returns all settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
         return ConfigDict(to_mapping(cls.Config()), cfg_type=f"{cls.__name__}Dict")
 
     @classmethod

@@ -119,7 +119,7 @@ class ComponentConfig:
 
 
 def to_mapping(config: Any) -> Any:
-    """A frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
+    """Returns a frozen configuration as nested dicts, lists and scalars, for YAML and JSON."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         values = {f.name: to_mapping(getattr(config, f.name)) for f in dataclasses.fields(config)}
         for f in dataclasses.fields(config):
@@ -184,7 +184,7 @@ class Parser:
         return config
 
     def _value(self, spec: dataclasses.Field[Any], hint: Any, value: Any, path: str) -> Any:
-        """One setting's value; MISSING if it has a problem."""
+        """Returns a setting's value; MISSING if it has a problem."""
         meta = spec.metadata
         if "registry" in meta:
             return self._component(meta["registry"], meta["default_type"], value, path)

@@ -31,7 +31,7 @@ class Compiled:
     notes: tuple[str, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
-        """The whole experiment as nested dicts, defaults included."""
+        """Returns the whole experiment as nested dicts, defaults included."""
         mapping: dict[str, Any] = to_mapping(self.config)
         return mapping
 
@@ -107,7 +107,7 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
 
 
 def dump(mapping: Mapping[str, Any]) -> str:
-    """YAML text of a nested mapping, its keys in order."""
+    """Returns the YAML text of a nested mapping, its keys in order."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))
 
 

@@ -243,7 +243,7 @@ class ExperimentConfig:
 
 
 def check(config: ExperimentConfig) -> list[Problem]:
-    """Rules that hold for every run."""
+    """Check the rules of every run; returns the problems."""
     policy = config.policy
     missing = [name for name in ("learn", "collect", "other") if not hasattr(policy, name)]
     if missing:
@@ -279,7 +279,7 @@ def check(config: ExperimentConfig) -> list[Problem]:
 
 
 def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list[Problem]:
-    """Faults are injected only where the environment's `variables` allow it."""
+    """Check that the environment's `variables` allow faults to be injected."""
     if not config.fault or variables.get("CI") or variables.get(ALLOW_FAULTS):
         return []
     message = (
@@ -290,7 +290,7 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
 
 
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
-    """Rules for a run over several ranks (`hpcdi train`)."""
+    """Check the rules of a run over several ranks (`hpcdi train`); returns the problems."""
     problems = [
         Problem("fault.role", "a run over several ranks has no rank 'serial'")
         for fault in config.fault
@@ -298,11 +298,14 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
     ]
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
+        if getattr(config.env.manager, "wait_num", None) is not None:
+            why = "who is waited for depends on the clock (system.deterministic)"
+            problems.append(Problem("env.manager.wait_num", why))
     return problems
 
 
 def _check_deterministic(policy: Any) -> list[Problem]:
-    """A deterministic run can use nothing that depends on the clock."""
+    """Check that a deterministic run uses nothing that depends on the clock."""
     commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
     limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
     every = Interval.of(policy.eval.every)
@@ -338,7 +341,7 @@ def _check_deterministic(policy: Any) -> list[Problem]:
 
 
 def check_serial(config: ExperimentConfig) -> list[Problem]:
-    """Rules for a run in one process (`hpcdi serial`)."""
+    """Check the rules of a run in one process (`hpcdi serial`); returns the problems."""
     problems = [
         Problem("fault", f"a run in one process is rank 0, role 'serial', without {fault.kind!r}")
         for fault in config.fault

@@ -19,13 +19,14 @@ from hpcdi.launch.requests import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.utils.log import LOGGER, say
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.fault import FAULTS
 
 
 def coordinate(context: Any, ends_at: float) -> int:
-    """See a run through; returns the exit code.
+    """Run rank 0 from start to end; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
@@ -62,7 +63,7 @@ def coordinate(context: Any, ends_at: float) -> int:
                 )
                 run_lock.remove(layout)
                 abort_job(outcome.exit_code)
-    except BaseException as error:  # without rank 0 there is no order to end in
+    except BaseException as error:  # without rank 0 the others cannot shut down in order
         failure = describe(error, "coordinator")
         sys.stderr.write(headline(failure, context.link.rank) + "\n")
         LOGGER.info("this rank failed", exc_info=True)
@@ -76,7 +77,7 @@ def coordinate(context: Any, ends_at: float) -> int:
 
 
 def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns what rank 0 calls in each turn of its loop; where turns end, a watchdog ends it."""
+    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
     def ask() -> Any:
@@ -90,7 +91,7 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
 
 
 def _ended(outcome: Any, silent: list[int]) -> Any:
-    """How the run ended: where ranks are silent it is to go on, whatever it has reached."""
+    """Returns how the run ended; where ranks are silent it is to be resumed."""
     if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
         return outcome
     reason = f"{outcome.reason}; but ranks {silent} did not end in order"
@@ -115,7 +116,7 @@ def _opening(context: Any) -> list[str]:
     waiting = f" ({spare} of them wait until they are wanted)" if spare else ""
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
-        f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
+        f"{counted(learners, 'learner')}, {counted(collectors, 'collector')} "
         f"of {config.env.collector_env_num} environments{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
@@ -123,7 +124,7 @@ def _opening(context: Any) -> list[str]:
 
 
 def _where(layout: Any) -> list[str]:
-    """The batch system's job, and which rank is where: said where that is not obvious."""
+    """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
     job = allocation(os.environ)
     lines = [f"  job          {job}"] if job is not None else []
     placement = run_folder.read(layout.root).get("placement", [])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.config.load import compile_config, read_mapping
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
@@ -25,6 +25,7 @@ from hpcdi.launch.environment import (
     check_world_size,
     component,
     is_one_host,
+    thread_variables,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -36,7 +37,6 @@ from hpcdi.launch.placement import (
     niceness_of,
     roles_of,
     share_of_host,
-    thread_variables,
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
@@ -89,7 +89,7 @@ def run_rank(
     try:
         world = open_world()
         check_world_size(launched, world.size)
-    except HpcdiError as error:  # the ranks have no contact: only one prints it
+    except HpcdiError as error:  # the ranks cannot talk to each other: one prints it
         if os.environ.get("SLURM_PROCID", "0") == "0":
             sys.stderr.write(f"hpcdi: {error}\n")
         from hpcdi.comm.failure import forget_world
@@ -131,7 +131,7 @@ def _start_timeout_s(arguments: Namespace) -> float:
 
 
 def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
-    """Rank 0 reads the experiment and takes the run folder; all ranks get the result."""
+    """Returns what rank 0 has prepared, on all ranks: the experiment and its run folder."""
     facts = {
         "host": platform.node(),
         "local_rank": world.local_rank,
@@ -146,6 +146,7 @@ def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
 
 
 def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
+    from hpcdi.comm.failure import is_of_the_machine
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
     from hpcdi.launch.requests import end_of
@@ -168,8 +169,9 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
             return Agreement({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
         restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
-    except HpcdiError as error:
-        return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
+    except HpcdiError as error:  # a full disk at a restart is not the user's error
+        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
+        return Agreement({}, "", placement, error=str(error), exit_code=code)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
     return Agreement(mapping, str(path), placement, restarts, ends_at)
@@ -227,7 +229,7 @@ def _play(
         tuple(sorted(learners, key=lambda rank: rank != own)), world.split(groups_of(roles)),
         flag.take, agreement.restarts,
     )  # fmt: skip
-    guard.over()  # from here on the link tells of deaths, and rank 0's clocks of silence
+    guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     try:
         exit_code = (
             coordinate(context, agreement.ends_at)
@@ -257,7 +259,7 @@ def _work(role: str, context: Any) -> int:
         else:
             worker = create_comm_collector(system.comm_collector, context)
         worker.run()
-    except BaseException as error:  # reported to rank 0, which shuts the run down
+    except BaseException as error:  # reported to rank 0, which shuts down the run
         failure = describe(error, role)
         LOGGER.info("this rank failed", exc_info=True)
         pump = worker.pump if worker is not None and worker.pump.is_alive else None
@@ -272,7 +274,7 @@ def _work(role: str, context: Any) -> int:
 
 
 def _import_torch(role: str) -> None:
-    """Import what the first task needs: on a busy machine a watchdog would take that for a hang."""
+    """Import what the first task needs: a watchdog would take a slow import for a hang."""
     import torch
 
     if role == "learner":

@@ -47,9 +47,28 @@ def load_experiment(
 def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
     problems += check_faults(config, os.environ)
-    players = battle_players(config.env)
-    if over_ranks and players > 1:
-        message = f"has {players} players: battles run in one process, `hpcdi serial {path}`"
-        problems.append(Problem("env.env_id", message))
+    if over_ranks:
+        problems += _check_league(config, battle_players(config.env))
     if problems:
         raise ConfigError(problems, path)
+
+
+def _check_league(config: Any, players: int) -> list[Problem]:
+    """Battles over ranks need a collector and a commander of their own, and only they do."""
+    policy, wanted = config.policy, players > 1
+    types = {
+        "policy.collect.collector.type": (policy.collect.collector.type, "marine"),
+        "policy.other.commander.type": (policy.other.commander.type, "one_vs_one"),
+    }
+    needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"
+    problems = [
+        Problem(path, f"the environment has {needs} {of_battles!r} here")
+        for path, (given, of_battles) in types.items()
+        if (given == of_battles) is not wanted
+    ]
+    if wanted and config.system.deterministic:
+        problems.append(Problem("system.deterministic", "a league cannot be deterministic yet"))
+    if wanted and getattr(policy.model, "memory", "none") != "none":
+        said = "a league over ranks is for policies without a memory yet; `hpcdi serial` has it"
+        problems.append(Problem("policy.model.memory", said))
+    return problems

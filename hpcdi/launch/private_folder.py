@@ -1,4 +1,4 @@
-"""Folders of one process, with unique names, for files that nobody else is to find or to foresee.
+"""Folders of one process for temporary files, with names that nobody can guess.
 
 A process that is killed leaves its folder behind; the next one of the same user removes it.
 """
@@ -19,7 +19,7 @@ _PREFIX = "hpcdi-job-"
 
 @contextlib.contextmanager
 def own_folder(base: Path) -> Iterator[Path]:
-    """A new folder in `base`, locked while it is needed, and then removed.
+    """Make a folder in `base`, locked while it is needed, and then removed.
 
     Raises:
         OSError: it cannot be made.
@@ -40,7 +40,7 @@ def own_folder(base: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_temporary_folder() -> Iterator[None]:
-    """Have this process and its children put their temporary files into a folder of its own.
+    """Let this process and its children put their temporary files into a folder of its own.
 
     PyTorch's compiler and multiprocessing leave theirs when a process is killed; and the compiler
     would run what another user has put into /tmp under its name.
@@ -75,7 +75,7 @@ def _sweep(base: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a folder of this user's until the returned descriptor is closed; None: it is not free.
+    """Lock a folder of this user; returns the descriptor to close. None: it is not free.
 
     A link is not followed: somebody else may have put it there.
     """

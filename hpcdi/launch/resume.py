@@ -29,6 +29,7 @@ BINDING = (
     "env",  # weights and stored data belong to its observations, actions and rewards
     "policy.type",
     "policy.model",  # the shapes of the weights
+    "policy.normalize",  # its statistics are among them
     "policy.on_policy",
     "policy.nstep",  # how an item of the replay buffer was made
     "policy.collect.unroll_len",
@@ -69,7 +70,7 @@ class StartMode(Enum):
 
     NEW = "in a folder of its own"
     RESUME = "from the newest snapshot of its folder"
-    RESTART = "in the folder of a run that came to no snapshot"
+    RESTART = "in the folder of a run without a snapshot"
     DONE = "not at all: it is done already"
 
 
@@ -126,10 +127,10 @@ def start_mode(asked: Namespace, compiled: Compiled, variables: Mapping[str, str
 
 
 def folder_of(asked: Namespace, mode: StartMode, exp_name: str) -> Path:
-    """The run folder.
+    """Returns the run folder.
 
     Raises:
-        LaunchError: a new run is to have one that cannot be its.
+        LaunchError: it cannot be the folder of a new run.
     """
     if mode is StartMode.NEW:
         return run_folder.choose(exp_name, asked.run_dir)
@@ -182,7 +183,7 @@ def take(
 ) -> int:
     """Take a run folder whose lock is held; returns how often the run was resumed.
 
-    Where an earlier run came to no snapshot, what it has left is removed but for its logs.
+    Where an earlier run has no snapshot, its results are removed, but not its logs.
 
     Args:
         layout: the run folder.
@@ -193,7 +194,7 @@ def take(
 
     Raises:
         LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
-        NoProgressError: the run has come to nothing too often.
+        NoProgressError: the run was restarted too often without progress.
     """
     if mode is StartMode.NEW:
         run_folder.claim(layout.root, mapping, placement, mpi=mpi)
@@ -277,7 +278,7 @@ def has_snapshot(layout: RunLayout) -> bool:
 
 
 def _kept(path: str) -> dict[str, Any]:
-    """The configuration of a run, whole."""
+    """Returns the whole configuration of a run."""
     return load(RunLayout(Path(path)).config_file).to_mapping()
 
 

@@ -109,7 +109,7 @@ def claim(
         config: the compiled experiment.
         placement: of each rank: role, host, cores, process id.
         mpi: version of the MPI library.
-        past: of a run that came to nothing here, see `count_restart`; None: the folder is free.
+        past: restarts of an earlier run without a snapshot, see `count_restart`; None: no such run.
 
     Raises:
         LaunchError: another run was faster, or the folder cannot be written.
@@ -237,7 +237,7 @@ def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
 
 
 def leave(layout: RunLayout) -> None:
-    """Undo `reopen`: the run could not be resumed."""
+    """Undo `reopen`, because the run could not be resumed."""
     facts = read(layout.root)
     before = facts.pop("before", {})
     for name in _RESTARTS:  # of the first time, there are none before

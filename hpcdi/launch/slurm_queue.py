@@ -93,7 +93,7 @@ def ask(job_id: str) -> QueueJob | None:
 
 
 def nobody(_job_id: str) -> QueueJob | None:
-    """Stands in for `ask` where the queue is not to be asked."""
+    """Returns None: in place of `ask` where the queue is not to be asked."""
     return None
 
 

@@ -87,7 +87,8 @@ class ColumnarActor(Protocol):
     """The fast path of collecting and evaluating: whole batches as arrays.
 
     One that remembers has also ``forget(live, over)``, both bool [envs], called after each step:
-    who has made it, and whose episode ended or failed.
+    who has made it, and whose episode ended or failed. ``step_columns(reward, live, over)`` returns
+    columns [envs, ...] that are stored beside the step's.
     """
 
     def act(self, observation: Array, setting: Settings) -> Columns:
@@ -119,6 +120,8 @@ class Policy(Configurable):
 
     Config: ClassVar[type] = PolicyConfig
     MODES = ("learn", "collect", "eval", "command")
+    NORMALIZES: ClassVar[bool] = False
+    """True if the policy heeds ``policy.normalize``."""
 
     def __init__(
         self,
@@ -130,6 +133,12 @@ class Policy(Configurable):
         self._cfg = self.parse_config(cfg)
         self._seed = seed if seed is not None else np.random.SeedSequence(0)
         self._enabled = tuple(self.MODES if enable_field is None else enable_field)
+        normalize = getattr(self._cfg, "normalize", None)
+        if not self.NORMALIZES and normalize and (normalize.observation or normalize.reward):
+            raise PolicyError(
+                f"policy.normalize is of policies in torch, and {type(self).__name__} normalises "
+                "nothing; leave it out"
+            )
         unknown = set(self._enabled) - set(self.MODES)
         if unknown:
             raise PolicyError(f"no policy mode {sorted(unknown)}; there are {self.MODES}")

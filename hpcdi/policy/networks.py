@@ -663,7 +663,9 @@ class Greedy(nn.Module):
 
     def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
         """Of observations float32 [batch, ...]."""
-        output, _ = self.network(observation, {})
+        normalizer = getattr(self.network, "normalizer", None)
+        seen = observation if normalizer is None else normalizer(observation)
+        output, _ = self.network(seen, {})
         return self._greedy(output)
 
 

@@ -271,6 +271,22 @@ class OtherConfig:
 
 
 @dataclass(frozen=True)
+class NormalizeConfig:
+    """Running normalisation, see `hpcdi.policy.normalization`; the network keeps the statistics."""
+
+    observation: bool = setting(
+        False, "observations to mean 0 and deviation 1; pictures of bytes and discrete ones stay"
+    )
+    reward: bool = setting(
+        False, "rewards divided by the deviation of the discounted return; evaluations report them "
+        "as they are",
+    )  # fmt: skip
+    clip: float = setting(
+        10.0, "limit to normalised observations, and to scaled rewards of single steps", above=0
+    )
+
+
+@dataclass(frozen=True)
 class PolicyConfig(ComponentConfig):
     """Settings that every policy has; an algorithm's `Config` narrows the sections."""
 
@@ -300,6 +316,7 @@ class PolicyConfig(ComponentConfig):
     nstep: int = setting(
         1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
     )
+    normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
     collect: CollectConfig = section(CollectConfig, "collecting")
     eval: EvalConfig = section(EvalConfig, "evaluating")
     learn: LearnConfig = section(LearnConfig, "learning")

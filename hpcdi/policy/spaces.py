@@ -78,6 +78,11 @@ def is_board(leaf: Leaf) -> bool:
     return len(leaf.shape) == 3 and leaf.dtype != "uint8" and max(leaf.shape) < SMALLEST_IMAGE
 
 
+def is_normalised(leaf: Leaf) -> bool:
+    """True if running statistics make sense of an array: not of pictures of bytes, nor discrete."""
+    return not leaf.counts and (leaf.dtype != "uint8" or len(leaf.shape) < 2)
+
+
 def needs_leaves(spaces: Spaces) -> bool:
     """True if the shape alone does not say what observations are."""
     first = spaces.observation[0]

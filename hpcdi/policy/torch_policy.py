@@ -27,7 +27,7 @@ import numpy as np
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
-from hpcdi.policy.spaces import fill_spaces
+from hpcdi.policy.spaces import fill_spaces, is_normalised
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
 from hpcdi.utils.packed import (
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, memories, networks
+    from hpcdi.policy import gradient_step, memories, networks, normalization
 else:
     torch = lazy_module("torch")
     dist = lazy_module("hpcdi.comm.dist")
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     memories = lazy_module("hpcdi.policy.memories")
     networks = lazy_module("hpcdi.policy.networks")
+normalization = lazy_module("hpcdi.policy.normalization")
 
 
 class TorchPolicy(Policy):
@@ -79,6 +80,8 @@ class TorchPolicy(Policy):
     """True if `update` learns from sequences: networks may have a memory."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
+
+    NORMALIZES = True
 
     _cfg: Any
     _model: nn.Module
@@ -152,8 +155,7 @@ class TorchPolicy(Policy):
     def infer(self, observation: Array) -> tuple[Array, ...]:
         """The network's output for observations [envs, ...], in numpy."""
         with torch.inference_mode():
-            there = networks.tensors_of(observation, self._device)
-            output, self._state = self._model(there, self._state)
+            output, self._state = self._model(self._seen(observation), self._state)
         parts = (output,) if isinstance(output, torch.Tensor) else output
         return tuple([part.numpy(force=True) for part in parts])
 
@@ -208,6 +210,17 @@ class TorchPolicy(Policy):
         key = (*self._seed.spawn_key, stream)
         return np.random.default_rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
+    def _seen(self, observation: Array) -> Any:
+        """Observations [envs, ...] as the network takes them."""
+        there = networks.tensors_of(observation, self._device)
+        normalizer = self._normalizer
+        return there if normalizer is None else normalizer(there)
+
+    @property
+    def _normalizer(self) -> normalization.Normalizer | None:
+        """Statistics of observations and rewards, a part of the network; None: there are none."""
+        return getattr(self._model, "normalizer", None)
+
     # -------------------------------------------------------------------------------------- learn
 
     def _init_learn(self) -> None:
@@ -232,7 +245,12 @@ class TorchPolicy(Policy):
         while any(isinstance(column, Mapping) for column in flat.values()):
             flat = ungrouped(flat)  # as replay buffers return them
         there = {n: tensor.to(self._device, non_blocking=True) for n, tensor in flat.items()}
-        logs = self.update(grouped(there))
+        normalizer, on_policy = self._normalizer, self._cfg.on_policy
+        if normalizer is not None and not on_policy:
+            normalizer.learn(there)
+        logs = self.update(grouped(there if normalizer is None else normalizer.batch(there)))
+        if normalizer is not None and on_policy:
+            normalizer.learn(there)  # the update has seen its data as their policy did
         return logs if isinstance(logs, dict) else _mean_of(logs)
 
     def _follow_schedules(self) -> None:
@@ -280,6 +298,10 @@ class TorchPolicy(Policy):
         self._state = {}
         self._remembers = bool(memories.initial_state(self._model, 0))
         self._collecting = self._remembering(self)
+        if self._normalizer is not None and self._normalizer.returns is not None:
+            self._collecting = normalization.RewardTracker(
+                self._cfg, self._normalizer, self._collecting
+            )
         self.prepare_acting()
 
     def _init_eval(self) -> None:
@@ -291,7 +313,7 @@ class TorchPolicy(Policy):
         return _RememberingActor(self, actor) if self._remembers else actor
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
-        if self._remembers:
+        if self._collecting is not self:
             self._collecting.reset(data_id)
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
@@ -302,8 +324,7 @@ class TorchPolicy(Policy):
         legal = setting.get("action_mask")
         compute = getattr(self._model, "acting", self._model)
         with torch.inference_mode():
-            there = networks.tensors_of(observation, self._device)
-            output, self._state = compute(there, self._state)
+            output, self._state = compute(self._seen(observation), self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
@@ -399,6 +420,10 @@ class TorchPolicy(Policy):
         if spaces.is_masked and not cls.TAKES_MASKS:
             said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
             problems.append(Problem("type", said))
+        if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
+            listed = ", ".join(map(str, spaces.observation))
+            said = f"has nothing to do: observations are {listed}, which encoders scale themselves"
+            problems.append(Problem("normalize.observation", said))
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
             problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
@@ -418,6 +443,8 @@ class TorchPolicy(Policy):
         network = self.make_network()
         if not self.TAKES_MEMORY and memories.initial_state(network, 0):
             raise PolicyError(f"policy.model.memory: {_no_memory(self._cfg.type)}")
+        if self._cfg.normalize.observation or self._cfg.normalize.reward:
+            network.add_module("normalizer", normalization.Normalizer(self._cfg))
         return network
 
     def _get_export_module(self) -> nn.Module:

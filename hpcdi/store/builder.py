@@ -12,7 +12,8 @@ import numpy as np
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.frames import check_stacks, sliding
-from hpcdi.types import ITEM_DTYPE, Array, Columns, RowView
+from hpcdi.store.games import GameTally
+from hpcdi.types import ITEM_DTYPE, Array, Columns, GameCounts, RowView
 from hpcdi.utils.nested import column_objection, column_rows
 
 
@@ -30,6 +31,7 @@ class Segment:
         ended: bool [items]; which items end with their episode; None: none does.
         env_steps: int64 [items]; environment steps that each was made of, where its rows are no
             transitions but samples of a policy of dicts; None: as many as it has transitions.
+        games: of each item the results of the game that ended with it; None: there are no games.
     """
 
     columns: Columns
@@ -38,6 +40,7 @@ class Segment:
     tail_rows: int = 0
     ended: Array | None = None
     env_steps: Array | None = None
+    games: Sequence[Sequence[GameCounts]] | None = None
 
 
 class BlockBuilder:
@@ -47,7 +50,7 @@ class BlockBuilder:
         capacity_of: rows of a full block, given the bytes of a row; see `block_rows`.
         first_item_id: ids count up from here; unique in the run by the caller's choice.
         facts: returns what is known of a block as it is sealed, beside its number of ``episodes``
-            that ended, and of ``env_steps`` where segments state them.
+            that ended, and of ``env_steps`` and ``games`` where segments state them.
         frames: columns that stack frames; each frame of an item is stored once, see `share_frames`.
     """
 
@@ -65,6 +68,7 @@ class BlockBuilder:
         self._columns: Columns = {}
         self._items: list[Array] = []
         self._used, self._episodes, self._env_steps = 0, 0, 0
+        self._games = GameTally()
         self._like: Segment | None = None
         self._capacity = 0  # rows of a full block; follows from the first segment
 
@@ -97,6 +101,8 @@ class BlockBuilder:
             start = int(items["item_start"][first])
             room = start + self._capacity - self._used
             count = int(np.searchsorted(stops[first:], room, side="right"))
+            if segment.games is not None:
+                count = self._count_games(segment.games[first : first + count])
             if count:
                 stop = int(stops[first + count - 1])
                 self._take(segment, items[first : first + count], start, stop)
@@ -118,9 +124,20 @@ class BlockBuilder:
         facts = {**self._facts(), "episodes": self._episodes}
         if self._like.env_steps is not None:
             facts["env_steps"] = self._env_steps
+        if self._like.games is not None:
+            facts["games"] = str(self._games)
+        self._games = GameTally()
         self._columns, self._items = {}, []
         self._used, self._episodes, self._env_steps = 0, 0, 0
         return Block(columns, items, facts, self._like.views, self._like.tail_rows)
+
+    def _count_games(self, games: Sequence[Sequence[GameCounts]]) -> int:
+        """Add the results of items, as far as they fit; returns of how many items."""
+        for count, ended in enumerate(games):
+            if not self._games.takes(ended):
+                return count
+            self._games.add(ended)
+        return len(games)
 
     def _take(self, segment: Segment, items: Array, start: int, end: int) -> None:
         """Copy the rows [start, end) of some items."""

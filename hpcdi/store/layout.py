@@ -15,6 +15,7 @@
                                              is named by the number of its first block
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   its mean return (of a serial run)
+        league/main_000003.safetensors       a frozen player of a league; league.json its results
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
         checkpoints1/                        of the second player's learner (serial battles)
         snapshots/snapshot_000007/           of the whole run: what it goes on from
@@ -118,6 +119,16 @@ class RunLayout:
         return self.root / "policies" / "best.safetensors"
 
     @property
+    def league_dir(self) -> Path:
+        """Policies of frozen players, of a run that is a league."""
+        return self.root / "league"
+
+    @property
+    def league_file(self) -> Path:
+        """Players, ratings and results of a league, new about every second."""
+        return self.root / "league.json"
+
+    @property
     def snapshots_dir(self) -> Path:
         """Snapshots of the whole run, one folder each."""
         return self.root / "snapshots"
@@ -134,7 +145,10 @@ class RunLayout:
     @property
     def results(self) -> list[Path]:
         """Folders of all that a run makes, but for what it says."""
-        made = (self.data_dir, self.latest_policy.parent, self.snapshots_dir, self.tensorboard_dir)
+        made = (
+            self.data_dir, self.latest_policy.parent, self.league_dir, self.snapshots_dir,
+            self.tensorboard_dir,
+        )  # fmt: skip
         return [*made, *self.root.glob("checkpoints*")]
 
     def log_file(self, rank: int) -> Path:

@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
         self._who = {"rank": rank, "role": role, **where}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Text of a record."""
+        """Returns the text of a record."""
         extra = {k: v for k, v in vars(record).items() if k not in _STANDARD}
         entry: dict[str, Any] = {
             **extra,  # first: a record's own fields must not replace rank and role
@@ -50,7 +50,7 @@ class Console(logging.Formatter):
         self._prefix = f"[rank {rank} {role}] " if rank else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Text of a record."""
+        """Returns the text of a record."""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         return f"{self._prefix}{level}{record.getMessage()}"
 

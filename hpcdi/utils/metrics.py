@@ -161,7 +161,7 @@ class Distribution:
 
 
 def evaluation_scalars(returns: Any, duration_s: float) -> dict[str, float]:
-    """Scalars of an evaluation's curves, with the predecessor's names.
+    """Returns scalars of an evaluation's curves, with the predecessor's names.
 
     Args:
         returns: one per episode, at least one.
@@ -187,6 +187,11 @@ def ranges(numbers: Iterable[int]) -> list[str]:
         else:
             spans.append([number, number])
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+
+
+def counted(number: int, what: str) -> str:
+    """Formats a number of things: "1 rank", "3 ranks"."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def human_return(value: float, scale: float | None = None) -> str:

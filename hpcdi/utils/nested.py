@@ -180,7 +180,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def jsonable(value: Any) -> Any:
-    """Plain data for JSON: numpy scalars as numbers, nan and inf as None, other objects as text."""
+    """Returns plain data for JSON: numpy scalars as numbers, nan and inf as None, else text."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

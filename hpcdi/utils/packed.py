@@ -105,7 +105,7 @@ def pick(value: Any, path: Iterable[Any]) -> Any:
 
 
 def uniform_legal(legal: Array, rng: np.random.Generator) -> Array:
-    """One of the legal actions of each row, uniformly, int64; `legal`: bool [envs, actions]."""
+    """Draws one of the legal actions of each row, int64; `legal`: bool [envs, actions]."""
     chosen: Array = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
     return chosen
 

@@ -47,7 +47,7 @@ def launcher_of(pid: int) -> int:
 
 
 def end_mpirun(launcher: int) -> bool:
-    """Have mpirun end the job and all that is left of it; returns whether it was asked to.
+    """Ask mpirun to end the job and all that is left of it; returns whether it could be asked.
 
     Args:
         launcher: see `launcher_of`.

@@ -68,7 +68,7 @@ class Registry:
         raise UnknownTypeError(self.explain(name))
 
     def explain(self, name: object) -> str:
-        """Message for an unknown `name`, with the nearest known one."""
+        """Returns the message for an unknown `name`, with the nearest known one."""
         near = difflib.get_close_matches(str(name), self._classes, n=1)
         guess = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(self._classes)) or "none"
@@ -122,7 +122,7 @@ def import_module(names: str | Iterable[object]) -> None:
 
 
 def missing_module(wanted: str, error: ModuleNotFoundError) -> str:
-    """Message for a module that cannot be imported: which one is missing, and what to do."""
+    """Returns the message for a module that cannot be imported: which one, and what to do."""
     missing = error.name or wanted
     needed = "" if missing == wanted else f" (needed by {wanted!r})"
     return (

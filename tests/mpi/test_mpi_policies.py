@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import math
 import os
@@ -32,6 +33,7 @@ from hpcdi.policy import minibatches
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
+from hpcdi.policy.settings import NormalizeConfig
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
 
@@ -183,6 +185,27 @@ def test_ppo_is_equal_after_every_step(
             updates += math.ceil(max(counts) / 16)
             demand_equal([told, mode.state_dict()])
         assert mode.state_dict()["updates"] == updates
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+def test_statistics_are_those_of_all_learners_data(world: World, on_policy: bool) -> None:
+    kind = "discrete" if on_policy else "dqn"
+    cfg = small(kind, 0)._cfg
+    cfg = dataclasses.replace(cfg, normalize=NormalizeConfig(observation=True, reward=True))
+    batches = [data_of(kind, rank, count=5 + rank * on_policy) for rank in range(RANKS)]
+    for rank, batch in enumerate(batches):
+        batch["observation"] = batch["observation"] * 10**rank + 1e4
+        batch["discounted_return"] = batch["observation"][:, 0]
+    with learners(world, (0, 1, 3)) as rank:
+        if rank is None:
+            return
+        policy = create_policy(cfg, ("learn",), seed=np.random.SeedSequence(rank))
+        policy.learn_mode.forward(dict(batches[rank]))
+        demand_equal(policy.learn_mode.state_dict())
+    rows = joined(batches[:3])["observation"].double()
+    (of_observation,) = policy._model.normalizer.observation  # type: ignore[attr-defined]
+    torch.testing.assert_close(of_observation.mean, rows.mean(dim=0))
+    torch.testing.assert_close(of_observation.deviation, rows.std(dim=0, correction=0))
 
 
 def test_the_weights_of_learner_0_are_everybodys(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.buffers import SIZE, Make, advanced, item, items, maker, number, seen, uniform
 from hpcdi.errors import BufferContractError, ConfigError, SnapshotError, UnknownTypeError
-from hpcdi.store.snapshots import save_state
+from hpcdi.store.state_file import save_state
 from hpcdi.worker.replay_buffer import (
     AdvancedReplayBuffer,
     ElasticReplayBuffer,

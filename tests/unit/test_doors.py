@@ -19,7 +19,7 @@ from fakes.sockets import listening
 from hpcdi.cli import main
 from hpcdi.comm import dist
 from hpcdi.comm.dist import Meeting, dist_finalize, dist_init
-from hpcdi.commands import kept_policy
+from hpcdi.commands import saved_policy
 from hpcdi.config.load import dump, read_mapping
 from hpcdi.errors import CommError
 from hpcdi.launch.environment import is_one_host
@@ -334,4 +334,4 @@ def test_all_ways_to_name_code_are_known() -> None:
         "policy": {"model": {"type": "mine:make", "device": "cuda:0", "url": "http://x/y"}},
         "note": "a: b", "time": "12:00:00",
     }  # fmt: skip
-    assert sorted(kept_policy._imported(tree)) == ["a", "b.c", "evil.module:Env-v0", "mine:make"]
+    assert sorted(saved_policy._imported(tree)) == ["a", "b.c", "evil.module:Env-v0", "mine:make"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_USAGE, ConfigError
-from hpcdi.launch.experiment import from_mapping, load_experiment
+from hpcdi.launch.experiment import load_experiment
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 
@@ -43,13 +44,13 @@ def test_shapes_come_from_the_environment(
 def test_the_other_ranks_get_the_same_experiment() -> None:
     """As plain data, with what rank 0 has filled in."""
     compiled, _ = load_experiment(CONFIG, ["seed=5", "policy.other.eps.end=0.2"])
-    assert from_mapping(compiled.to_mapping()) == compiled.config
+    assert compile_config(compiled.to_mapping()).config == compiled.config
     several = ["policy.type=ppo", "policy.nstep=1", "env.env_id=fakes.echo_env:EchoEnv"]
     path = str(Path(CONFIG).with_name("blackjack_ppo.yaml"))
     compiled, _ = load_experiment(path, several)
     model = compiled.config.policy.model
     assert (len(model.obs_leaves), len(model.action_leaves)) == (4, 4)
-    assert from_mapping(compiled.to_mapping()) == compiled.config
+    assert compile_config(compiled.to_mapping()).config == compiled.config
 
 
 def test_shapes_that_contradict_the_environment_are_all_told() -> None:
@@ -118,3 +119,16 @@ def test_a_key_is_not_its_own_better_spelling() -> None:
     with pytest.raises(ConfigError) as caught:
         load_experiment(path, ["policy.model.dueling=true"])
     assert "did you mean policy.model.dueling" not in str(caught.value)
+
+
+def test_battles_over_ranks_need_their_collector_and_commander() -> None:
+    pytest.importorskip("pettingzoo")
+    league = str(Path(CONFIG).with_name("tictactoe_league.yaml"))
+    load_experiment(league, [])
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(league, ["policy.collect.collector.type=zergling"])
+    (problem,) = caught.value.problems
+    assert problem.path == "policy.collect.collector.type"
+    assert "2 players: over ranks it needs 'marine'" in problem.message
+    found = problems("policy.other.commander.type=one_vs_one")
+    assert "one player" in found["policy.other.commander.type"]

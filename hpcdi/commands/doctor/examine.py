@@ -30,6 +30,7 @@ from hpcdi.commands.options import print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.threads import BackgroundThread
 
 T = TypeVar("T")
@@ -92,14 +93,14 @@ def examine(
     comm = world.comm.Dup()
 
     def gather(name: str, answer: Callable[[list[Facts]], T]) -> T:
-        """Rank 0 answers all with what it makes of all facts; it alone reports who is missing."""
+        """Gather all facts on rank 0, which reports missing ranks; returns its answer on all."""
         watch.begin(name, _GATHER_LIMIT_S, is_quiet=not is_first)
         return gather_and_answer(
             comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
         )
 
     def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
-        """Rank 0: hosts, ranks of the NCCL test, and where the others look for its files."""
+        """Returns hosts, ranks of the NCCL test, and where the others look for rank 0's files."""
         hosts[:] = [one.host for one in known]
         report.add("launcher", together(checks.check_launcher(known, launched)))
         return hosts, checks.nccl_members(known), None if "folder" in own.errors else scratch
@@ -183,7 +184,7 @@ class Probes:
             self.run("sharing", lambda: facts.sharing(scratch), f"shards in {scratch}")
 
     def _with_rank_0(self, partners: Sequence[int], measure: Callable[[Any, int], T]) -> list[T]:
-        """Rank 0 measures with each partner in turn, and returns the results; others: none."""
+        """Measure rank 0 with each partner in turn; returns the results on rank 0, else nothing."""
         is_first = self._world.rank == 0
         results = []
         for partner in partners if is_first else [0] * (self._world.rank in partners):
@@ -295,7 +296,7 @@ class Report:
         else:
             failed = [name for name, finding in self.rows.items() if finding.status == FAIL]
             verdict = "fit to run" if is_fit else f"NOT fit to run: {', '.join(failed)} failed"
-            warnings = f"; {counts[WARN]} warning{'s' * (counts[WARN] != 1)}"
+            warnings = f"; {counted(counts[WARN], 'warning')}"
             print_lines(["", verdict + warnings * (counts[WARN] > 0 or not is_fit)])
         if self._last_word:
             print_lines([f"{self._last_word}{code}"])

@@ -101,7 +101,7 @@ class PartsMaker:
         )  # fmt: skip
 
     def _evaluator(self, policy: Any) -> Any:
-        """The evaluator; what its settings do not say follows from the environment's."""
+        """Returns the evaluator; settings that it lacks follow from the environment's."""
         env = self._config.env
         cfg = _for_players(self._config.policy.eval.evaluator, self._players)
         n_episode, stop_value = evaluation_goal(self._config)
@@ -159,7 +159,7 @@ class PartsMaker:
 
 
 def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
-    """Episodes of an evaluation, and the mean return that is to be reached."""
+    """Returns the episodes of an evaluation, and the mean return to reach."""
     env, cfg = config.env, config.policy.eval.evaluator
     n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
     if not isinstance(cfg, ReturnsConfig):

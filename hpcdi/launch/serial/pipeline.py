@@ -56,7 +56,7 @@ class Parts:
 
 
 class SerialPipeline:
-    """Trains until a goal is reached, a limit is, or somebody says stop.
+    """Trains until the stop value or a limit is reached, or a stop is requested.
 
     Args:
         config: the experiment.
@@ -115,7 +115,7 @@ class SerialPipeline:
         return self.parts.agents[0].learner.train_iter
 
     def _warm_up(self, stop: Callable[[], str | None]) -> str | None:
-        """Fill the buffer at random; returns the reason to end, if there is one meanwhile."""
+        """Fill the buffer by random actions; returns the reason to end, if there is one."""
         wanted, reason = self._config.policy.random_collect_size, None
         while self.train_iter == 0 and self.env_steps < wanted and reason is None:
             self.parts.data.collect(0, None)
@@ -330,5 +330,5 @@ class SamplePath:
 
 
 def _all_of(fresh: Any, _size: int, _train_iter: int) -> Any:
-    """On-policy, each batch is all that was collected."""
+    """Returns all that was collected: on-policy, that is a batch."""
     return fresh

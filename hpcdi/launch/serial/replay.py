@@ -107,7 +107,7 @@ class LocalReplay(Closing):
             self._data.flush()
 
     def take_published(self) -> list[BlockReady]:
-        """Blocks that were written since the last call."""
+        """Returns the blocks that were written since the last call."""
         taken = []
         while self.published:
             ready = self.published.popleft()
@@ -124,7 +124,7 @@ class LocalReplay(Closing):
         self._blocks.append(HeldBlock(ready, -1, first, self._end_id))
 
     def take_freed(self) -> list[str]:
-        """Names of blocks none of whose items is in the buffer any more, since the last call."""
+        """Returns the names of blocks that have left the buffer since the last call."""
         freed, self._freed = self._freed, []
         if self._data is not None:
             first = self._buffers[0].first_id
@@ -143,25 +143,25 @@ class LocalReplay(Closing):
 
     @property
     def blocked(self) -> str:
-        """Why nothing can be drawn; empty where something can."""
+        """The reason why nothing can be drawn; empty: something can."""
         return str(getattr(self._buffers[0], "blocked", "")) if self._buffers else ""
 
     def count(self) -> int:
-        """Items that can be drawn, of the first agent."""
+        """Returns the number of items that can be drawn, of the first agent."""
         return int(self._buffers[0].count()) if self._buffers else 0
 
     def capacity(self) -> int:
-        """Items that a buffer can hold; 0: there is none."""
+        """Returns the number of items that a buffer can hold; 0: there is none."""
         return int(self._buffers[0].replay_buffer_size) if self._buffers else 0
 
     def samples_drawn(self) -> int:
-        """Items that were ever drawn."""
+        """Returns the number of items that were ever drawn."""
         return self.drawn
 
     # ----------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """State in the form of a `ReplayManager`'s; call `flush` and `take_published` before."""
+        """Returns the state as a `ReplayManager` does; call `flush` and `take_published` before."""
         state: dict[str, Any] = {"partitions": {}, "waiting": [], "named": {}, "agents": {}}
         if self._data is not None:
             state["partitions"] = {_PARTITION: self._partition()}
@@ -173,7 +173,7 @@ class LocalReplay(Closing):
         return {**state, "newest": dict(self._newest)}
 
     def _partition(self) -> dict[str, Any]:
-        """The buffer as a learner's partition: its blocks lie one after the other in a ring."""
+        """Returns the buffer as a learner's partition: its blocks follow each other in a ring."""
         buffer, blocks = self._buffers[0], list(self._blocks)
         if self._end_id < buffer.push_count:  # the disk had no room for the last ones
             buffer.evict(buffer.push_count, self._end_id)
@@ -201,7 +201,7 @@ class LocalReplay(Closing):
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady]
     ) -> None:
-        """Become what a `state_dict` says, of a serial run or of one over ranks.
+        """Load the `state_dict` of a serial run or of one over ranks.
 
         Where the buffer has another size, or there were several learners, the blocks are pushed as
         if they were new, and so are those that were published after the state was saved.
@@ -237,7 +237,7 @@ class LocalReplay(Closing):
         gone: list[range] = []
 
         def zeros(end_id: int, like: Columns) -> Iterator[Columns]:
-            """In the place of items whose block is gone."""
+            """Yields zeros in place of items whose block is gone."""
             if end_id > self._end_id:
                 gone.append(range(self._end_id, end_id))
                 yield {n: np.zeros((len(gone[-1]), *c.shape[1:]), c.dtype) for n, c in like.items()}
@@ -276,7 +276,7 @@ class LocalReplay(Closing):
             self._buffers[0].evict(ids_gone.stop, ids_gone.start)
 
     def _columns(self, ready: BlockReady, *, is_needed: bool = True) -> Columns | None:
-        """The transitions of a block; frees it where it is not needed or cannot be read."""
+        """Returns a block's transitions; frees it where it is not needed or cannot be read."""
         try:
             rows = self._fetch(ready.shard) if is_needed else {}
         except StoreError as error:
@@ -291,7 +291,7 @@ class LocalReplay(Closing):
 
 
 def _for_file(state: dict[str, Any]) -> dict[str, Any]:
-    """A buffer's state whose items, where they are objects (lists in them, say), can be stored."""
+    """Returns a buffer's state with its items packed, where they are objects, such as lists."""
     items = state["ring"]["items"]
     if "objects" in items:
         state["ring"]["items"] = {"packed": pack(items["objects"])}

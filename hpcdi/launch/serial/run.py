@@ -1,7 +1,7 @@
 """`hpcdi serial`: a whole run in this process, from its start to its last snapshot.
 
-What is seen of it and its snapshots are those of a run over ranks: the same view shows it, a
-snapshot has the same files and names the shards that hold the buffer's items.
+The same view shows it as a run over ranks, and its snapshots have the same files and name the
+shards that hold the buffer's items.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _play(
 
 @contextmanager
 def _or_left(layout: RunLayout) -> Iterator[None]:
-    """Where a run cannot be resumed, ``run.json`` is what it was before."""
+    """Restore ``run.json`` where the run cannot be resumed."""
     try:
         yield
     except BaseException:
@@ -224,7 +224,7 @@ class SerialRun(Closing):
             self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
 
     def resume(self, resumed: Resumed) -> None:
-        """Go on from a snapshot, of a serial run or of one over ranks.
+        """Resume from a snapshot of a serial run or of one over ranks.
 
         Raises:
             StoreError: it cannot be read, or does not fit the present configuration.
@@ -253,11 +253,11 @@ class SerialRun(Closing):
         self._count()
 
     def summary(self) -> list[str]:
-        """Closing lines for people."""
+        """Returns closing lines for people."""
         return self.view.summary(self.state)
 
     def figures(self) -> dict[str, Any]:
-        """Closing figures for programs: plain data."""
+        """Returns closing figures for programs: plain data."""
         self.pipeline.parts.replay.take_published()  # as it was closed
         self._count()
         return self.view.figures(self.state)
@@ -316,7 +316,7 @@ class SerialRun(Closing):
         self._parts.append((agent, part))
 
     def _state_dict(self) -> dict[str, Any]:
-        """Rank 0's part of a snapshot, see `Coordinator.state_dict`; ``serial`` is read here."""
+        """Returns rank 0's part of a snapshot, as `Coordinator.state_dict`, and ``serial``."""
         parts, counters = self.pipeline.parts, self.state.counters
         return {
             "commander": {
@@ -352,7 +352,7 @@ class SerialRun(Closing):
 
 
 def _read_best(path: Path) -> float | None:
-    """The mean return of the best policy; None where it is not known."""
+    """Returns the mean return of the best policy; None: it is not known."""
     try:
         return float(load_json(path)["reward_mean"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,8 @@
 """Collectors: environments stepped by a policy, and evaluators, which step them the same way.
 
 Owns: the stepping loop (`loop`), the recorder of its columns (`recorder`), the collectors of a
-parallel run (`base_parallel_collector`) with their message side (`comm`), the serial collectors
+parallel run (`base_parallel_collector`, of battles `marine_parallel_collector` with its loop
+`battle_loop`) with their message side (`comm`), the serial collectors
 (`base_serial_collector`, `serial_collectors`), evaluation (`evaluation`, `episode_videos`). May
 import: `policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: nothing here
 knows a buffer or a learner; what leaves a rank is a shard and a message about it.
@@ -33,7 +34,6 @@ from hpcdi.worker.collector.comm import (
     BaseCommCollector,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
-    NaiveCollector,
     create_comm_collector,
 )
 from hpcdi.worker.collector.evaluation import (
@@ -43,6 +43,7 @@ from hpcdi.worker.collector.evaluation import (
     VectorEvalMonitor,
     create_serial_evaluator,
 )
+from hpcdi.worker.collector.marine_parallel_collector import MarineParallelCollector
 from hpcdi.worker.collector.metric_serial_evaluator import IMetric, MetricSerialEvaluator
 from hpcdi.worker.collector.serial_collectors import (
     BattleEpisodeSerialCollector,
@@ -64,8 +65,8 @@ __all__ = [
     "ISerialEvaluator",
     "InteractionSerialEvaluator",
     "MPIFileSystemCollector",
+    "MarineParallelCollector",
     "MetricSerialEvaluator",
-    "NaiveCollector",
     "SampleSerialCollector",
     "VectorEvalMonitor",
     "ZerglingParallelCollector",

@@ -28,7 +28,7 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 from hpcdi.utils.timer import RoleMeter
-from hpcdi.worker.collector.loop import Loop, collect_loop
+from hpcdi.worker.collector.loop import collect_loop
 from hpcdi.worker.fault import FAULTS, hang_environment
 
 PROGRESS_S = 0.25
@@ -304,7 +304,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self._env_manager.retires = True
         self._env_manager.launch()
         self._env_num = self._env_manager.env_num
-        self._loop: Loop = collect_loop(self._env_manager, self._policy, length)
+        self._loop: Any = self._make_loop(length, seed)
         self._version = -1
         self._acted: tuple[Any, Any] = (None, None)  # observation and outputs of the current step
         self._reported_at = time.monotonic()
@@ -321,6 +321,15 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._env_manager.reset()
             self._policy.reset()
         self._env_manager.restart_count()
+
+    def _make_loop(self, length: int | None, seed: np.random.SeedSequence) -> Any:  # noqa: ARG002
+        """The stepping loop of the policy in the environments; see `collect_loop`."""
+        return collect_loop(self._env_manager, self._policy, length)
+
+    def _take_episodes(self) -> tuple[Array, Array]:
+        """Returns and lengths of the episodes that ended since the last call."""
+        episodes: tuple[Array, Array] = self._env_manager.take_episodes()
+        return episodes
 
     @property
     def policy_version(self) -> int:
@@ -409,7 +418,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _report(self, now: float) -> None:
         """Count ended episodes, and report the progress of a collect task to the coordinator."""
-        returns, lengths = self._env_manager.take_episodes()
+        returns, lengths = self._take_episodes()
         self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
         if self.port is not None and not self.evaluates:
             shares = self.port.meter.shares()

@@ -1,11 +1,81 @@
-"""The predecessor's path of the collector of battles over workers."""
+"""The collector of battles over ranks: the learner and its opponents in the same environments."""
 
-from hpcdi.utils.absent import Absent
+from __future__ import annotations
 
-__all__ = ["MarineParallelCollector"]
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.fields import setting
+from hpcdi.env.spaces import read_spaces
+from hpcdi.errors import ConfigError, Problem
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RandomPolicy
+from hpcdi.store.policies import PolicyImage
+from hpcdi.types import Array
+from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
+from hpcdi.worker.collector.base_parallel_collector import CollectorTask, ZerglingParallelCollector
+from hpcdi.worker.collector.battle_loop import BattleLoop, Players, actor_of
 
 
-class MarineParallelCollector(Absent):
-    """It collected battles of two policies."""
+@PARALLEL_COLLECTOR_REGISTRY.register("marine")
+class MarineParallelCollector(ZerglingParallelCollector):
+    """Steps battle environments by one learning policy and its opponents; see `BattleLoop`.
 
-    instead = "battles over ranks are not built; use BattleSampleSerialCollector in one process"
+    The learning policy is updated between rollouts; an opponent is itself, a frozen policy from
+    its file, a function, or random. Who plays whom is drawn for each game, by the task's setting.
+    In an evaluation the learner sits in each seat equally often.
+
+    Args:
+        cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings), and
+            ``policy_update_path``: the folder that files of frozen policies are relative to.
+        port: to the message side.
+
+    Raises:
+        ConfigError: the environment has one player only.
+        PolicyError: the policy wants dicts, or has a memory.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ZerglingParallelCollector.Config):
+        """Settings of the marine collector."""
+
+        type: str = "marine"
+        opponent_bytes: int = setting(
+            1 << 28, "frozen policies that a collector keeps in memory", minimum=1
+        )
+
+    def begin(self, task: CollectorTask) -> None:
+        """Set the task that `start` runs; see `ZerglingParallelCollector.begin`."""
+        super().begin(task)
+        if self.evaluates:
+            self._loop.begin()
+
+    def _make_loop(self, length: int | None, seed: np.random.SeedSequence) -> BattleLoop:
+        manager = self._env_manager
+        if getattr(manager, "players", 1) < 2:
+            said = "'marine' is for environments of several players; use 'zergling'"
+            raise ConfigError([Problem("policy.collect.collector.type", said)])
+        draws, random, scripts, acts = seed.spawn(4)
+        mode = "eval" if self.evaluates else "collect"
+
+        def make(image: PolicyImage) -> Any:
+            policy = create_policy(self._given["policy"], [mode], seed=acts.spawn(1)[0])
+            frozen = getattr(policy, f"{mode}_mode")
+            frozen.load_state_dict({"model": image.state_dict()})
+            return actor_of(frozen)
+
+        spaces = read_spaces(manager.observation_space[0], manager.action_space[0])
+        players = Players(
+            self._given.get("policy_update_path", "."), make,
+            RandomPolicy(spaces, self._policy, random), scripts, self._cfg.opponent_bytes,
+        )  # fmt: skip
+        target = 0 if length is None else length * manager.env_num
+        rng = np.random.default_rng(draws)
+        return BattleLoop(manager, actor_of(self._policy), players, rng, target)
+
+    def _take_episodes(self) -> tuple[Array, Array]:
+        """Returns of the learner, and lengths, of the games that ended since the last call."""
+        episodes: tuple[Array, Array] = self._loop.take_episodes()
+        return episodes

@@ -1,11 +1,11 @@
 """Rank 0: decides who does what, and when the run is over.
 
-Owns: tasks and goals (`commanders`), the replay buffer's index (`replay`), all decisions
-(`scheduler`: messages and time in, orders out; `lockstep`: the same, reproducibly), snapshots, what
-people see (`view`), and the loop that carries the decisions out, with the seeds' callbacks around
-it (`coordinator`). May import: `worker.replay_buffer`, `policy`, `store`, `comm`, `config`,
-`utils`, `types`, `errors`. Why so: a decision that needs no clock, no MPI and no file can be tested
-with ``==``.
+Owns: tasks and goals (`commanders`; of battles `one_vs_one_parallel_commander` with its `league`),
+the replay buffer's index (`replay`), all decisions (`scheduler`: messages and time in, orders out;
+`lockstep`: the same, reproducibly), snapshots, what people see (`view`), and the loop that carries
+the decisions out, with the seeds' callbacks around it (`coordinator`). May import:
+`worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
+decision that needs no clock, no MPI and no file can be tested with ``==``.
 
 Life of a run::
 
@@ -21,10 +21,12 @@ from hpcdi.worker.coordinator.commanders import (
     get_parallel_commander_cls,
 )
 from hpcdi.worker.coordinator.coordinator import Coordinator, TaskState
+from hpcdi.worker.coordinator.one_vs_one_parallel_commander import OneVsOneCommander
 
 __all__ = [
     "BaseSerialCommander",
     "Coordinator",
+    "OneVsOneCommander",
     "SoloCommander",
     "TaskState",
     "create_parallel_commander",

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
+from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict, Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.policy.create import create_policy
 from hpcdi.types import Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
-from hpcdi.utils.uid import get_task_uid
+from hpcdi.worker.context import get_task_uid
 
 
 class BaseCommander(Configurable, ABC):
@@ -93,6 +93,9 @@ class BaseCommander(Configurable, ABC):
     def update_progress(self, env_steps: int, train_iter: int) -> str | None:  # noqa: ARG002
         """Take the run's counters; returns the reason to end the run, or None."""
         return None
+
+    def count_block(self, ready: BlockReady) -> None:
+        """Take a block that counts from now on: published, or found when the run was resumed."""
 
     def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
         """Take a learner's scalars of its last iterations."""

@@ -276,6 +276,8 @@ class Coordinator(Closing, Configurable):
         counters.train_iter = int(resumed.facts["train_iter"])
         counters.env_steps += resumed.later
         counters.episodes += resumed.later_episodes
+        for path in sorted(resumed.after):
+            scheduler.commander.count_block(resumed.published[path])
         scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
         scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder

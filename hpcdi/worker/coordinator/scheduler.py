@@ -525,6 +525,7 @@ class Scheduler(RunState):
         """Count what is published: nothing else is there after a restart."""
         self.counters.env_steps += ready.env_steps
         self.counters.episodes += ready.episodes
+        self.commander.count_block(ready)
 
     def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
         self.counters.train_iter = max(self.counters.train_iter, train_iter)

@@ -31,9 +31,10 @@ from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, write_files
+from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import survey, withdraw
-from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -446,7 +447,7 @@ def _announcement(ref: ShardRef, block: Block) -> BlockReady:
         return BlockReady(
             str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
             float(facts["sealed_at"]), int(facts.get("episodes", 0)),
-            int(facts.get("env_steps", -1)),
+            int(facts.get("env_steps", -1)), parse_games(str(facts.get("games", ""))),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ShardError(ref.path, f"does not say whose it is: {error}") from error

@@ -13,6 +13,7 @@ from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.disk_full import DiskPatience
+from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
@@ -135,6 +136,7 @@ class DataPublisher(Closing):
             BlockReady(
                 facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
                 facts["sealed_at"], facts["episodes"], facts.get("env_steps", -1),
+                parse_games(facts.get("games", "")),
             )
         )  # fmt: skip
 

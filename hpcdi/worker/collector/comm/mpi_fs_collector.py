@@ -271,6 +271,7 @@ class MPIFileSystemCollector(BaseCommCollector):
                 "policy": config.policy,
                 "eval_flag": eval_flag,
                 "exp_name": config.exp_name,
+                "policy_update_path": str(place.layout.root),  # of frozen policies
                 "seed": task_seed(place.seed, self._task),
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
@@ -294,6 +295,10 @@ class MPIFileSystemCollector(BaseCommCollector):
         image = self._policies.evaluated
         if image is None or not result.is_evaluation:
             return
+        if task.freeze:
+            file = self._place.layout.inside(task.freeze)
+            freeze = partial(publish_policy, file, image)
+            self._stops.patience.write(freeze)
         mean = float(result.episode_returns.mean())
         if mean > task.publish_above:
             fsync = self._place.config.system.storage.fsync

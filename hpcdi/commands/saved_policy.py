@@ -33,7 +33,7 @@ _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
 
 
 @dataclass(frozen=True)
-class KeptPolicy:
+class SavedPolicy:
     """A policy on disk, checksum verified.
 
     Attributes:
@@ -55,7 +55,7 @@ class KeptPolicy:
 
 
 @dataclass(frozen=True)
-class ReadyPolicy:
+class LoadedPolicy:
     """A policy that can act.
 
     Attributes:
@@ -75,7 +75,7 @@ class ReadyPolicy:
 
 def find(
     path: str, which: str | None = None, config: str | None = None, *, trust: bool = False
-) -> KeptPolicy:
+) -> SavedPolicy:
     """Find a policy and verify its checksum; writes nothing.
 
     Args:
@@ -111,27 +111,29 @@ def find(
         config_file = _config_of(file)
         if not trust:
             _check_trusted(config_file)
-    return KeptPolicy(file, title, image, config_file, _home_of(file))
+    return SavedPolicy(file, title, image, config_file, _home_of(file))
 
 
-def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = None) -> ReadyPolicy:
+def load_policy(
+    saved: SavedPolicy, overrides: Sequence[str], seed: int | None = None
+) -> LoadedPolicy:
     """Build a policy from its configuration and load its parameters.
 
     Args:
-        kept: the policy.
+        saved: the policy.
         overrides: ``key=value``.
         seed: root of the seeds; None: the experiment's.
 
     Raises:
         ConfigError: the configuration is wrong. LaunchError: the parameters do not fit it.
     """
-    compiled, spaces = load_experiment(str(kept.config_file), overrides, over_ranks=None)
+    compiled, spaces = load_experiment(str(saved.config_file), overrides, over_ranks=None)
     config = compiled.config
     set_threads(spaces)
     # a key of its own: training spawns its seeds without one, or by role and rank
     root = np.random.SeedSequence(config.seed if seed is None else seed, spawn_key=(2**32 - 1,))
     mode = create_policy(config.policy, ["eval"], seed=root.spawn(1)[0]).eval_mode
-    parameters = kept.image.state_dict()
+    parameters = saved.image.state_dict()
     difference = next(_differences(parameters, mode.state_dict().get("model", {})), None)
     if difference is None:
         try:
@@ -140,10 +142,10 @@ def make_ready(kept: KeptPolicy, overrides: Sequence[str], seed: int | None = No
             difference = " ".join(str(error).split())
     if difference is not None:
         raise LaunchError(
-            f"{short(kept.file)} does not fit {short(kept.config_file)}: {difference}; name the "
+            f"{short(saved.file)} does not fit {short(saved.config_file)}: {difference}; name the "
             "settings that it was trained with, by key=value or --config"
         )
-    return ReadyPolicy(config, spaces, mode, root, compiled.notes)
+    return LoadedPolicy(config, spaces, mode, root, compiled.notes)
 
 
 def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:

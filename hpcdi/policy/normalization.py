@@ -1,0 +1,231 @@
+"""Running normalisation of observations and rewards, as buffers of the network.
+
+Shards hold what environments returned. Its statistics are learnt where weights are: a learner takes
+them from the batches that it learns from, several learners merge theirs, and they are buffers
+``normalizer.*`` of the network. So they are part of each policy version: collectors act by those of
+the version that they have; evaluations, checkpoints, snapshots and exports have them too; and
+learners see old transitions as they see new ones.
+
+On-policy each transition is counted once, after the update that learns from it, which so sees it by
+the statistics that it was made by. A replay buffer's are counted as often as they are drawn, as in
+Acme (Hoffman et al. 2020).
+
+Observations are ``(x - mean) / sqrt(variance + 1e-8)``, each component for itself. Rewards are
+divided by ``sqrt(variance of G + 1e-8)`` and not shifted, where ``G <- gamma G + r`` is each
+environment's running discounted return, 0 at the start of an episode (Engstrom et al. 2020,
+"Implementation matters", 3; OpenAI Baselines' VecNormalize).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcdi.comm import dist
+from hpcdi.errors import PolicyError
+from hpcdi.policy import memories
+from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.settings import PolicyConfig
+from hpcdi.policy.spaces import is_normalised, obs_leaves
+from hpcdi.types import Array, Columns
+from hpcdi.utils.packed import column_of
+
+DISCOUNTED = "discounted_return"
+"""Stored: each environment's running discounted return, float32."""
+_EPSILON = 1e-8
+_OBSERVATIONS = ("observation", "next_observation")
+
+
+class Moments(nn.Module):
+    """Count, mean and sum of squared differences of all arrays of one shape that were merged."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
+        self.register_buffer("m2", torch.zeros(tuple(shape), dtype=torch.float64))
+
+    @property
+    def deviation(self) -> Tensor:
+        """The root of the variance, float64; 1 where nothing was merged."""
+        variance = self.m2 / self.count.clamp(min=1)
+        return torch.where(self.count > 0, (variance + _EPSILON).sqrt(), 1.0)
+
+    def merge(self, packed: Tensor) -> None:
+        """Add the moments of other arrays (Chan, Golub and LeVeque 1983, eq. 2.1).
+
+        Args:
+            packed: of `packed_moments`.
+        """
+        count, mean, m2 = packed[0], *packed[1:].view(2, *self.mean.shape)
+        total = self.count + count
+        share = count / total.clamp(min=1)
+        difference = mean - self.mean
+        self.m2 += m2 + difference.square() * (self.count * share)
+        self.mean += difference * share
+        self.count.copy_(total)
+
+
+def packed_moments(rows: Tensor) -> Tensor:
+    """Count, means and sums of squared differences of rows [n, components], float64 in a row."""
+    rows = rows.double()
+    mean = rows.mean(dim=0) if len(rows) else rows.new_zeros(rows.shape[1])
+    count = torch.full((1,), len(rows), dtype=torch.float64, device=rows.device)
+    return torch.cat([count, mean, (rows - mean).square().sum(dim=0)])
+
+
+class Normalizer(nn.Module):
+    """Statistics of observations and of the discounted return, and what they are used for.
+
+    Args:
+        cfg: a policy's settings, filled with the environment's spaces.
+    """
+
+    def __init__(self, cfg: PolicyConfig) -> None:
+        super().__init__()
+        settings = cfg.normalize
+        self._clip, self._on_policy = settings.clip, cfg.on_policy
+        leaves = obs_leaves(cfg.model) if settings.observation else ()  # type: ignore[attr-defined]
+        seen = [leaf for leaf in leaves if is_normalised(leaf)]
+        self._columns = [column_of("observation", leaf) for leaf in seen]
+        self.observation = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
+        self.returns = Moments(()) if settings.reward else None
+
+    def forward(self, observation: Any) -> Any:
+        """Observations [batch, ...], or a dict of them, as a network is to see them."""
+        if isinstance(observation, Tensor):
+            return self._normalised({"observation": observation})["observation"]
+        named = {column: column.partition("/")[2] for column in self._columns}
+        own = self._normalised({column: observation[name] for column, name in named.items()})
+        return {**observation, **{named[column]: value for column, value in own.items()}}
+
+    def batch(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A learner's columns [rows, ...], by flat names, as an update is to see them."""
+        made = {**columns, **self._normalised(columns)}
+        if self.returns is not None:
+            scale = (1 / self.returns.deviation).float()
+            if "reward" in made:
+                made["reward"] = (made["reward"] * scale).clamp(-self._clip, self._clip)
+            if "n_step_return" in made and not self._on_policy:
+                made["n_step_return"] = made["n_step_return"] * scale
+        return made
+
+    def rewards(self, reward: Array) -> Array:
+        """Rewards, scaled and clipped, float32."""
+        if self.returns is None:
+            return reward
+        scaled = reward / np.float32(self.returns.deviation.item())
+        return scaled.clip(-self._clip, self._clip)
+
+    @torch.no_grad()
+    def learn(self, columns: Mapping[str, Tensor]) -> None:
+        """Add a batch, as it was stored, to the statistics; collective over the learners.
+
+        Args:
+            columns: name -> [rows, ...], or [sequences, steps, ...] with `memories.LENGTH`.
+
+        Raises:
+            PolicyError: there are no discounted returns, or a value is infinite.
+        """
+        held = None
+        if memories.LENGTH in columns and (lengths := columns[memories.LENGTH]).ndim == 2:
+            steps = torch.arange(lengths.shape[1], device=lengths.device)
+            held = (steps < lengths[:, :1]).flatten()  # what is behind is filler
+        tracked = list(self._tracked())
+        parts = []
+        for name, moments in tracked:
+            if name not in columns:
+                raise PolicyError(
+                    f"policy.normalize: samples have no {name!r}: collect them by columns, as "
+                    "hpcdi train and hpcdi serial do"
+                )
+            rows = columns[name].reshape(-1, moments.mean.numel())
+            parts.append(packed_moments(rows if held is None else rows[held]))
+        packed = torch.cat(parts)
+        if not bool(packed.isfinite().all()):
+            raise PolicyError(
+                "policy.normalize: an observation or a reward is infinite, and has no mean; clip "
+                "it in the environment, e.g. by env.wrappers: [{type: ClipReward, ...}]"
+            )
+        gathered = [torch.empty_like(packed) for _ in range(dist.get_world_size())]
+        dist.allgather(gathered, packed)
+        for of_learner in gathered:  # in one order, so that all learners have equal statistics
+            own = torch.split(of_learner, [len(part) for part in parts])
+            for (_, moments), each in zip(tracked, own, strict=True):
+                moments.merge(each)
+
+    def _tracked(self) -> Iterator[tuple[str, Any]]:
+        yield from zip(self._columns, self.observation, strict=True)
+        if self.returns is not None:
+            yield DISCOUNTED, self.returns
+
+    def _normalised(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        made = {}
+        for column, moments in self._tracked():
+            if moments is self.returns:
+                continue
+            mean, scale = moments.mean.float(), (1 / moments.deviation).float()
+            for root in _OBSERVATIONS:
+                name = column.replace("observation", root, 1)
+                if name in columns:
+                    centred = columns[name].float() - mean
+                    made[name] = (centred * scale).clamp(-self._clip, self._clip)
+        return made
+
+
+class RewardTracker:
+    """An actor that stores the discounted returns beside its transitions.
+
+    What an on-policy algorithm makes of rewards before they are stored, it makes of scaled ones; a
+    replay buffer keeps them as they are, and learners scale.
+
+    Args:
+        cfg: the policy's settings.
+        normalizer: of its network.
+        actor: acts.
+    """
+
+    def __init__(self, cfg: PolicyConfig, normalizer: Normalizer, actor: Any) -> None:
+        self.act, self.forget = actor.act, getattr(actor, "forget", None)
+        self._cfg, self._normalizer, self._actor = cfg, normalizer, actor
+        self._running = np.zeros(0)
+
+    def step_columns(self, reward: Array, live: Array, over: Array) -> Columns:
+        """Follow a step of all environments; returns the columns to store.
+
+        Args:
+            reward: [envs].
+            live: bool [envs]; who has made one.
+            over: bool [envs]; whose episode ended or failed.
+        """
+        if len(self._running) != len(reward):
+            self._running = np.zeros(len(reward))
+        following = self._cfg.discount_factor * self._running + reward
+        self._running = np.where(live, following, self._running)
+        column = self._running.astype(np.float32)
+        self._running[over] = 0.0
+        return {DISCOUNTED: column}
+
+    def train_columns(
+        self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array
+    ) -> TrainColumns:
+        """See `ColumnarActor.train_columns`."""
+        if self._cfg.on_policy:
+            reward = self._normalizer.rewards(transitions["reward"])
+            transitions = {**transitions, "reward": reward}
+        made: TrainColumns = self._actor.train_columns(transitions, item_len, last_observation)
+        return made
+
+    def reset(self, envs: Sequence[int] | None = None) -> None:
+        """New episodes begin; None: in all environments."""
+        self._running[slice(None) if envs is None else list(envs)] = 0.0
+        if hasattr(self._actor, "reset"):
+            self._actor.reset(envs)

@@ -1,0 +1,426 @@
+"""The stepping loop of battles: several players in each environment, each with its own policy.
+
+One of them, the learner, is trained; in some games it plays against itself. Its transitions, in
+whichever seats it sits, are recorded in columns like those of a single player. A player's
+transition spans from its own turn to its next one, and rewards in between are summed; where all
+act at once, that is the step itself. At the end of a game new players are drawn for the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdi.env.spaces import Form
+from hpcdi.errors import ConfigError, PolicyError, Problem
+from hpcdi.policy.base import ColumnarActor
+from hpcdi.policy.dict_adapter import infos_of, object_column, to_arrays
+from hpcdi.store.builder import Segment
+from hpcdi.store.policies import PolicyImage, read_policy
+from hpcdi.types import Array, Columns, GameCounts, Settings
+from hpcdi.utils.packed import ACTION_MASK, legal_of
+from hpcdi.utils.registry import missing_module
+from hpcdi.worker.collector.dict_envs import DictEnvs
+from hpcdi.worker.collector.loop import columnar_actor
+from hpcdi.worker.collector.recorder import Recorder
+
+OPPONENTS = "opponents"
+"""Key of a task's setting: name of a player -> probability that it is drawn, and its source."""
+LEARNER = "learner"
+"""Key of a task's setting: name of the player that is trained."""
+
+
+class Player(Protocol):
+    """What acts for a player that does not learn."""
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """See `ColumnarActor.act`."""
+        ...
+
+
+class Players:
+    """Frozen players by name; policies are loaded from their files once, and kept up to a limit.
+
+    Args:
+        root: the run folder, to which policy files are relative.
+        make: makes a policy that acts by the parameters of an image.
+        random: acts at random.
+        seed: of scripts.
+        limit_bytes: of the policies that are kept; those that have not played for longest go.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        make: Callable[[PolicyImage], Player],
+        random: Player,
+        seed: np.random.SeedSequence,
+        limit_bytes: int,
+    ) -> None:
+        self.loaded = 0
+        """Files that were read."""
+        self._root, self._make, self._random = Path(root), make, random
+        self._rng, self._limit = np.random.default_rng(seed), limit_bytes
+        self._kept: OrderedDict[str, tuple[Player, int]] = OrderedDict()
+
+    def get(self, source: str) -> Player:
+        """Returns what acts for a source: "random", ``module:function``, or a policy file.
+
+        Raises:
+            PolicyFileError: the file is missing or torn.
+        """
+        if source == "random":
+            return self._random
+        if source not in self._kept:
+            if ":" in source:
+                self._kept[source] = (Script(_imported(source), self._rng), 0)
+            else:
+                image = read_policy(self._root / source)
+                self.loaded += 1
+                self._kept[source] = (self._make(image), len(image.data))
+        self._kept.move_to_end(source)
+        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._limit:
+            self._kept.popitem(last=False)
+        return self._kept[source][0]
+
+
+class Script:
+    """A player by a function: ``play(observation, rng)`` returns an action, counted from 0.
+
+    Args:
+        play: takes a row of packed observations (see `hpcdi.utils.packed`): an array, or with a
+            mask of legal actions a record of ``observation`` and ``action_mask``.
+        rng: random numbers.
+    """
+
+    def __init__(self, play: Callable[[Any, np.random.Generator], Any], rng: Any) -> None:
+        self._play, self._rng = play, rng
+
+    def act(self, observation: Array, _setting: Settings) -> Columns:
+        """See `ColumnarActor.act`."""
+        return {"action": np.array([self._play(row, self._rng) for row in observation])}
+
+
+@dataclasses.dataclass
+class Seat:
+    """One seat of all environments, [envs]: what its player saw and did since its last turn."""
+
+    observation: Array  # the last one
+    acted_on: Array  # the observation of the pending action
+    has_acted: Array  # bool; an action is pending
+    reward: Array  # float32; since then
+    outputs: Columns  # of the learner, with that action
+    recorder: Recorder | None
+    games: list[deque[Sequence[GameCounts]]]  # by environment; of ended items that are not cut yet
+
+    @classmethod
+    def of(cls, env_num: int, form: Form, recorder: Recorder | None) -> Seat:
+        """An empty seat."""
+        observation = np.zeros((env_num, *form.shape), dtype=form.dtype)
+        return cls(
+            observation, observation.copy(), np.zeros(env_num, bool),
+            np.zeros(env_num, np.float32), {}, recorder, [deque() for _ in range(env_num)],
+        )  # fmt: skip
+
+
+class Made:
+    """Transitions that a step completes, each [seats, envs]; `live`: of the learner."""
+
+    def __init__(self, seats: int, env_num: int) -> None:
+        self.live, self.terminated, self.truncated = np.zeros((3, seats, env_num), dtype=bool)
+        self.reward = np.zeros((seats, env_num), dtype=np.float32)
+
+
+class BattleLoop:
+    """Steps battle environments by the learner and its opponents; has the methods of `Loop`.
+
+    Args:
+        manager: a `BattleManager`, launched.
+        actor: acts for the learner.
+        players: the opponents.
+        rng: draws seats and opponents.
+        target: transitions of the learner until a segment is due; 0: nothing is kept, and the
+            learner changes its seat from game to game (evaluation).
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        actor: ColumnarActor,
+        players: Players,
+        rng: np.random.Generator,
+        target: int = 0,
+    ) -> None:
+        self._envs = DictEnvs(manager, manager.players, counts=False)
+        self._manager, self._actor, self._players = manager, actor, players
+        self._rng, self._target, self._env_num = rng, target, manager.env_num
+        spaces = zip(manager.observation_space, manager.action_space, strict=True)
+        self._forms = [(Form.of_observations(seen), Form.of_actions(act)) for seen, act in spaces]
+        rows = max(32, 2 * target // self._env_num)
+        self._seats = [
+            Seat.of(self._env_num, form, Recorder(self._env_num, rows, actor) if target else None)
+            for form, _ in self._forms
+        ]
+        self._learner = "main"
+        self._opponents: Mapping[str, Sequence[Any]] = {}
+        self._seated: list[list[str]] = [[] for _ in range(self._env_num)]  # names, by seat
+        self._sources: dict[str, str] = {}
+        self._played = np.zeros(self._env_num, dtype=np.int64)  # games since `begin`
+        self._lengths = np.zeros(self._env_num, dtype=np.int64)
+        self._ended: list[tuple[float, int]] = []
+
+    def begin(self) -> None:
+        """New games begin in all environments: those that were running are forgotten."""
+        self._played[:] = 0
+        for env in range(self._env_num):
+            self._seated[env] = []
+            self._end_game(env)
+
+    # ------------------------------------------------------------------------------------ stepping
+
+    def observe(self) -> Array:
+        """Observations, objects [envs]: lists with one of each player, or None."""
+        return self._envs.observation
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """Actions of all players that are to act: objects [envs], lists as the environments take.
+
+        Args:
+            observation: see `observe`.
+            setting: keyword arguments of policies, and `OPPONENTS` and `LEARNER`.
+        """
+        setting = dict(setting or {})
+        self._opponents = setting.pop(OPPONENTS, self._opponents)
+        self._learner = setting.pop(LEARNER, self._learner)
+        turns: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # who: seats, envs
+        waiting = [(env, seen) for env, seen in enumerate(observation.tolist()) if seen is not None]
+        for env, seen in waiting:
+            if not self._seated[env]:
+                self._seated[env] = self._draw(env)
+            for seat, own in enumerate(seen):
+                if own is not None:
+                    self._forms[seat][0].put(self._seats[seat].observation, env, own)
+                    turns[self._seated[env][seat]].append((seat, env))
+        actions: dict[int, list[Any]] = {env: [None] * len(self._seats) for env, _ in waiting}
+        for name, places in turns.items():
+            self._act_for(name, places, setting, actions)
+        return {"action": object_column(actions, self._env_num)}
+
+    def _act_for(
+        self,
+        name: str,
+        places: Sequence[tuple[int, int]],
+        setting: Settings,
+        actions: Mapping[int, list[Any]],
+    ) -> None:
+        """Have one player act in some places, (seat, environment), of all seats at once."""
+        seen = np.stack([self._seats[seat].observation[env] for seat, env in places])
+        legal = legal_of(seen)
+        given = setting if legal is None else {**setting, ACTION_MASK: legal}
+        is_learner = name == self._learner
+        actor: Any = self._actor if is_learner else self._players.get(self._sources[name])
+        outputs = actor.act(seen, given)
+        for row, (seat, env) in enumerate(places):
+            place = self._seats[seat]
+            actions[env][seat] = to_arrays(self._forms[seat][1].unpack(outputs["action"], row))
+            place.acted_on[env], place.has_acted[env] = seen[row], True
+            if is_learner and place.recorder is not None:
+                for key, column in outputs.items():
+                    if key not in place.outputs:
+                        shape = (self._env_num, *column.shape[1:])
+                        place.outputs[key] = np.zeros(shape, dtype=column.dtype)
+                    place.outputs[key][env] = column[row]
+
+    def step(self, outputs: Columns) -> Any:
+        """Step the environments by the outputs' ``action``."""
+        return self._envs.step_all(outputs["action"])
+
+    def record(self, _observation: Array, _outputs: Columns, step: Any) -> int:
+        """Record a step; returns the number of the learner's transitions that it completed."""
+        made = Made(len(self._seats), self._env_num)
+        for env, timestep in step.timesteps.items():
+            self._complete(env, timestep, made)
+        for seat, place in enumerate(self._seats):
+            is_new = made.live[seat].any() or step.abnormal is not None
+            if place.recorder is None or not is_new or not place.outputs:  # it has not acted yet
+                continue
+            columns = {
+                "observation": place.acted_on, **place.outputs, "reward": made.reward[seat],
+                "terminated": made.terminated[seat], "truncated": made.truncated[seat],
+            }  # fmt: skip
+            ended = made.terminated[seat] | made.truncated[seat]
+            place.recorder.record(columns, made.live[seat], ended, step.abnormal, place.observation)
+        for env in [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist():
+            self._end_game(env)
+        return int(np.count_nonzero(made.live))
+
+    def _complete(self, env: int, timestep: Any, made: Made) -> None:
+        """Complete the transitions of players who are to act again, at a game's end of all."""
+        done = bool(timestep.done)
+        infos = infos_of(timestep.info, len(self._seats), env, ended=done)
+        reward = np.asarray(timestep.reward, dtype=np.float32)
+        self._lengths[env] += 1
+        for seat, place in enumerate(self._seats):
+            if not place.has_acted[env]:
+                continue
+            place.reward[env] += reward[seat]
+            own = timestep.obs[seat]
+            if not done and own is None:
+                continue  # others are to move first
+            self._forms[seat][0].put(place.observation, env, own)
+            made.live[seat, env] = self._seated[env][seat] == self._learner
+            made.reward[seat, env] = place.reward[env]
+            made.truncated[seat, env] = done and bool(infos[seat].get("truncated", False))
+            made.terminated[seat, env] = done and not made.truncated[seat, env]
+            place.reward[env], place.has_acted[env] = 0.0, False
+        if done:
+            returns = [info["eval_episode_return"] for info in infos]
+            self._count(env, returns, np.flatnonzero(made.live[:, env]).tolist())
+
+    # ------------------------------------------------------------------------------------- results
+
+    def _draw(self, env: int) -> list[str]:
+        """Players of an environment's next game, by seat: the learner sits in one of them."""
+        drawn = {name: share for name, (share, _) in self._opponents.items() if share > 0}
+        self._sources.update({name: source for name, (_, source) in self._opponents.items()})
+        names = [self._learner] * len(self._seats)
+        if self._target:
+            own = int(self._rng.integers(len(names)))
+        else:
+            own = (env + int(self._played[env])) % len(names)
+        if drawn:
+            shares = np.array(list(drawn.values()))
+            others = self._rng.choice(list(drawn), size=len(names), p=shares / shares.sum())
+            names = [names[own] if seat == own else str(o) for seat, o in enumerate(others)]
+        return names
+
+    def _count(self, env: int, returns: Sequence[float], seats: Sequence[int]) -> None:
+        """A game is over: its result goes with the first item of the learner that ended with it.
+
+        Args:
+            env: where.
+            returns: of each seat.
+            seats: those with such an item.
+        """
+        names = self._seated[env]
+        own = names.index(self._learner)
+        self._ended.append((float(returns[own]), int(self._lengths[env])))
+        for seat in seats:
+            results = _results(names, returns, own) if seat == seats[0] else ()
+            self._seats[seat].games[env].append(results)
+        self._played[env] += 1
+        self._end_game(env)
+
+    def _end_game(self, env: int) -> None:
+        self._seated[env] = []
+        self._lengths[env] = 0
+        for place in self._seats:
+            place.has_acted[env], place.reward[env] = False, 0.0
+
+    def take_episodes(self) -> tuple[Array, Array]:
+        """The learner's returns, and lengths in steps, of the games that ended since."""
+        self._manager.take_episodes()  # else it keeps them for the whole run
+        ended, self._ended = self._ended, []
+        returns, lengths = zip(*ended, strict=True) if ended else ((), ())
+        return np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64)
+
+    # ------------------------------------------------------------------------------------- segments
+
+    @property
+    def must_cut(self) -> bool:
+        """True if `cut` is due before the next step."""
+        held = sum(int(s.recorder.held.sum()) for s in self._seats if s.recorder is not None)
+        return bool(self._target) and held >= self._target
+
+    def cut(self, policy_version: int) -> Segment | None:
+        """Take what was recorded of the learner, in all seats; None where there is nothing."""
+        parts = []
+        for number, seat in enumerate(self._seats):
+            if seat.recorder is None or seat.recorder.is_empty:
+                continue
+            part = seat.recorder.cut(seat.observation, policy_version)
+            if part is None or part.ended is None:
+                continue
+            envs = part.items["env_id"].tolist()
+            games = [
+                seat.games[env].popleft() if is_end else ()
+                for env, is_end in zip(envs, part.ended.tolist(), strict=True)
+            ]
+            items = part.items.copy()
+            items["episode_id"] = items["episode_id"] * len(self._seats) + number
+            parts.append(dataclasses.replace(part, items=items, games=games))
+        return joined(parts) if parts else None
+
+
+def _imported(source: str) -> Callable[[Any, np.random.Generator], Any]:
+    """The function of a script, ``module:function``."""
+    module, _, name = source.partition(":")
+    path = "policy.other.commander.league.fixed"
+    try:
+        play: Callable[[Any, np.random.Generator], Any] = getattr(
+            importlib.import_module(module), name
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError([Problem(path, missing_module(module, error))]) from error
+    except AttributeError as error:
+        raise ConfigError([Problem(path, f"{module} has no {name!r}")]) from error
+    return play
+
+
+def joined(parts: Sequence[Segment]) -> Segment:
+    """Segments of the same columns as one, one after the other."""
+    first, items, games, rows = parts[0], [], list[Sequence[GameCounts]](), 0
+    for part in parts:
+        moved = part.items.copy()
+        moved["item_start"] += rows
+        rows += len(next(iter(part.columns.values())))
+        items.append(moved)
+        games += part.games or [()] * len(moved)
+    columns = {name: np.concatenate([p.columns[name] for p in parts]) for name in first.columns}
+    ended = np.concatenate([np.asarray(part.ended) for part in parts])
+    return dataclasses.replace(
+        first, columns=columns, items=np.concatenate(items), ended=ended, games=games
+    )
+
+
+def _results(names: Sequence[str], returns: Sequence[float], own: int) -> list[GameCounts]:
+    """The result of a game between each two different players, by their returns.
+
+    Where one player has all seats, its result is that of the first one against the last.
+    """
+    if len(set(names)) == 1:
+        return [_result(names[own], names[own], returns[0], returns[-1])]
+    found: dict[tuple[str, str], GameCounts] = {}
+    for i, one in enumerate(names):
+        for j, other in enumerate(names[i + 1 :], i + 1):
+            if one != other:
+                pair = (one, other) if one < other else (other, one)
+                result = (returns[i], returns[j]) if one < other else (returns[j], returns[i])
+                found.setdefault(pair, _result(*pair, *result))
+    return list(found.values())
+
+
+def _result(one: str, other: str, own: float, others: float) -> GameCounts:
+    return one, other, int(own > others), int(own == others), int(own < others)
+
+
+def actor_of(mode: Any) -> ColumnarActor:
+    """What acts by columns for a policy's mode.
+
+    Raises:
+        PolicyError: it wants dicts, or remembers.
+    """
+    actor = columnar_actor(mode)
+    if actor is None or hasattr(actor, "forget"):
+        why = "has a memory" if actor is not None else "knows no columns"
+        raise PolicyError(
+            f"the policy {mode!r} {why}: a league over ranks is for those that act by columns and "
+            "without a memory; `hpcdi serial` plays the others"
+        )
+    return actor

@@ -1,0 +1,201 @@
+"""The marine collector: battles of a learner against itself, frozen policies, scripts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes.battles import FirstLegal, marine
+from fakes.collectors import Port, do
+from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
+from hpcdi.store.builder import BlockBuilder, Segment
+from hpcdi.store.games import MOST_PAIRS, parse_games
+from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.types import ITEM_DTYPE, GameCounts
+from hpcdi.utils.registry import POLICY_REGISTRY
+from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector.battle_loop import Players, _results, actor_of
+
+pytest.importorskip("pettingzoo")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("env_helpers"),
+]
+SELF = {"main": [1.0, ""]}
+SCRIPT = "fakes.battles:first_legal"
+
+
+@pytest.fixture(autouse=True)
+def _probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(parallel, "PROGRESS_S", float("inf"))
+    POLICY_REGISTRY.register("test_first_legal")(FirstLegal)
+    yield
+    POLICY_REGISTRY._classes.pop("test_first_legal")
+
+
+def freeze(folder: Path, name: str, version: int) -> str:
+    """Write a frozen policy; returns its source."""
+    path = folder / "league" / f"{name}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    publish_policy(path, pack({"version": torch.tensor(version)}, version))
+    return f"league/{name}.safetensors"
+
+
+def episodes(port: Port) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """Transitions of each environment's episodes, over all segments."""
+    found = defaultdict(list)
+    for segment in port.segments:
+        for item in segment.items:
+            for row in range(item["item_start"], item["item_start"] + item["item_len"]):
+                of_row = {name: column[row] for name, column in segment.columns.items()}
+                found[int(item["env_id"]), int(item["episode_id"])].append(of_row)
+    return found
+
+
+def games(port: Port) -> Counter[tuple[str, str]]:
+    """Results that were sent: of each pair who won."""
+    found = Counter[tuple[str, str]]()
+    for segment in port.segments:
+        assert segment.games is not None
+        assert segment.ended is not None
+        for is_end, results in zip(segment.ended, segment.games, strict=True):
+            assert is_end or not results
+            for one, other, wins, draws, losses in results:
+                assert wins + draws + losses == 1
+                found[one, other] += wins
+    return found
+
+
+def test_in_self_play_both_seats_are_learnt_from_and_a_game_counts_once() -> None:
+    port = Port(versions=[3])
+    with marine(port, collector_episode_num=40) as made:
+        result = do(made, port, "task", opponents=SELF)
+    assert len(port.segments) > 3, "episodes go on over cuts"
+    acted = [[int(row["action"]) for row in each] for each in episodes(port).values()]
+    assert sorted(acted) == sorted([[0, 2, 4, 6], [1, 3, 5]] * 80)
+    for rows in episodes(port).values():
+        is_first = int(rows[0]["action"]) == 0
+        assert [float(row["reward"]) for row in rows][-1] == (1.0 if is_first else -1.0)
+        assert not any(row["reward"] for row in rows[:-1])
+        assert [bool(row["terminated"]) for row in rows] == [False] * (len(rows) - 1) + [True]
+        assert {int(row["acted_by"]) for row in rows} == {3}
+        # own stones are in the first plane, whoever one is: none yet in one's first move
+        assert rows[0]["observation"][..., 0].sum() == 0
+        assert rows[-1]["observation"][..., 0].sum() == len(rows) - 1
+        assert rows[0]["action_mask"].sum() == (9 if is_first else 8)
+    assert games(port) == {("main", "main"): 80}, "the first seat won each"
+    assert result.env_steps == 80 * 7
+    assert len(result.episode_returns) == 80
+
+
+def test_rows_after_items_hold_the_next_own_observation() -> None:
+    """From which a return is bootstrapped."""
+    port = Port(versions=[0])
+    with marine(port, collector_episode_num=20) as made:
+        do(made, port, "task", opponents=SELF)
+    for segment in port.segments:
+        for item, is_end in zip(segment.items, np.asarray(segment.ended), strict=True):
+            last = item["item_start"] + item["item_len"] - 1
+            stones = segment.columns["observation"][..., 0].sum(axis=(1, 2))
+            assert stones[last + 1] == stones[last] + 1, "one more own stone"
+            others = segment.columns["observation"][..., 1].sum(axis=(1, 2))
+            if not is_end:
+                assert others[last + 1] == others[last] + 1
+
+
+def test_only_the_learner_is_learnt_from_against_a_frozen_policy(tmp_path: Path) -> None:
+    source = freeze(tmp_path, "main_000001", 7)
+    port = Port(versions=[9])
+    with marine(port, str(tmp_path), collector_episode_num=30) as made:
+        do(made, port, "task", opponents={"main": [0.0, ""], "main_000001": [1.0, source]})
+        assert made._loop._players.loaded == 1, "its file is read once"
+    found = episodes(port)
+    assert len(found) == 60
+    assert {int(row["acted_by"]) for rows in found.values() for row in rows} == {9}
+    began = sum(int(rows[0]["action"]) == 0 for rows in found.values())
+    assert 15 < began < 45, "it sits in both seats"
+    assert games(port) == {("main", "main_000001"): began}
+    played = [result for s in port.segments for results in s.games or () for result in results]
+    assert len(played) == 60
+
+
+def test_an_evaluation_is_played_from_both_seats_against_a_script() -> None:
+    port = Port(versions=[4])
+    opponents = {"against": [1.0, SCRIPT]}
+    with marine(port, evaluate=True, evaluator_episode_num=4) as made:
+        for _ in range(2):
+            result = do(made, port, "task", opponents=opponents)
+            assert sorted(result.episode_returns) == [-1.0] * 4 + [1.0] * 4
+            assert result.is_evaluation
+            port.given = 4
+    assert not port.segments
+
+
+def test_random_opponents_play_legal_moves() -> None:
+    port = Port(versions=[4])
+    with marine(port, evaluate=True, evaluator_episode_num=20) as made:
+        result = do(made, port, "task", opponents={"against": [1.0, "random"]})
+    assert set(result.episode_returns) == {-1.0, 1.0} or 0.0 in result.episode_returns
+    assert 5 <= result.episode_lengths.min() <= result.episode_lengths.max() <= 9
+
+
+def test_the_cache_keeps_what_has_played_last(tmp_path: Path) -> None:
+    sources = [freeze(tmp_path, f"main_00000{n}", n) for n in range(3)]
+    size = (tmp_path / sources[0]).stat().st_size
+
+    def make(image: PolicyImage) -> Any:
+        return image.version
+
+    seed = np.random.SeedSequence(0)
+    players = Players(str(tmp_path), make, None, seed, limit_bytes=2 * size)  # type: ignore[arg-type]
+    assert [players.get(s) for s in (sources[0], sources[1], sources[0])] == [0, 1, 0]
+    assert players.loaded == 2
+    assert [players.get(s) for s in (sources[2], sources[0])] == [2, 0]
+    assert players.loaded == 3
+    assert players.get(sources[1]) == 1
+    assert players.loaded == 4
+    with pytest.raises(PolicyFileError, match="cannot be read"):
+        players.get("league/missing.safetensors")
+    with pytest.raises(ConfigError, match="no module 'no_such_module'"):
+        players.get("no_such_module:play")
+
+
+def test_results_between_several_players() -> None:
+    assert _results(["a", "b"], [1, -1], 0) == [("a", "b", 1, 0, 0)]
+    assert _results(["b", "a"], [1, -1], 1) == [("a", "b", 0, 0, 1)]
+    assert _results(["a", "a"], [0, 0], 0) == [("a", "a", 0, 1, 0)]
+    three = _results(["c", "a", "b"], [1, 0, 0], 1)
+    assert sorted(three) == [("a", "b", 0, 1, 0), ("a", "c", 0, 0, 1), ("b", "c", 0, 0, 1)]
+
+
+def test_a_policy_of_dicts_is_refused() -> None:
+    with pytest.raises(PolicyError, match="knows no columns"):
+        actor_of(object())
+
+
+# ------------------------------------------------------------------------------- results in blocks
+
+
+def test_blocks_hold_all_results_and_records_of_equal_length() -> None:
+    builder = BlockBuilder(lambda _bytes: 1000, 0, dict)
+    items = np.zeros(40, dtype=ITEM_DTYPE)
+    items["item_start"], items["item_len"] = np.arange(40), 1
+    given: list[tuple[GameCounts, ...]] = [
+        (("main", f"main_{n // 2:06d}", 1, 0, 0),) if n % 3 else () for n in range(40)
+    ]
+    segment = Segment({"x": np.zeros(40)}, items, ended=np.ones(40, bool), games=given)
+    blocks = [*builder.append(segment), builder.seal()]
+    tallies = [parse_games(block.facts["games"]) for block in blocks if block is not None]
+    assert len(blocks) == 2
+    assert all(len(tally) <= MOST_PAIRS for tally in tallies)
+    assert len({len(block.facts["games"]) for block in blocks if block is not None}) == 1
+    total = Counter[str]()
+    for tally in tallies:
+        total.update({other: wins for _, other, wins, _, _ in tally})
+    assert total == Counter(result[0][1] for result in given if result)
