@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -128,8 +127,6 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
-    for note in loaded.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:
