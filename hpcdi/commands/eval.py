@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -135,8 +134,6 @@ def main(arguments: Sequence[str]) -> int:
         return versus.play(given)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
-    for note in loaded.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:

@@ -34,7 +34,6 @@ from hpcdi.worker.collector.comm import (
     BaseCommCollector,
     FlaskFileSystemCollector,
     MPIFileSystemCollector,
-    NaiveCollector,
     create_comm_collector,
 )
 from hpcdi.worker.collector.evaluation import (
@@ -68,7 +67,6 @@ __all__ = [
     "MPIFileSystemCollector",
     "MarineParallelCollector",
     "MetricSerialEvaluator",
-    "NaiveCollector",
     "SampleSerialCollector",
     "VectorEvalMonitor",
     "ZerglingParallelCollector",

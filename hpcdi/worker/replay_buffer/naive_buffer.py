@@ -1,11 +1,13 @@
-"""The uniform replay buffer."""
+"""Replay buffers that draw uniformly: items, the newest of them, or sequences of them.
+
+That of whole episodes is in `episode_buffer`.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +18,11 @@ from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
+from hpcdi.worker.replay_buffer.ring import Ring
 from hpcdi.worker.replay_buffer.samplers import positions
+
+_ENDS = ("done", "terminated", "truncated")
+_TRIALS = 4  # starts drawn for one that is needed, before all are listed
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,220 @@ class NaiveReplayBuffer(RingBuffer):
         return chosen
 
 
-def __getattr__(name: str) -> Any:
-    """Buffers that derive from this one, at the predecessor's path."""
-    if name in ("ElasticReplayBuffer", "SequenceReplayBuffer"):
-        return getattr(import_module("hpcdi.worker.replay_buffer"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@dataclass(frozen=True)
+class ElasticBufferConfig(NaiveBufferConfig):
+    """Settings of the buffer whose size follows the run."""
+
+    type: str = "elastic"
+    set_buffer_size: Any = setting(
+        None, "environment steps -> items that it holds then; a function, not for YAML"
+    )
+
+
+@BUFFER_REGISTRY.register("elastic")
+class ElasticReplayBuffer(NaiveReplayBuffer):
+    """Draws among the newest ``set_buffer_size(env steps)`` items, at most `replay_buffer_size`.
+
+    See `RingBuffer` for the arguments. As the size grows again, older items come back.
+    """
+
+    Config = ElasticBufferConfig
+    kind: ClassVar[str] = "elastic_buffer"
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = "default_experiment",
+        instance_name: str = "buffer",
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(cfg, tb_logger, exp_name, instance_name, rng=rng)
+        if not callable(self._cfg.set_buffer_size):
+            raise BufferContractError(
+                f"{exp_name}/{instance_name}: set_buffer_size must be a function of the "
+                "environment steps that returns a number of items"
+            )
+        self.update(0)
+
+    def update(self, envstep: int) -> None:  # type: ignore[override]
+        """Take the size for this number of environment steps.
+
+        Raises:
+            BufferContractError: `set_buffer_size` returns no number.
+        """
+        with self._lock:
+            size = self._cfg.set_buffer_size(envstep)
+            try:
+                self._window = max(1, int(min(size, self.replay_buffer_size)))
+            except (TypeError, ValueError) as error:
+                raise BufferContractError(
+                    f"set_buffer_size({envstep}) returns {size!r}, not a number of items"
+                ) from error
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+        return min(len(self._ring), self._window)
+
+    def _state(self, shared: bool = False) -> dict[str, Any]:
+        return super()._state(shared) | {"window": self._window}
+
+    def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
+        super()._restore(state, shared)
+        self._window = int(state["window"])
+
+
+@dataclass(frozen=True)
+class SequenceBufferConfig(NaiveBufferConfig):
+    """Settings of the buffer of sequences."""
+
+    type: str = "sequence"
+
+
+@BUFFER_REGISTRY.register("sequence")
+class SequenceReplayBuffer(NaiveReplayBuffer):
+    """Draws runs of items that follow each other in one episode.
+
+    An item ends its episode if its ``done``, ``terminated`` or ``truncated`` is true; the next one
+    is of another episode too if its ``env_id`` is another. A sequence never crosses the end of an
+    episode, nor the place where the newest item follows the oldest one. See `RingBuffer` for the
+    arguments.
+    """
+
+    Config = SequenceBufferConfig
+    kind: ClassVar[str] = "sequence_buffer"
+
+    def sample(  # type: ignore[override]
+        self,
+        batch: int,
+        sequence: int,
+        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        sample_range: slice | None = None,
+        replace: bool = False,
+    ) -> list[list[Any]] | None:
+        """Draw `batch` lists of `sequence` items; None where there are not enough.
+
+        Args:
+            batch: number of sequences; they may overlap.
+            sequence: items of each.
+            cur_learner_iter: not used.
+            sample_range: draw among these items only, the oldest being item 0.
+            replace: a sequence may be drawn more than once.
+
+        Raises:
+            BufferContractError: `batch` or `sequence` is below 1, or the range has steps.
+        """
+        with self._lock:
+            ids = self._draw_sequences(batch, sequence, sample_range, replace)
+            if ids is None or self._ring.store is None:
+                return None
+            self._note(drawn=ids.size)
+            items = self._ring.store.read(self._ring.slots_of(ids.reshape(-1)))
+            return [items[start : start + sequence] for start in range(0, len(items), sequence)]
+
+    def sample_batch(  # type: ignore[override]
+        self,
+        batch: int,
+        sequence: int,
+        cur_learner_iter: int = -1,  # noqa: ARG002
+        *,
+        sample_range: slice | None = None,
+        replace: bool = False,
+        tensors: bool = False,
+        pin_memory: bool = False,
+    ) -> Sample | None:
+        """Draw sequences as columns [batch, sequence, ...]; see `sample`.
+
+        The bookkeeping of the items has the shape [batch, sequence] too.
+        """
+        with self._lock:
+            if not isinstance(self._ring.store, RowStore):
+                return None
+            ids = self._draw_sequences(batch, sequence, sample_range, replace)
+            return self._give(self._ring.store, ids, tensors, pin_memory)
+
+    def _begin(self, ring: Ring) -> None:
+        super()._begin(ring)
+        self._episode_of = np.zeros(ring.capacity, dtype=np.int64)
+        """Of each slot: the id of the first item of its episode, as far as the ring has known."""
+        self._find_episodes(ring.first)
+
+    def _note(self, pushed: int = 0, drawn: int = 0) -> None:
+        if pushed:
+            self._find_episodes(max(self._ring.pushed - pushed, self._ring.first))
+        super()._note(pushed, drawn)
+
+    def _find_episodes(self, first_id: int) -> None:
+        """Find the episodes of the items from `first_id` on."""
+        if first_id == self._ring.pushed:
+            return
+        follows = first_id > self._ring.first  # on an item that is still here
+        ids = np.arange(first_id - follows, self._ring.pushed)
+        slots = self._ring.slots_of(ids)
+        ends, envs = self._borders(slots)
+        others = (envs[1:] != envs[:-1]).any(axis=1)
+        begins = np.concatenate([[True], ends[:-1] | others])
+        known = np.where(begins, ids, 0)
+        if follows:
+            known[0] = self._episode_of[slots[0]]
+        self._episode_of[slots] = np.maximum.accumulate(known)
+
+    def _borders(self, slots: Array) -> tuple[Array, Array]:
+        """Of items in slots [m]: whether each ends its episode, and its environment [m, k]."""
+        store, count = self._ring.store, len(slots)
+        ends, envs = np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
+        if isinstance(store, RowStore):
+            for name in _ENDS:
+                column = store.column(name)
+                if column is not None:
+                    ends |= column[slots].reshape(count, -1).any(axis=1)
+            env_id = store.column("env_id")
+            envs = env_id[slots] if env_id is not None else envs
+        elif store is not None:
+            items = [store.peek(slot) for slot in slots.tolist()]
+            fields = [item if isinstance(item, Mapping) else {} for item in items]
+            ends = np.array(
+                [any(np.any(s.get(n, False)) for n in _ENDS) for s in fields], dtype=bool
+            )
+            numbers: dict[str, int] = {}  # an environment may be called anything
+            names = [str(s.get("env_id", 0)) for s in fields]
+            envs = np.array([numbers.setdefault(n, len(numbers)) for n in names], dtype=np.int64)
+        return ends, envs.reshape(count, -1)
+
+    def _draw_sequences(
+        self, batch: int, sequence: int, sample_range: slice | None, replace: bool
+    ) -> Array | None:
+        """Ids [batch, sequence], or None where there are not enough sequences."""
+        if batch < 1 or sequence < 1:
+            raise BufferContractError(f"cannot draw {batch} sequences of {sequence} items")
+        among = range(self.count())[sample_range or slice(None)]
+        if among.step != 1:
+            raise BufferContractError(f"sequences are of neighbours, not of every {among.step}")
+        starts = len(among) - sequence + 1
+        if starts < 1:
+            return None
+        first = self._ring.pushed - self.count() + among.start
+        trials = _TRIALS * batch
+        if replace or trials < starts:
+            chosen = positions(self._rng, starts, trials)
+            chosen = chosen if replace else _different(chosen)
+            found = self._whole(first + chosen, sequence)[:batch]
+        else:
+            found = np.zeros(0, np.int64)
+        if len(found) < batch:  # rather few are whole: list them all
+            whole = self._whole(np.arange(first, first + starts), sequence)
+            if len(whole) < (1 if replace else batch):
+                return None
+            found = self._rng.choice(whole, batch, replace=replace)
+        ids: Array = found[:, None] + np.arange(sequence)
+        return ids
+
+    def _whole(self, ids: Array, sequence: int) -> Array:
+        """Those of ids [m] at which a sequence begins that lies in one episode."""
+        episode, size = self._episode_of, self._ring.capacity
+        whole: Array = ids[episode[ids % size] == episode[(ids + sequence - 1) % size]]
+        return whole
 
 
 @functools.lru_cache(maxsize=16)
@@ -148,3 +363,9 @@ def _plain_marks(shape: tuple[int, ...]) -> tuple[Array, Array]:
     ones, unknown = np.ones(shape, np.float32), np.full(shape, -1)
     ones.flags.writeable = unknown.flags.writeable = False
     return ones, unknown
+
+
+def _different(values: Array) -> Array:
+    """Each of values [m] once, in the order in which they come first."""
+    _, first = np.unique(values, return_index=True)
+    return values[np.sort(first)]

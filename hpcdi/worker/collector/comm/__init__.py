@@ -7,13 +7,11 @@ from hpcdi.worker.collector.comm.mpi_fs_collector import (
     MPIFileSystemCollector,
     create_comm_collector,
 )
-from hpcdi.worker.collector.comm.utils import NaiveCollector
 
 __all__ = [
     "BaseCommCollector",
     "CollectorSlave",
     "FlaskFileSystemCollector",
     "MPIFileSystemCollector",
-    "NaiveCollector",
     "create_comm_collector",
 ]
