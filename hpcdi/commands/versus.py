@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ def play(given: argparse.Namespace) -> int:
     ready = load_policy(kept, given.override, given.seed)
     if battle_players(ready.config.env) < 2:
         raise LaunchError(f"{short(root)} has an environment of one player; leave --against out")
-    for note in ready.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
     games = given.episodes or _GAMES
     fixed = getattr(getattr(ready.config.policy.other.commander, "league", None), "fixed", {})
     opponent = _file_of(layout, against)
