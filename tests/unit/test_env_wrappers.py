@@ -150,7 +150,6 @@ PROGRAM = """
     import numpy as np
     from hpcdi.config.load import load
     from hpcdi.env.create import create_env_manager
-    from hpcdi.launch.experiment import from_mapping
 
     if __name__ == "__main__":
         config = load(sys.argv[1]).config if len(sys.argv) == 2 else None
