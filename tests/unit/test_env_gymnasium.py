@@ -110,7 +110,9 @@ def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
         ("CartPole-v9", "version `v9` .* doesn't exist"),
         ("Whale-v0", r"`Whale` doesn't exist\. Did you mean: `Walker2d`\?$"),  # without a hint
         ("ALE/Pong-v5", r"Namespace ALE not found.*pip install 'hpcdi\[atari\]'"),
-        ("LunarLander-v3", r"Box2D is not installed.*pip install.*gymnasium\[box2d\]"),
+        ("MiniGrid-Empty-5x5-v0", r"pip install minigrid, and set env.import_names: \[minigrid\]$"),
+        ("LunarLander-v3", r"Box2D is not installed.*; pip install swig && .*gymnasium\[box2d\]'"),
+        ("Hopper-v5", r"MuJoCo is not installed here; pip install 'gymnasium\[mujoco\]'"),
         ("no_such_module:Env-v0", "there is no module 'no_such_module'; install it"),
     ],
 )
