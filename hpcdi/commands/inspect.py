@@ -13,7 +13,7 @@ from hpcdi.store.checkpoints import names
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import absent
-from hpcdi.store.snapshots import load_state
+from hpcdi.store.state_file import load_state
 
 HELP = """\
 List what a shard, a policy, a snapshot or a whole run folder holds, checkpoints included, and

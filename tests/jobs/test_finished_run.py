@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hpcdi.cli import main
 from hpcdi.store.policies import read_policy
-from hpcdi.store.snapshots import load_state
+from hpcdi.store.state_file import load_state
 from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 
 pytestmark = pytest.mark.job

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, Running, block_counts
+from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, Running, block_counts
 
 from fakes.small_disk import SmallDisk, mounted
 
@@ -58,7 +58,9 @@ def test_collectors_pause_and_go_on_by_themselves(
 def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     start: Start, resume: Start, disk: SmallDisk, run_dir: Path
 ) -> None:
-    job = start(CARTPOLE, *UNTIL_FULL, "system.storage.disk_patience_s=2", run_dir=run_dir)
+    job = start(
+        CARTPOLE, *UNTIL_FULL, ONE_COLLECTOR, "system.storage.disk_patience_s=2", run_dir=run_dir
+    )
     job.until_learning()
     job.until(lambda: any((run_dir / "snapshots").glob("snapshot_*")))
     disk.fill()
@@ -70,6 +72,10 @@ def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     assert "--resume" in ended.out
     assert "did not end in order" not in ended.said
     ended.check_files()
+    refused = resume(run_dir).wait()  # as a batch script does, again and again
+    assert refused.code == 85, refused.said
+    assert "cannot be written: No space left on device. Free some space" in refused.err
+    assert "Traceback" not in refused.err
     disk.free()
     again = resume(run_dir, "env.stop_value=5", "policy.eval.every=0.5 seconds").wait()
     again.check(0, "done")

@@ -10,15 +10,16 @@ import pytest
 
 from fakes.buffers import advanced
 from hpcdi.errors import SnapshotError
-from hpcdi.store import memory, mmap_read
+from hpcdi.store import image as file_image
+from hpcdi.store import memory
 from hpcdi.store.memory import Span
 from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore, unpacked
-from hpcdi.store.snapshots import save_state
+from hpcdi.store.state_file import save_state
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import NaiveReplayBuffer
 
 SIZE = 6
-POPULATE_READ = mmap_read._POPULATE_READ
+POPULATE_READ = file_image._POPULATE_READ
 PUSHED = (0, 1, SIZE - 1, SIZE, SIZE + 2, 3 * SIZE)
 
 
@@ -119,7 +120,7 @@ class TestMemory:
     @pytest.fixture(params=["pages", "two threads", "no pages"], autouse=True)
     def _system(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         if request.param == "no pages":
-            monkeypatch.setattr(mmap_read, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
+            monkeypatch.setattr(file_image, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
         if request.param == "two threads":
             monkeypatch.setattr(memory, "_MANY_BYTES", 0)
             monkeypatch.setattr(memory, "_PART_BYTES", 2000)
@@ -133,7 +134,7 @@ class TestMemory:
         other.load_data(tmp_path / "buffer.h5")
         assert numbers(other) == numbers(buffer)
         assert all((drawn.columns[name] == copies[name]).all() for name in copies)
-        if 0 < pushed < SIZE or (pushed and mmap_read._POPULATE_READ == POPULATE_READ):
+        if 0 < pushed < SIZE or (pushed and file_image._POPULATE_READ == POPULATE_READ):
             assert memory_of(other) == held
         other.push(rows(100, 103), columns=True)
         buffer.push(rows(100, 103), columns=True)

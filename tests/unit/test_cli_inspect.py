@@ -13,7 +13,7 @@ from hpcdi.launch import run_folder
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.snapshots import save_state
+from hpcdi.store.state_file import save_state
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 

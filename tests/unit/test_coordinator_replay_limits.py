@@ -20,7 +20,7 @@ from fakes.replay import (
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.retention import Retention
+from hpcdi.store.shards import Retention
 from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment, create_replay
 
 

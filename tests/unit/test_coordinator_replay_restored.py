@@ -22,7 +22,7 @@ from fakes.replay import (
     serve,
 )
 from hpcdi.comm.messages import AdmitBlock, BlockReady
-from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.store.state_file import load_state, save_state
 from hpcdi.worker.coordinator.replay import ReplayManager
 from hpcdi.worker.coordinator.snapshots import shards_of
 

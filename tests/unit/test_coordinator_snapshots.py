@@ -28,7 +28,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import Appender
-from hpcdi.store.snapshots import save_state
+from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator.commanders import create_parallel_commander

@@ -45,7 +45,7 @@ from hpcdi.store.checkpoints import (
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block
-from hpcdi.store.snapshots import load_state, read_state, save_state
+from hpcdi.store.state_file import load_state, read_state, save_state
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
 

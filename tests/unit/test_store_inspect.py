@@ -15,7 +15,7 @@ from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
-from hpcdi.store.snapshots import save_state
+from hpcdi.store.state_file import save_state
 from hpcdi.types import ITEM_DTYPE, RowView
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.launch.environment import LaunchEnvironment, detect, is_first
+from hpcdi.launch.environment import LaunchEnvironment, detect, is_first, limit_threads
 from hpcdi.launch.local import is_one_host, mpi_folders, mpirun_command, rank_environment
-from hpcdi.launch.placement import limit_threads
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"
@@ -138,10 +137,12 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
     faulthandler.cancel_dump_traceback_later()
     from hpcdi.comm.world import library_version, open_world, thread_level
     from hpcdi.commands.doctor.checks import FAIL, Finding, check_launcher, together
-    from hpcdi.commands.doctor.examine import Report, examine
+    from hpcdi.commands.doctor.examine import ResultTable, examine
     from hpcdi.commands.doctor.facts import Facts
 
-    report = Report(is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ))
+    report = ResultTable(
+        is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
+    )
     own = Facts(
         platform.node(), library=library_version(), thread_level=thread_level(),
         transports=transports, start_s=start_s,

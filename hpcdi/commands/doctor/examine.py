@@ -30,6 +30,7 @@ from hpcdi.commands.options import print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.threads import BackgroundThread
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def examine(
     launched: LaunchEnvironment,
     target: Path,
     variables: Mapping[str, str],
-    report: Report,
+    report: ResultTable,
     *,
     cuda: bool = False,
     end: Callable[[int], None] = abort_job,
@@ -257,7 +258,7 @@ class Watch:
                 self._say(f"{name!r} takes {now - begun:.0f} s, waiting for {self._waits_for}")
 
 
-class Report:
+class ResultTable:
     """Rows of findings, printed as they come, or as one JSON object at the end.
 
     Args:
@@ -295,7 +296,7 @@ class Report:
         else:
             failed = [name for name, finding in self.rows.items() if finding.status == FAIL]
             verdict = "fit to run" if is_fit else f"NOT fit to run: {', '.join(failed)} failed"
-            warnings = f"; {counts[WARN]} warning{'s' * (counts[WARN] != 1)}"
+            warnings = f"; {counted(counts[WARN], 'warning')}"
             print_lines(["", verdict + warnings * (counts[WARN] > 0 or not is_fit)])
         if self._last_word:
             print_lines([f"{self._last_word}{code}"])

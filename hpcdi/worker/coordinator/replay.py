@@ -26,6 +26,7 @@ policies that are too old are dropped.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
 from hpcdi.types import Array, SequenceRule, collector_of, number_of
-from hpcdi.worker.coordinator.pace import Pace, pace_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
 
@@ -94,6 +94,59 @@ def note_newest(newest: dict[str, int], ready: BlockReady) -> None:
     """Note the number of a collector's last block, by its rank: a snapshot has counted it."""
     rank, number = str(collector_of(ready.block_id)), number_of(ready.block_id)
     newest[rank] = max(number, newest.get(rank, 0))
+
+
+class ReplayRatio:
+    """How many samples may be drawn by now, and whether collectors are to wait.
+
+    It keeps learning and collecting in a given proportion, whatever the hardware.
+
+    With a ratio of r, ``r * (env_steps - warm_up)`` samples are due after so many transitions.
+    Learners never draw more; collectors wait while many more are due than were drawn.
+
+    Args:
+        ratio: samples drawn for each transition; None: both run free.
+        warm_up: transitions that none are due for, while the buffer fills.
+        slack: samples that may be due before collectors wait; they go on at half of it.
+
+    Attributes:
+        collectors_wait: see above.
+    """
+
+    def __init__(self, ratio: float | None = None, warm_up: int = 0, slack: float = 0.0) -> None:
+        self.collectors_wait = False
+        self._ratio, self._warm_up, self._slack = ratio, warm_up, slack
+        self._env_steps = 0
+
+    def due(self, env_steps: int, drawn: int) -> float:
+        """Samples to draw now; infinite without a ratio. Updates `collectors_wait`.
+
+        Args:
+            env_steps: transitions of the run so far.
+            drawn: samples of the run so far.
+        """
+        if self._ratio is None:
+            return math.inf
+        self._env_steps = env_steps
+        due = self._ratio * max(0, env_steps - self._warm_up) - drawn
+        if due > self._slack:
+            self.collectors_wait = True
+        elif due < self._slack / 2:
+            self.collectors_wait = False
+        return due
+
+    def blocked(self, drawn: int, batch: int) -> str:
+        """Who waits for whom; empty where nobody does.
+
+        Args:
+            drawn: samples of the run so far.
+            batch: samples that all learners draw at once.
+        """
+        due = self.due(self._env_steps, drawn)
+        rule = f"{self._ratio or 0:g} samples are drawn for a transition (replay_ratio)"
+        if self.collectors_wait:
+            return f"collectors wait: {rule}"
+        return f"learners wait: {rule}" if due < batch else ""
 
 
 class Backlog:
@@ -579,12 +632,12 @@ class ReplayManager:
         make_buffer: makes the buffer of a name, e.g. a learner's partition.
         block_bytes: size at which collectors seal a block.
         partition: how a learner's part is drawn from.
-        pace: how much may be drawn; None: as much as learners ask for.
+        ratio: how much may be drawn; None: as much as learners ask for.
         rule: what an item is.
 
     Attributes:
         make_buffer: see above.
-        pace: see above.
+        ratio: see above.
         partitions: by learner rank.
         items_admitted: transitions that learners have read.
         blocks_lost: blocks that a learner could not read.
@@ -595,10 +648,10 @@ class ReplayManager:
         make_buffer: Callable[[str], AdvancedReplayBuffer],
         block_bytes: int,
         partition: type[Partition] = Partition,
-        pace: Pace | None = None,
+        ratio: ReplayRatio | None = None,
         rule: SequenceRule = _TRANSITIONS,
     ) -> None:
-        self.pace, self._rule = pace or Pace(), rule
+        self.ratio, self._rule = ratio or ReplayRatio(), rule
         self.partitions: dict[int, Partition] = {}
         self.items_admitted = 0
         self.blocks_lost = 0
@@ -717,10 +770,10 @@ class ReplayManager:
     def collectors_wait(self, env_steps: int) -> bool:
         """True if collectors are to wait, because learners are behind with what they can draw."""
         self._due(env_steps)
-        return self.pace.collectors_wait and not any(p.blocked for p in self.partitions.values())
+        return self.ratio.collectors_wait and not any(p.blocked for p in self.partitions.values())
 
     def _due(self, env_steps: int) -> float:
-        return self.pace.due(env_steps, self.samples_drawn())
+        return self.ratio.due(env_steps, self.samples_drawn())
 
     def _batch(self) -> int:
         """Items that all learners draw at once."""
@@ -742,8 +795,8 @@ class ReplayManager:
     @property
     def blocked(self) -> str:
         """Reason why a learner, or its blocks, have to wait; empty where none has to."""
-        paced = self.pace.blocked(self.samples_drawn(), self._batch())
-        return next(filter(None, (p.blocked for p in self.partitions.values())), paced)
+        waits = self.ratio.blocked(self.samples_drawn(), self._batch())
+        return next(filter(None, (p.blocked for p in self.partitions.values())), waits)
 
     @property
     def blocks_skipped(self) -> int:
@@ -791,6 +844,25 @@ class ReplayManager:
         self._published = dict(published or {}) if self._kind.is_replay else {}
 
 
+def replay_ratio_of(config: ExperimentConfig, collectors: int) -> ReplayRatio:
+    """The replay ratio of an experiment over ranks.
+
+    Some batches and one rollout of every collector may be due: less would make them wait for each
+    other in turns.
+
+    Args:
+        config: the experiment.
+        collectors: ranks that collect.
+    """
+    policy = config.policy
+    ratio = policy.learn.replay_ratio
+    if ratio is None or config.system.deterministic:  # which works in turns
+        return ReplayRatio()
+    rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
+    batches = 4 * policy.learn.batch_size * policy.learn.learner.learner_num
+    return ReplayRatio(ratio, policy.warm_up, max(batches, ratio * rollouts))
+
+
 def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayManager:
     """Make the replay manager of an experiment; its buffers are seeded by the experiment.
 
@@ -823,6 +895,6 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         )  # fmt: skip
         return buffer
 
-    pace = pace_of(config, workers - learners)
+    ratio = replay_ratio_of(config, workers - learners)
     block_bytes = config.system.storage.block_bytes
-    return ReplayManager(make_buffer, block_bytes, kind, pace, policy.sequence)
+    return ReplayManager(make_buffer, block_bytes, kind, ratio, policy.sequence)

@@ -34,7 +34,7 @@ from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, wr
 from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import survey, withdraw
-from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER

@@ -15,7 +15,7 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import BufferContractError, Problem
 from hpcdi.store.rows import RowStore
-from hpcdi.store.snapshots import load_state, save_state
+from hpcdi.store.state_file import load_state, save_state
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.store import mmap_read
-from hpcdi.store.mmap_read import MappedFile
+from hpcdi.store import image
+from hpcdi.store.image import MappedFile
 from hpcdi.types import Array
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 50_000, dtype=np.uint8)
@@ -22,9 +22,9 @@ CONTENT = np.random.default_rng(0).integers(0, 256, 50_000, dtype=np.uint8)
 def _path(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file, where the system can give its pages, and where it cannot."""
     if request.param == "old system":
-        monkeypatch.setattr(mmap_read, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
+        monkeypatch.setattr(image, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
     if request.param == "no mapping":
-        monkeypatch.setattr(mmap_read.mmap, "mmap", _refuse)
+        monkeypatch.setattr(image.mmap, "mmap", _refuse)
     path = tmp_path / "file"
     path.write_bytes(CONTENT.tobytes())
     return path
@@ -87,7 +87,7 @@ def test_pages_are_used_where_the_system_has_the_call(
     if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (5, 14):
         pytest.skip("NOT TESTED: pages; this Linux is older than 5.14")
     with MappedFile(path) as file:
-        monkeypatch.setattr(mmap_read.os, "preadv", _fail)
+        monkeypatch.setattr(image.os, "preadv", _fail)
         assert (filled(file, 5, 20_000) == CONTENT[5:20_005]).all()
 
 

@@ -13,34 +13,33 @@ from fakes.scheduler import Run
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.worker.coordinator.pace import Pace, pace_of
-from hpcdi.worker.coordinator.replay import ReplayManager
+from hpcdi.worker.coordinator.replay import ReplayManager, ReplayRatio, replay_ratio_of
 from hpcdi.worker.coordinator.workers import Order
 
 
 def test_without_a_ratio_nobody_waits() -> None:
-    pace = Pace()
-    assert pace.due(10**9, 0) == math.inf
-    assert not pace.collectors_wait
-    assert not pace.blocked(0, 64)
+    kept = ReplayRatio()
+    assert kept.due(10**9, 0) == math.inf
+    assert not kept.collectors_wait
+    assert not kept.blocked(0, 64)
 
 
 def test_due_samples_count_from_the_end_of_the_warm_up() -> None:
-    pace = Pace(2.0, warm_up=100, slack=50)
-    assert pace.due(100, 0) == 0
-    assert pace.due(110, 0) == 20
-    assert pace.due(110, 30) == -10
-    assert pace.blocked(30, 8).startswith("learners wait: 2 samples")
+    kept = ReplayRatio(2.0, warm_up=100, slack=50)
+    assert kept.due(100, 0) == 0
+    assert kept.due(110, 0) == 20
+    assert kept.due(110, 30) == -10
+    assert kept.blocked(30, 8).startswith("learners wait: 2 samples")
 
 
 def test_collectors_wait_from_the_slack_on_until_half_of_it_is_left() -> None:
-    pace = Pace(1.0, slack=100)
+    kept = ReplayRatio(1.0, slack=100)
     waits = []
     for steps, drawn in ((100, 0), (101, 0), (101, 50), (101, 52), (150, 52), (153, 52)):
-        pace.due(steps, drawn)
-        waits.append(pace.collectors_wait)
+        kept.due(steps, drawn)
+        waits.append(kept.collectors_wait)
     assert waits == [False, True, True, False, False, True]
-    assert pace.blocked(52, 8).startswith("collectors wait: 1 samples")
+    assert kept.blocked(52, 8).startswith("collectors wait: 1 samples")
 
 
 @pytest.mark.parametrize("learner_speed", [0.1, 1.0, 10.0])
@@ -48,14 +47,14 @@ def test_collectors_wait_from_the_slack_on_until_half_of_it_is_left() -> None:
 def test_whoever_is_slow_the_ratio_is_kept(ratio: float, learner_speed: float) -> None:
     """Collectors of 10 to 30 steps a turn, learners of so many batches of 16."""
     rng = np.random.default_rng(0)
-    pace, steps, drawn = Pace(ratio, warm_up=50, slack=ratio * 100 + 64), 0, 0
+    kept, steps, drawn = ReplayRatio(ratio, warm_up=50, slack=ratio * 100 + 64), 0, 0
     could = 0.0
     for _ in range(2000):
-        pace.due(steps, drawn)
-        if not pace.collectors_wait:
+        kept.due(steps, drawn)
+        if not kept.collectors_wait:
             steps += int(rng.integers(10, 30))
         could += learner_speed * rng.random()
-        while could >= 1 and pace.due(steps, drawn) >= 16:
+        while could >= 1 and kept.due(steps, drawn) >= 16:
             drawn, could = drawn + 16, could - 1
         could = min(could, 5.0)
     due = ratio * (steps - 50)
@@ -64,7 +63,7 @@ def test_whoever_is_slow_the_ratio_is_kept(ratio: float, learner_speed: float) -
 
 def replay_of(ratio: float, learners: int) -> ReplayManager:
     replay = ReplayManager(
-        make_buffer, BLOCK_BYTES, pace=Pace(ratio, warm_up=5, slack=8 * learners)
+        make_buffer, BLOCK_BYTES, ratio=ReplayRatio(ratio, warm_up=5, slack=8 * learners)
     )
     replay.open(*range(1, learners + 1))
     for number in range(learners):
@@ -89,7 +88,7 @@ def test_learners_get_what_is_due_and_wait_for_the_rest(learners: int) -> None:
 def test_collectors_do_not_wait_for_a_buffer_that_refuses_to_be_drawn_from() -> None:
     """Else both would wait for each other, for ever."""
     replay = make_replay(min_fill=50)
-    replay.pace = Pace(2.0, slack=4)
+    replay.ratio = ReplayRatio(2.0, slack=4)
     replay.open(1)
     ((rank, order),) = replay.assign(block(1, [10]))
     replay.admit(rank, admitted(order.block_id))
@@ -106,7 +105,7 @@ def pauses(orders: list[Order]) -> list[tuple[int, bool]]:
 
 def test_every_collector_is_told_to_wait_and_to_go_on_once() -> None:
     run = Run()
-    run.scheduler.replay.pace = Pace(1.0, slack=100)
+    run.scheduler.replay.ratio = ReplayRatio(1.0, slack=100)
     assert pauses(run.progress(2, 90)) == []
     run.scheduler.counters.env_steps = 200
     assert pauses(run.scheduler.tick(1.0)) == [(2, True), (3, True)]
@@ -119,9 +118,9 @@ def config(**policy: Any) -> Any:
     return compile_config({"env": {"env_id": "CartPole-v1"}, "policy": policy}).config
 
 
-def test_an_experiment_without_a_ratio_or_in_turns_has_no_pace() -> None:
-    assert pace_of(config(), 2).due(10**9, 0) == math.inf
-    assert pace_of(config(learn={"replay_ratio": 3}), 2).due(1000, 0) == 3 * 999
+def test_an_experiment_without_a_ratio_or_in_turns_has_none() -> None:
+    assert replay_ratio_of(config(), 2).due(10**9, 0) == math.inf
+    assert replay_ratio_of(config(learn={"replay_ratio": 3}), 2).due(1000, 0) == 3 * 999
 
 
 @pytest.mark.parametrize(

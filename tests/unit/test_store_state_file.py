@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import SnapshotError
-from hpcdi.store.snapshots import load_state, read_state, save_state
+from hpcdi.store.state_file import load_state, read_state, save_state
 
 QUICK = settings(deadline=None, max_examples=30)
 
