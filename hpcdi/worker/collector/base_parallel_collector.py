@@ -1,7 +1,7 @@
 """Collectors of a parallel run: environments stepped until a task ends.
 
-`BaseParallelCollector` has the template of the seeds' collectors, `ZerglingParallelCollector` fills
-it with the stepping loop: one policy, many environments.
+`BaseParallelCollector` has the template of DI-engine's collectors, `ZerglingParallelCollector`
+fills it with the stepping loop: one policy, many environments.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
-            seeds' callers pass them, and a ``seed`` (`numpy.random.SeedSequence`).
+            callers of DI-engine pass them, and a ``seed`` (`numpy.random.SeedSequence`).
         port: to the message side.
     """
 
@@ -219,7 +219,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def get_finish_info(self) -> dict[str, Any]:
-        """The task's result under the seeds' keys."""
+        """The task's result under DI-engine's keys."""
 
     @property
     @abstractmethod
@@ -333,7 +333,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return self._version
 
     def get_finish_info(self) -> dict[str, Any]:
-        """The task's result under the seeds' keys."""
+        """The task's result under DI-engine's keys."""
         result = self.result()
         returns, lengths = result.episode_returns, result.episode_lengths
         episodes, steps = self.task.episodes, result.env_steps

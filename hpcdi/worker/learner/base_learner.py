@@ -403,7 +403,7 @@ class BaseLearner(Configurable):
 
 
 class TickMonitor:
-    """Means of the last values of a learner's variables, as the predecessor's hooks read them.
+    """Means of the last values of a learner's variables, as DI-engine's hooks read them.
 
     A number that is set is a variable's newest value; ``avg[name]()`` and ``val[name]()`` are the
     mean and the sum of the values that are kept.

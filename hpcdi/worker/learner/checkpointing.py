@@ -105,7 +105,7 @@ def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
 
 
 def save_as_file(learner: BaseLearner, name: str) -> None:
-    """Writes ``<name>.pth.tar`` beside a checkpoint, as the predecessor does; see `save_learner`.
+    """Writes ``<name>.pth.tar`` beside a checkpoint, as DI-engine does; see `save_learner`.
 
     It holds the policy's state, ``last_iter`` and ``last_step``.
     """
@@ -179,7 +179,7 @@ def load_learner(
     Args:
         learner: with its policy.
         path: a checkpoint's folder, or a policy's file, which holds weights alone; or a .pth.tar
-            file of the predecessor's.
+            file of DI-engine's.
         agent: see `learner_files`.
         load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
             iteration 0; None: all that the path holds, of a policy's file the weights alone.

@@ -200,7 +200,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return vars(self._announced.popleft()) if self._announced else {}
 
     def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the running task; returns its result under the seeds' keys, empty without a task."""
+        """End the running task; returns its result under DI-engine's keys, empty without a task."""
         collector = self._collectors.get(self._task.eval_flag)
         if collector is None:
             return {}
@@ -419,7 +419,7 @@ def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> Bas
 
 
 class CollectorSlave:
-    """Translates the seeds' task dicts to calls of the message side.
+    """Translates DI-engine's task dicts to calls of the message side.
 
     Args:
         callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
