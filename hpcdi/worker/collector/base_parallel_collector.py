@@ -46,16 +46,15 @@ _POLICY_PATIENCE_S = 300.0
 class CollectorPort(Protocol):
     """The part of the message side that a collector calls."""
 
-    @property
-    def meter(self) -> RoleMeter:
-        """Where the rank's time goes."""
-        ...
+    meter: RoleMeter
+    """Where the rank's time goes."""
 
     @property
     def is_paused(self) -> bool:
         """True while collectors are to wait for learners."""
-        ...
+        return False
 
+    @abstractmethod
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
@@ -65,10 +64,12 @@ class CollectorPort(Protocol):
         """
         ...
 
+    @abstractmethod
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
         """Queue a segment for the learners."""
         ...
 
+    @abstractmethod
     def send_metadata(self, metadata: Message) -> None:
         """Send a message to the coordinator."""
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import (
     BaseParallelCollector,
+    CollectorPort,
     CollectorTask,
     create_parallel_collector,
 )
@@ -47,7 +47,7 @@ _LAST_TRIES_S = 2.0
 """While the run shuts down, data for which the disk has no room for so long are lost."""
 
 
-class BaseCommCollector(MessageSide):
+class BaseCommCollector(MessageSide, CollectorPort):
     """Stands between a parallel collector and the other ranks.
 
     Args:
@@ -56,25 +56,6 @@ class BaseCommCollector(MessageSide):
     """
 
     role = "collector"
-
-    @abstractmethod
-    def get_policy_update_info(
-        self, path: str, have_version: int = -1, *, newest: bool = False
-    ) -> dict[str, Any] | None:
-        """Returns ``{"model", "iter"}`` of a policy newer than `have_version`, else None."""
-
-    @property
-    def is_paused(self) -> bool:
-        """True while collectors are to wait for learners."""
-        return False
-
-    @abstractmethod
-    def send_metadata(self, metadata: Message) -> None:
-        """Send a message to the coordinator."""
-
-    @abstractmethod
-    def send_stepdata(self, path: str, stepdata: Segment) -> None:
-        """Queue a segment for the learners."""
 
     @property
     def collector_uid(self) -> str:
