@@ -1,14 +1,16 @@
-"""What a run bears: kinds of faults x seeds, each at a random moment of a real `mpirun -n 5`.
+"""What a run bears: seeds x kinds of faults, each at a random moment of a real `mpirun -n 5`.
 
 Rank 0 coordinates, ranks 1 and 2 learn, 3 and 4 collect. A run that ends by its fault is started
 again until it is done, as a batch script does. Of each kind the table says how often the run went
 on by itself and how often it was resumed, after how many seconds the fault was noticed (a warning,
 or the end of the job), how many environment steps had to be done again, how many published blocks
-were lost (0 is the only good number), and exit codes other than those of the contract in
+were lost (0 is the only good number), by how many steps the counter of a run that is done differs
+from the steps that lie in its shards (0, too), and exit codes other than those of the contract in
 slurm/README.md: 0 and 85, where the fault is not the user's. Fails (exit code 1) if a run hangs
-(90 s without progress), or ends with such a code.
+(`--patience` s without progress), ends with such a code, is not brought to its end, loses data or
+miscounts. What a trial shows is printed as it ends, so that one need not wait for the table.
 
-    python tools/bench_faults.py                       every kind, 10 seeds each: an hour
+    python tools/bench_faults.py                       every kind, 10 seeds each: hours
     python tools/bench_faults.py --quick               four kinds, one seed each
     python tools/bench_faults.py --kinds kill_learner --seeds 3 --json
 """
@@ -26,13 +28,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from figures import Row, at_most, show
+from playground import SmallDisk, enter_playground
 
 from hpcdi.errors import StoreError
 from hpcdi.launch.resume import newest_snapshot
@@ -43,15 +46,15 @@ from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4], "any": [0, 1, 2, 3, 4]}
-ITERATIONS, HANG_S, RESUMES = 1500, 90.0, 4
+ITERATIONS, PATIENCE_S, RESUMES = 600, 90.0, 4
 START_FAULTS = Path(__file__).parent / "start_faults"
 SETTINGS = (
     "policy.learn.learner.learner_num=2", "policy.collect.collector.collector_num=2",
     "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9",
     f"policy.other.commander.max_train_iter={ITERATIONS}",
-    "policy.eval.every=1 seconds", "system.snapshot_s=2",
+    "policy.eval.every=20 seconds", "system.snapshot_s=2",
     "system.survival.worker_timeout_s=20", "system.auto_resume=true",
-    "system.coordinator.start_timeout_s=60",
+    "system.coordinator.start_timeout_s=200",
 )  # fmt: skip
 
 
@@ -63,14 +66,24 @@ class Trial:
         overrides: settings of its own.
         dice: random numbers of this trial.
         start_fault: of `tools/start_faults`, once; empty: none.
+        patience_s: without progress, after which the run hangs.
+        prefix: before the command, that says where it runs.
+        variables: of its environment.
     """
 
     def __init__(
-        self, folder: Path, overrides: Iterable[str], dice: random.Random, start_fault: str = ""
+        self,
+        folder: Path,
+        overrides: Iterable[str],
+        dice: random.Random,
+        start_fault: str = "",
+        patience_s: float = PATIENCE_S,
+        prefix: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.run, self.dice, self.codes = folder / "run", dice, list[int]()
-        self.hung = False
-        self._printed = folder / "printed"
+        self.hung, self._patience_s = False, patience_s
+        self.printed, self._prefix = folder / "printed", prefix
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._arguments = [
@@ -80,14 +93,16 @@ class Trial:
         self._variables = {
             "HPCDI_ALLOW_FAULTS": "1", "START_FAULT": start_fault,
             "START_FAULT_ONCE": str(folder / "start_fault"), "PYTHONPATH": os.pathsep.join(paths),
+            **(variables or {}),
         }  # fmt: skip
         self.start()
 
     def start(self, *instead: str) -> None:
         """Start `hpcdi train`, or start it again, by the same command or with other arguments."""
-        with self._printed.open("ab") as out:
+        with self.printed.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpcdi", "train", *(instead or self._arguments)],
+                [*self._prefix, sys.executable, "-m", "hpcdi", "train",
+                 *(instead or self._arguments)],
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, **self._variables},
             )  # fmt: skip
@@ -111,13 +126,13 @@ class Trial:
             time.sleep(0.02)
             if self._progress() != seen:
                 seen, since = self._progress(), time.monotonic()
-            if time.monotonic() - since > HANG_S:
+            if time.monotonic() - since > self._patience_s:
                 self.hung = True
                 self.kill_all()
 
     def _progress(self) -> tuple[int, int]:
         status = self.status()
-        printed = self._printed.stat().st_size if self._printed.exists() else 0
+        printed = self.printed.stat().st_size if self.printed.exists() else 0
         return int(status.get("train_iter", -1)), printed if not status else 0
 
     def pids(self) -> list[int]:
@@ -127,16 +142,20 @@ class Trial:
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> float:
         """Send a rank a signal; gives when (seconds since the epoch)."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pids()[rank], number)
+        self._send(self.pids()[rank], number)
         return time.time()
+
+    def _send(self, pid: int, number: int) -> None:
+        """Send a signal to a process, unless it is somebody else's by now."""
+        with contextlib.suppress(OSError):
+            if os.fsencode(self.run) in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, number)
 
     def kill_all(self) -> float:
         """As if the node had gone."""
         pids = self.pids() if (self.run / "run.json").exists() else []
         for pid in [*pids, self.process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            self._send(pid, signal.SIGKILL)
         struck = time.time()
         self.process.wait()
         time.sleep(1.0)  # mpirun sees that its parent is gone
@@ -153,6 +172,13 @@ class Trial:
                     if said["level"] == "WARNING" and fits and said["time"] >= after:
                         return float(said["time"])
         return 0.0
+
+    def steps_off(self) -> int:
+        """By how many env steps rank 0's counter differs from those that lie in shards."""
+        run = json.loads((self.run / "run.json").read_text())
+        shards = (self.run / "data").rglob("*.h5")
+        stored = sum(block.transitions for path in shards for _, block in survey(path, "").blocks)
+        return abs(int(run["figures"]["env_steps"]) - stored)
 
     def blocks(self) -> dict[str, float]:
         """What is published: names of blocks, and when each was sealed (seconds, of the epoch)."""
@@ -185,6 +211,17 @@ def before_the_first_snapshot(trial: Trial) -> float:
     return trial.signal(trial.dice.randrange(5))
 
 
+def full_disk_at_the_end(trial: Trial) -> float:
+    """A real one: no room for the last files, for 20 s."""
+    disk = SmallDisk(trial.run.parent)
+    trial.wait(lambda: int(trial.status().get("train_iter", 0)) >= ITERATIONS - 250)
+    disk.fill()
+    struck = time.time()
+    trial.wait(lambda: time.time() >= struck + 20.0)
+    disk.free()
+    return struck
+
+
 def in_the_start(_trial: Trial) -> float:
     """The fault has come by itself, before anything else."""
     return 0.0
@@ -209,6 +246,7 @@ class Kind:
         settings: of its runs.
         may_lose: blocks that are damaged on purpose.
         start_fault: of `tools/start_faults`, on a rank of `role`.
+        disk: size of a file system of its own; empty: it has none.
         waits: whether the fault comes only when the run learns.
         codes: exit codes that are right.
     """
@@ -220,6 +258,7 @@ class Kind:
     settings: tuple[str, ...] = ()
     may_lose: int = 0
     start_fault: str = ""
+    disk: str = ""
     waits: bool = True
     codes: tuple[int, ...] = (0, 85)
 
@@ -228,12 +267,12 @@ class Kind:
         if not self.fault:
             return list(self.settings)
         rank = dice.choice(RANKS[self.role])
-        steps = {"collector": (2000, 15000), "learner": (50, 900), "coordinator": (3, 10)}
+        steps = {"collector": (1000, 6000), "learner": (20, 400), "coordinator": (1, 4)}
         step = dice.randint(*(self.steps or steps[self.role]))
         return [*self.settings, f"fault={{kind: {self.fault}, rank: {rank}, at_step: {step}}}"]
 
 
-LONG = ("policy.other.commander.max_train_iter=5000",)  # else it is over before that is noticed
+LONG = ("policy.other.commander.max_train_iter=5000",)  # else it is over before it is noticed
 SURVIVE = ("system.survival.on_worker_error=continue",)
 USERS = (0, 1)
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
@@ -251,8 +290,8 @@ KINDS = {
     "hang_in_learner": Kind(fault="hang", role="learner"),
     "hang_in_coordinator": Kind(fault="hang", role="coordinator"),
     "frozen_collector": Kind(kill_of("collector", number=signal.SIGSTOP), settings=LONG),
-    "frozen_learner": Kind(kill_of("learner", number=signal.SIGSTOP), settings=LONG),
-    "frozen_coordinator": Kind(kill_of("coordinator", number=signal.SIGSTOP), settings=LONG),
+    "frozen_learner": Kind(kill_of("learner", number=signal.SIGSTOP)),
+    "frozen_coordinator": Kind(kill_of("coordinator", number=signal.SIGSTOP)),
     "killed_in_mpi_init": Kind(in_the_start, role="any", start_fault="killed_in_init", waits=False),
     "import_error_on_one_rank": Kind(
         in_the_start, role="any", start_fault="import_error", waits=False
@@ -261,9 +300,7 @@ KINDS = {
         in_the_start, role="learner", start_fault="killed_in_group", waits=False
     ),
     "killed_before_the_first_snapshot": Kind(before_the_first_snapshot, waits=False),
-    "full_disk_at_the_end": Kind(
-        fault="enospc, seconds: 20", role="learner", steps=(ITERATIONS - 30, ITERATIONS - 5)
-    ),
+    "full_disk_at_the_end": Kind(full_disk_at_the_end, disk="64m"),
     "environment_hangs": Kind(fault="env_hang", role="collector", settings=CHILDREN),
     "torn_shard": Kind(fault="torn_shard", role="collector", may_lose=1),
     "no_room_for_3_s": Kind(fault="enospc, seconds: 3", role="collector"),
@@ -284,19 +321,24 @@ class Result:
     noticed_s: list[float] = field(default_factory=list)
     steps_again: list[int] = field(default_factory=list)
     blocks_lost: int = 0
+    steps_off: int = 0
     codes: Counter[int] = field(default_factory=Counter)
     wrong_codes: int = 0
 
 
-def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
-    """One run with one fault, to its end."""
+def try_once(
+    kind: Kind, seed: int, folder: Path, result: Result, patience_s: float = PATIENCE_S
+) -> str:
+    """One run with one fault, to its end; returns a line on it."""
+    if kind.disk:
+        SmallDisk(folder).mount(kind.disk)
     dice = random.Random(seed)
     start_fault = f"{kind.start_fault}:{dice.choice(RANKS[kind.role])}" if kind.start_fault else ""
-    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice, start_fault)
+    trial = Trial(folder, [f"seed={seed}", *kind.overrides(dice)], dice, start_fault, patience_s)
     if kind.waits:
         trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
     if kind.waits and kind.strike is not by_itself:
-        moment = time.monotonic() + dice.uniform(0.0, 5.0)
+        moment = time.monotonic() + dice.uniform(0.0, 2.0)
         trial.wait(lambda: time.monotonic() >= moment)
     published, struck = set(trial.blocks()), kind.strike(trial)
     published |= {name for name, sealed_at in trial.blocks().items() if sealed_at < struck}
@@ -312,15 +354,20 @@ def try_once(kind: Kind, seed: int, folder: Path, result: Result) -> None:
             break
         steps_again += steps_to_do_again(trial)
         trial.start()
+    is_done = trial.codes[-1] == 0
+    lost = lost_blocks(trial.run, published, kind.may_lose)
+    steps_off = trial.steps_off() if is_done else 0
     result.steps_again.append(steps_again)
-    result.blocks_lost += lost_blocks(trial.run, published, kind.may_lose)
+    result.blocks_lost += lost
+    result.steps_off += steps_off
     result.codes.update(trial.codes)
     result.wrong_codes += sum(code not in kind.codes for code in trial.codes)
     result.hung += trial.hung
-    is_done = trial.codes[-1] == 0
     result.survived += is_done and len(trial.codes) == 1
     result.resumed += is_done and len(trial.codes) > 1
     result.failed += not is_done
+    hung = ", HUNG" * trial.hung
+    return f"exit codes {trial.codes}, {lost} blocks lost, counter off by {steps_off} steps{hung}"
 
 
 def steps_to_do_again(trial: Trial) -> int:
@@ -353,6 +400,8 @@ def rows_of(name: str, result: Result) -> list[Row]:
         at_most(f"{name}: runs that were not brought to their end", result.failed, "runs", 0,
                 peer=went_on),
         at_most(f"{name}: published blocks lost", result.blocks_lost, "blocks", 0),
+        at_most(f"{name}: env steps counted more or less than are stored", result.steps_off,
+                "steps", 0),
         Row(f"{name}: noticed after (median)", median(noticed), "s",
             peer=f"max {max(noticed):.2f}"),
         Row(f"{name}: env steps done again (median)", median(again), "steps",
@@ -369,22 +418,29 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10, help="trials of each kind")
     parser.add_argument("--quick", action="store_true", help="four kinds, one seed each")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the runs there")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE_S,
+        metavar="S",
+        help="without progress, after which a run hangs; more on a busy machine",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
     kinds, seeds = (QUICK, 1) if given.quick else (given.kinds, given.seeds)
-    bad = 0
-    for name in kinds:
-        result = Result()
-        for seed in range(seeds):
-            base = (
-                Path(given.keep) if given.keep else Path(tempfile.mkdtemp(prefix="hpcdi-faults-"))
-            )
-            folder = base / f"{name}-{seed}" if given.keep else base
-            folder.mkdir(parents=True, exist_ok=True)
-            try_once(KINDS[name], seed, folder, result)
-        show(rows_of(name, result), given.json)
-        bad += result.hung + result.wrong_codes
-    return 1 if bad else 0
+    if any(KINDS[name].disk for name in kinds):
+        enter_playground()
+    results = {name: Result() for name in kinds}
+    for seed in range(seeds):
+        for name, result in results.items():
+            base = given.keep or tempfile.mkdtemp(prefix="hpcdi-faults-")
+            folder, began = Path(base) / f"{name}-{seed}", time.monotonic()
+            said = try_once(KINDS[name], seed, folder, result, given.patience)
+            took_s = time.monotonic() - began
+            sys.stderr.write(f"{name}, seed {seed}: {said}; {took_s:.0f} s ({folder})\n")
+    rows = [row for name, result in results.items() for row in rows_of(name, result)]
+    show(rows, given.json)
+    return int(any(row.ok is False for row in rows))
 
 
 if __name__ == "__main__":

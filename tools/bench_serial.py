@@ -41,6 +41,7 @@ def main() -> None:
     show(collecting(seconds), given.json)
     os.sched_setaffinity(0, everywhere)
     show(managers(seconds), given.json)
+    show(uneven(seconds), given.json)
 
 
 def collecting(seconds: float) -> list[Row]:
@@ -99,6 +100,45 @@ def managers(seconds: float) -> list[Row]:
     ]  # fmt: skip
 
 
+class UnevenEnv(gymnasium.Wrapper):
+    """Steps take a millisecond, and ten where they draw so, once in twenty."""
+
+    def step(self, action: np.int64) -> tuple:
+        """Wait, and step."""
+        is_slow = self.unwrapped.np_random.random() < 0.05
+        time.sleep(0.01 if is_slow else 0.001)
+        return self.env.step(action)
+
+
+def uneven(seconds: float) -> list[Row]:
+    """Child processes of which some are slow now and then; few of them are waited for, or all."""
+    settings = {"all": None, "half": 4, "one": 1}
+    managers = {
+        name: make_env_manager({"type": "subprocess", "wait_num": wait_num}, [uneven_env] * 8)
+        for name, wait_num in settings.items()
+    }
+    actions = np.arange(8) % 2
+    work: dict[str, Work] = {}
+    for name, manager in managers.items():
+        manager.launch()
+        work[name] = live_steps(lambda manager=manager: manager.step_all(actions).live)
+    rates = in_turns(work, seconds)
+    for manager in managers.values():
+        manager.close()
+    return [
+        Row(
+            f"8 uneven environments, waiting for {name}", rates[name], "steps/s",
+            ratio=rates[name] / rates["all"], peer="waiting for all",
+        )
+        for name in settings
+    ]  # fmt: skip
+
+
+def uneven_env() -> gymnasium.Env[np.ndarray, np.int64]:
+    """One environment."""
+    return UnevenEnv(gymnasium.make(ENV))
+
+
 def collector(env_num: int) -> SampleSerialCollector:
     """A collector of a small DQN."""
     cfg = {"type": "gymnasium", "env_id": ENV, "collector_env_num": env_num}
@@ -136,6 +176,11 @@ def stepping(step: Callable[[], object]) -> Work:
         return 16 * 8
 
     return work
+
+
+def live_steps(step: Callable[[], np.ndarray]) -> Work:
+    """Steps of those environments that made one."""
+    return lambda: sum(int(step().sum()) for _ in range(16))
 
 
 def one_env() -> gymnasium.Env[np.ndarray, np.int64]:

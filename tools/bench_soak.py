@@ -23,7 +23,10 @@ from figures import Row, at_most, parser, show
 
 DRIFT, FILES = 0.02, 200
 SAMPLES = 100
-ENDLESS = ("policy.other.commander.max_train_iter=1e9", "system.snapshot_s=20")
+ENDLESS = (
+    "policy.other.commander.max_train_iter=1e9", "system.snapshot_s=20",
+    "system.survival.worker_timeout_s=900",
+)  # fmt: skip
 
 Sample = tuple[int, int, int]
 """Resident bytes, open files, threads."""
@@ -40,7 +43,7 @@ def sample(pid: int) -> Sample:
 
 def soak(folder: Path, minutes: float) -> list[Row]:
     """Let a run go on for so long; sample each rank all the while."""
-    trial = Trial(folder, ENDLESS, random.Random(0))
+    trial = Trial(folder, ENDLESS, random.Random(0), patience_s=300.0)
     trial.wait(lambda: int(trial.status().get("train_iter", 0)) > 0)
     began = time.monotonic()
     taken: list[list[Sample]] = [[] for _ in trial.pids()]
@@ -51,6 +54,9 @@ def soak(folder: Path, minutes: float) -> list[Row]:
             for samples, pid in zip(taken, trial.pids(), strict=True):
                 samples.append(sample(pid))
     is_on = trial.process.poll() is None
+    if not is_on:
+        sys.stderr.write(f"exit code {trial.process.returncode}{' (hung)' * trial.hung}\n")
+        sys.stderr.write(trial.printed.read_text()[-4000:])
     if not taken[0]:
         raise SystemExit("the run has ended, or hung, before it learnt anything")
     took_s, shards = time.monotonic() - began, list((trial.run / "data").rglob("*.h5"))

@@ -18,7 +18,10 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.processes import end_mpirun, launcher_of
 
 _ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"  # set by ``mpirun --with-ft ulfm``
-_OF_THE_MACHINE = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN)
+_OF_THE_MACHINE = (
+    errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN,
+    errno.ENOSPC, errno.EDQUOT,
+)  # fmt: skip
 """Errors of file systems that may be gone at the next start."""
 _SEGMENT = "sm_segment."  # how Open MPI names its shared memory
 _OTHERS_FIRST_S = 1.0
@@ -43,12 +46,12 @@ def describe(error: BaseException, role: str) -> WorkerFailed:
     """Report of an error for the coordinator, with its traceback."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     code = error.exit_code if isinstance(error, HpcdiError) else EXIT_FAILED
-    code = EXIT_REQUEUE if _is_of_the_machine(error) else code
+    code = EXIT_REQUEUE if is_of_the_machine(error) else code
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerFailed(role, platform.node(), summary, "".join(lines).rstrip(), code)
 
 
-def _is_of_the_machine(error: BaseException) -> bool:
+def is_of_the_machine(error: BaseException) -> bool:
     """Returns whether an error is neither the user's nor ours: MPI's, or a file system's."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and isinstance(error, mpi.Exception):

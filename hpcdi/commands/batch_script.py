@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import counted
 
 EXPERIMENT_FILE = "experiment.yaml"
 _INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
@@ -90,9 +91,9 @@ if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     if [ "$said,$code" = 0,0 ]; then exit 0; fi  # it was done before
     echo "hpcdi: the run has not begun (exit code $code)" >&2
     case $code in 1 | 2) exit "$code" ;; esac  # the user's error: it has been named above
-    mkdir -p "$RUN/submit"
-    echo "job $SLURM_JOB_ID: exit code $code" >> "$vain"
-    if [ "$(wc -l < "$vain")" -gt 3 ]; then
+    # on a full disk nothing is counted: the job is requeued until there is room
+    { mkdir -p "$RUN/submit" && echo "job $SLURM_JOB_ID: exit code $code" >> "$vain"; } || true
+    if [ "$(cat "$vain" 2>/dev/null | wc -l)" -gt 3 ]; then
         echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
         rm "$vain"
         exit 1
@@ -177,7 +178,7 @@ def script_text(job: BatchJob) -> str:
     folder, submit = shlex.quote(str(job.folder)), job.submit_dir.name
     lines = [
         "#!/bin/bash",
-        f"# {job.name}: {job.ranks} ranks on {asked.nodes} node{'s' * (asked.nodes > 1)}, written "
+        f"# {job.name}: {job.ranks} ranks on {counted(asked.nodes, 'node')}, written "
         "by `hpcdi submit`. The run resumes",
         "# from its newest snapshot whenever this script starts again.",
         *[

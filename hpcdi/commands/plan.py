@@ -22,7 +22,7 @@ from hpcdi.launch.placement import (
 )
 from hpcdi.launch.requests import seconds_of
 from hpcdi.types import Spaces
-from hpcdi.utils.metrics import human_bytes, human_count
+from hpcdi.utils.metrics import counted, human_bytes, human_count
 from hpcdi.utils.packed import column_of
 
 _ROW_EXTRA_BYTES = 4 + 2 * 1 + 4 + 4 + 2
@@ -68,7 +68,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     check_world(ranks, config)
     cores = len(os.sched_getaffinity(0))
     lines = [
-        f"{config.exp_name}: {ranks} ranks on {cores} core{'s' * (cores > 1)} of this host",
+        f"{config.exp_name}: {ranks} ranks on {counted(cores, 'core')} of this host",
         "",
         "rank  role         device  threads  environments  memory of data",
     ]

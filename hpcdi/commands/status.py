@@ -19,7 +19,7 @@ from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import RunStatus, find, status_of
 from hpcdi.launch.run_folder import short
 from hpcdi.utils.backoff import wait_s
-from hpcdi.utils.metrics import human_count, human_time
+from hpcdi.utils.metrics import counted, human_count, human_time
 from hpcdi.utils.progress import Evaluation
 
 HELP = """\
@@ -147,7 +147,7 @@ def _headline(status: RunStatus) -> str:
     facts = status.facts
     hosts, ranks = _hosts(status), len(facts.get("placement", []))
     name = facts.get("exp_name", status.layout.root.name)
-    size = f", {ranks} rank{'s' * (ranks != 1)}" if ranks else ""
+    size = f", {counted(ranks, 'rank')}" if ranks else ""
     where = f" on {', '.join(hosts) if len(hosts) <= _HOSTS_NAMED else f'{len(hosts)} hosts'}"
     why = f"; {status.why}" if status.why else ""
     return f"{name}{size}{where if hosts else ''}: {status.state}{why}"

@@ -46,6 +46,7 @@ from hpcdi.launch.run_folder import read, short
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.nested import parse_json
 
 HELP = """\
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
         discard(job)
         raise
     asked = job.slurm
-    nodes = f"{asked.nodes} node{'s' * (asked.nodes > 1)}"
+    nodes = counted(asked.nodes, "node")
     gpus = f", {asked.gpus_per_node} GPUs each" if asked.gpus_per_node else ""
     _say(f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {asked.time} at a time",
          job, f"scancel {number}")  # fmt: skip

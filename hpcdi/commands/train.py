@@ -13,8 +13,7 @@ from hpcdi.commands.options import (
     experiment_of,
     make_parser,
 )
-from hpcdi.launch.environment import detect
-from hpcdi.launch.placement import limit_threads
+from hpcdi.launch.environment import detect, limit_threads
 
 HELP = """\
 Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it

@@ -298,6 +298,9 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
     ]
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
+        if getattr(config.env.manager, "wait_num", None) is not None:
+            why = "who is waited for depends on the clock (system.deterministic)"
+            problems.append(Problem("env.manager.wait_num", why))
     return problems
 
 

@@ -44,8 +44,8 @@ class VectorStep:
         reward: float32.
         terminated: bool; the task ended: nothing is bootstrapped.
         truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
-        live: bool; false where no transition happened (the environment was being reset, or has
-            done all its episodes): the other arrays mean nothing there.
+        live: bool; false where no transition happened (the environment was being reset, steps on,
+            or has done all its episodes): the other arrays mean nothing there.
         abnormal: bool; the environment failed in this step and was reset or re-created: drop the
             transitions of its unfinished episode. None: no environment failed.
     """
@@ -130,6 +130,12 @@ class ChildConfig(ManagerConfig):
         "forkserver",
         "how child processes start: forkserver is quicker, spawn shares nothing at all",
         choices=("forkserver", "spawn"),
+    )
+    wait_num: int | None = setting(
+        None,
+        "environments of a collector whose steps are waited for: the policy acts for them while "
+        "the others step on, so that slow ones hold nobody up; empty: all",
+        minimum=1,
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -218,7 +224,11 @@ class EpisodeStart(NamedTuple):
 
 
 class BackendStep(NamedTuple):
-    """One step of a back-end; arrays are [envs, ...] and as in `VectorStep`."""
+    """One step of a back-end; arrays are [envs, ...] and as in `VectorStep`.
+
+    ``made``, bool [envs], says whose step is over, if it began with an earlier call perhaps; None:
+    those of `live`.
+    """
 
     successor: Array
     reward: Array
@@ -226,6 +236,7 @@ class BackendStep(NamedTuple):
     truncated: Array
     infos: Mapping[int, Any]
     failed: Mapping[int, EnvFailure]
+    made: Array | None = None
 
 
 class Backend(Protocol):

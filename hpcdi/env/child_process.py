@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import math
 import multiprocessing
 import os
 import pickle
@@ -132,6 +133,7 @@ class ChildWorker:
         self._process: Any = None
         self._connection: Connection | None = None
         self._asked: tuple[str, float] = ("", 0.0)
+        self._arrived: tuple[str, Any] | None = None  # an answer that `has_answer` has found
 
     @property
     def pid(self) -> int | None:
@@ -140,7 +142,7 @@ class ChildWorker:
 
     def ask(self, command: Command) -> None:
         """Send a command; ``make`` starts a new process in place of the one there was."""
-        self._asked = (command[0], time.monotonic())
+        self._asked, self._arrived = (command[0], time.monotonic()), None
         if command[0] == "make":
             self._kill()
             self._start()
@@ -148,29 +150,55 @@ class ChildWorker:
             if self._connection is not None:
                 self._connection.send(command)
 
-    def answer(self) -> Any:
-        """Wait for the command's result; see `EnvWorker.answer`."""
+    @property
+    def connection(self) -> Connection | None:
+        """Readable when something has come; None: the process was killed."""
+        return self._connection
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the command takes too long; infinite: never."""
         verb, since = self._asked
         limit_s = self._timeouts.get(verb, self._reset_timeout_s)
-        while True:
-            connection = self._connection
-            if connection is None:
+        return math.inf if limit_s is None else max(0.0, since + limit_s - time.monotonic())
+
+    def has_answer(self) -> bool:
+        """Returns whether `answer` returns, or raises, at once."""
+        while self._arrived is None and self._connection is not None:
+            if not self._connection.poll():
+                return self.left_s == 0.0
+            self._receive()
+        return True
+
+    def answer(self) -> Any:
+        """Wait for the command's result; see `EnvWorker.answer`."""
+        while self._arrived is None:
+            if self._connection is None:
                 raise EnvFailure("its process was killed", is_gone=True)
-            if limit_s is not None and not connection.poll(
-                max(0.0, since + limit_s - time.monotonic())
-            ):
+            left_s = self.left_s
+            if left_s < math.inf and not self._connection.poll(left_s):
                 self._kill()
+                verb = self._asked[0]
+                limit_s = self._timeouts.get(verb, self._reset_timeout_s)
                 what = "step" if verb == "play" else verb
                 raise EnvFailure(f"{what} took longer than {limit_s:g} s", is_gone=True)
-            try:
-                state, value = connection.recv()
-            except (EOFError, ConnectionResetError):
-                raise EnvFailure(self._exit_reason(), is_gone=True) from None
-            if state == "ok":
-                return value
-            if state == "failed":
-                raise EnvFailure(*value)
-            verb, since, limit_s = "reset", time.monotonic(), self._reset_timeout_s
+            self._receive()
+        (state, value), self._arrived = self._arrived, None
+        if state == "ok":
+            return value
+        raise EnvFailure(*value)
+
+    def _receive(self) -> None:
+        """Take what the process has sent: an answer, or that a step is over and a reset begins."""
+        try:
+            received = self._connection.recv()  # type: ignore[union-attr]
+        except (EOFError, ConnectionResetError):
+            self._arrived = ("failed", (self._exit_reason(), "", True))
+            return
+        if received[0] == "resetting":
+            self._asked = ("reset", time.monotonic())
+        else:
+            self._arrived = received
 
     def attach(self, arrays: SharedArrays, row: int) -> None:
         """Send the arrays' descriptor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -93,7 +94,12 @@ class SubprocessEnvManager(BaseEnvManager):
             )
             for fn in source.env_fns
         ]  # fmt: skip
-        return SingleEnvs(workers, has_arrays=not source.is_battle, is_shared=True)
+        if source.is_battle and settings.wait_num is not None:
+            message = "is for environments of one player; leave it out"
+            raise ConfigError([Problem("env.manager.wait_num", message)])
+        return SingleEnvs(
+            workers, has_arrays=not source.is_battle, is_shared=True, wait_num=settings.wait_num
+        )
 
 
 def get_env_cls(cfg: EnvConfig | Mapping[str, Any]) -> Any:
@@ -142,6 +148,8 @@ def create_env_manager(
     if evaluate and hasattr(env_cls, "for_evaluation"):
         config = env_cls.for_evaluation(config)
     settings: ManagerConfig = config.manager
+    if evaluate and isinstance(settings, ChildConfig):  # each has its number of episodes to do
+        settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num
     source = _source(env_cls, config, env_num)

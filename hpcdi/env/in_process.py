@@ -12,12 +12,14 @@ environment; those of battles are objects, and travel with the commands.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -332,19 +334,27 @@ class SingleEnvs:
         workers: one for each environment.
         has_arrays: whether observations and actions are arrays; else objects (battles).
         is_shared: whether workers are other processes, which share the arrays.
+        wait_num: steps that are waited for; None: all. Needs workers that are other processes.
     """
 
     fails_as_one = False
 
     def __init__(
-        self, workers: Sequence[EnvWorker], *, has_arrays: bool = True, is_shared: bool = False
+        self,
+        workers: Sequence[EnvWorker],
+        *,
+        has_arrays: bool = True,
+        is_shared: bool = False,
+        wait_num: int | None = None,
     ) -> None:
         self.workers, self.env_num = workers, len(workers)
         self.facts: EnvFacts | None = None
         self.waiting = np.zeros(self.env_num, dtype=bool)
         self.observation: Any = [None] * self.env_num  # of battles; else an array
+        self.wait_num = wait_num
         self._has_arrays, self._is_shared = has_arrays, is_shared
         self._arrays: Any = None
+        self._stepping: dict[int, bool] = {}  # whose step is under way -> whether it goes on after
 
     def perform(
         self, commands: Mapping[int, Command]
@@ -362,6 +372,8 @@ class SingleEnvs:
 
     def start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         """Create environments that do not exist, and reset all of `starts`."""
+        for env in [env for env in starts if env in self._stepping]:
+            self._finish(env)
         made, failed = self.perform({e: ("make",) for e, s in starts.items() if not s.exists})
         for env, facts in made.items():
             self._admit(env, facts)
@@ -369,7 +381,10 @@ class SingleEnvs:
             {e: ("reset", s.seed, s.options) for e, s in starts.items() if e not in failed}
         )
         self.waiting[list(firsts)] = True
-        if self._arrays is not None:
+        if self._stepping:  # others write to their rows
+            self.observation = self.observation.copy()
+            self.observation[list(firsts)] = self._arrays.observation[list(firsts)]
+        elif self._arrays is not None:
             self.observation = self._arrays.observation.copy()
         else:
             for env, first in firsts.items():
@@ -385,7 +400,13 @@ class SingleEnvs:
         goes_on: Sequence[bool],
         wants_info: bool,
     ) -> BackendStep:
-        """Step the environments of `live`; the rows of others are zero."""
+        """Step the environments of `live`; the rows of others are zero.
+
+        With `wait_num` it begins their steps, and returns when so many are over of all that are
+        under way: environments of which some have begun with earlier calls.
+        """
+        if self.wait_num is not None:
+            return self._step_some(actions, live, seeds, goes_on, wants_info)
         arrays = self._arrays
         arrays.action[...] = actions
         infos, failed = self.perform(
@@ -409,6 +430,63 @@ class SingleEnvs:
             self.waiting[ended] = np.asarray(goes_on)[ended]
         return BackendStep(successor, reward, terminated, truncated, infos, failed)
 
+    def _step_some(
+        self,
+        actions: Array,
+        live: Array,
+        seeds: Sequence[int | None],
+        goes_on: Sequence[bool],
+        wants_info: bool,
+    ) -> BackendStep:
+        arrays = self._arrays
+        arrays.action[live] = actions[live]  # others may not have read theirs yet
+        for env in live.nonzero()[0].tolist():
+            self.workers[env].ask(("step", seeds[env], goes_on[env], wants_info))
+            self._stepping[env] = goes_on[env]
+        self.waiting[live] = False
+        made = np.zeros(self.env_num, dtype=bool)
+        infos, failed, follows = {}, {}, {}
+        for env in self._answered(min(self.wait_num or 0, len(self._stepping))):
+            made[env], follows[env] = True, self._stepping.pop(env)
+            try:
+                infos[env] = self.workers[env].answer()
+            except EnvFailure as failure:
+                failed[env] = failure
+        self.observation = self.observation.copy()
+        self.observation[made] = arrays.observation[made]
+        successor = self.observation.copy()
+        is_good = made.copy()
+        is_good[list(failed)] = False
+        terminated, truncated = arrays.terminated & is_good, arrays.truncated & is_good
+        arrays.terminated[made], arrays.truncated[made] = False, False
+        ended = terminated | truncated
+        successor[ended] = arrays.final[ended]
+        for env in is_good.nonzero()[0].tolist():
+            self.waiting[env] = follows[env] or not ended[env]
+        reward = np.where(is_good, arrays.reward, np.float32(0))
+        return BackendStep(successor, reward, terminated, truncated, infos, failed, made)
+
+    def _answered(self, wanted: int) -> list[int]:
+        """Wait until at least so many of the steps under way are over; returns whose."""
+        workers: dict[int, Any] = {env: self.workers[env] for env in self._stepping}
+        while True:
+            answered = [env for env, worker in workers.items() if worker.has_answer()]
+            if len(answered) >= wanted:
+                return answered
+            others = [worker for env, worker in workers.items() if env not in answered]
+            left_s = min(worker.left_s for worker in others)
+            wait(
+                [worker.connection for worker in others],
+                timeout=None if left_s == math.inf else left_s,
+            )
+
+    def _finish(self, env: int) -> None:
+        """Wait for the step of an environment that is to be reset, whatever becomes of it."""
+        with contextlib.suppress(EnvFailure):
+            self.workers[env].answer()
+        del self._stepping[env]
+        self._arrays.terminated[env], self._arrays.truncated[env] = False, False
+
     def play(
         self,
         actions: Mapping[int, list[Any]],
@@ -426,7 +504,13 @@ class SingleEnvs:
         return {env: timestep for env, (timestep, _) in played.items()}, failed
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """Call an environment's method; returns whether it has one, and what that returned."""
+        """Call an environment's method; returns whether it has one, and what that returned.
+
+        Raises:
+            EnvFailure: the method failed; or a step of the environment is under way.
+        """
+        if env in self._stepping:
+            raise EnvFailure("it is in a step (env.manager.wait_num)")
         self.workers[env].ask(("call", name, args))
         called: tuple[bool, Any] = self.workers[env].answer()
         return called
@@ -442,6 +526,7 @@ class SingleEnvs:
     def close(self) -> None:
         """Close all environments within `CLOSE_S`. Idempotent."""
         self.facts = None
+        self._stepping.clear()
         for worker in self.workers:
             worker.begin_close()
         deadline = time.monotonic() + CLOSE_S

@@ -17,6 +17,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.seeds import SeedStreams
 from hpcdi.env.spaces import Form
 from hpcdi.errors import EnvError
-from hpcdi.types import Array
+from hpcdi.types import Array, Columns
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -546,7 +547,13 @@ class EnvManager(Closing, abc.ABC):
 
 
 class VectorManager(EnvManager):
-    """The manager of environments whose data are arrays."""
+    """The manager of environments whose data are arrays.
+
+    With `wait_num` a step is over when so many environments have made theirs; the others are not
+    live in it, and go on. Each makes its own transitions one after the other, whoever waits.
+    """
+
+    _given: Columns = MappingProxyType({})  # type: ignore[assignment]
 
     @property
     def observation(self) -> Array:
@@ -604,15 +611,52 @@ class VectorManager(EnvManager):
         self._check_actions(actions, ready)
         batch = self._batch_of(actions)
         before = self._episodes.returns.copy()
-        step, infos = self._advance(batch, wants_info=True)
+        step, infos, made = self._advance(batch, wants_info=True)
+        if made is not None:
+            ready = made.nonzero()[0].tolist()
         return {
             env: self._timestep(step, env, infos.get(env, {}), float(before[env])) for env in ready
         }
 
+    @property
+    def wait_num(self) -> int | None:
+        """Steps that a step waits for, of those under way; None: all, and none goes on after it."""
+        return getattr(self._backend, "wait_num", None)
+
+    @property
+    def ready(self) -> Array:
+        """Returns the environments that take an action in the next step, bool [envs]."""
+        ready: Array = self._backend.waiting & self._episodes.open
+        return ready
+
+    def given(self, ready: Array, columns: Columns) -> Columns:
+        """What each environment's step, under way or over, began with.
+
+        Args:
+            ready: bool [envs]; whose step began now.
+            columns: name -> [envs, ...] of the environments that were ready.
+
+        Raises:
+            EnvError: the columns are not those of the steps that are under way.
+        """
+        if self._given and self._given.keys() != columns.keys() and not ready.all():
+            raise EnvError(
+                "the policy's outputs have changed while steps are under way: from "
+                f"{sorted(self._given)} to {sorted(columns)}; set env.manager.wait_num: null"
+            )
+        if ready.all():
+            self._given = columns
+            return columns
+        kept, self._given = self._given, {}
+        for name, column in columns.items():
+            self._given[name] = kept[name].copy() if name in kept else np.zeros_like(column)
+            self._given[name][ready] = column[ready]
+        return self._given
+
     def _advance(
         self, actions: Array, *, wants_info: bool
-    ) -> tuple[VectorStep, Mapping[int, dict[str, Any]]]:
-        """`step_all`, and the environments' infos if these are wanted."""
+    ) -> tuple[VectorStep, Mapping[int, dict[str, Any]], Array | None]:
+        """`step_all`, the environments' infos if these are wanted, and `BackendStep.made`."""
         self._check_running()
         backend, episodes = self._backend, self._episodes
         live = backend.waiting & episodes.open
@@ -620,6 +664,8 @@ class VectorManager(EnvManager):
             actions, live, seeds=self._streams.following(), goes_on=self._goes_on(),
             wants_info=wants_info,
         )  # fmt: skip
+        if step.made is not None:
+            live = step.made.copy()
         wrong = _with_nan(step, live) | self._without_choice(backend.waiting)
         if wrong:
             failed = {0: next(iter(wrong.values()))} if backend.fails_as_one else wrong
@@ -637,8 +683,9 @@ class VectorManager(EnvManager):
         if step.failed:
             self._recover(step.failed, dropped)
         episodes.add(step.reward, step.terminated | step.truncated, live)
-        successor, reward, terminated, truncated, infos, _ = step
-        return VectorStep(successor, reward, terminated, truncated, live, abnormal), infos
+        successor, reward, terminated, truncated, infos, _, made = step
+        made_step = VectorStep(successor, reward, terminated, truncated, live, abnormal)
+        return made_step, infos, made
 
     def _batch_of(self, actions: Mapping[int, Any]) -> Array:
         """Actions of some environments as an array [envs, ...]; 0 of the others."""

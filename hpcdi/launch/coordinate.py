@@ -19,6 +19,7 @@ from hpcdi.launch.requests import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.utils.log import LOGGER, say
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.fault import FAULTS
@@ -115,7 +116,7 @@ def _opening(context: Any) -> list[str]:
     waiting = f" ({spare} of them wait until they are wanted)" if spare else ""
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
-        f"{learners} learner{'s' * (learners > 1)}, {collectors} collector{'s' * (collectors > 1)} "
+        f"{counted(learners, 'learner')}, {counted(collectors, 'collector')} "
         f"of {config.env.collector_env_num} environments{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )

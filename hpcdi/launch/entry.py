@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.config.load import compile_config, read_mapping
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, HpcdiError, LaunchError
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
     LAUNCHER_VARIABLE,
@@ -25,6 +25,7 @@ from hpcdi.launch.environment import (
     check_world_size,
     component,
     is_one_host,
+    thread_variables,
     visible_gpus,
 )
 from hpcdi.launch.placement import (
@@ -36,7 +37,6 @@ from hpcdi.launch.placement import (
     niceness_of,
     roles_of,
     share_of_host,
-    thread_variables,
     threads_of,
 )
 from hpcdi.launch.private_folder import own_temporary_folder
@@ -146,6 +146,7 @@ def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
 
 
 def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
+    from hpcdi.comm.failure import is_of_the_machine
     from hpcdi.comm.world import library_version
     from hpcdi.launch.experiment import load_experiment
     from hpcdi.launch.requests import end_of
@@ -168,8 +169,9 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
             return Agreement({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
         restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
-    except HpcdiError as error:
-        return Agreement({}, "", placement, error=str(error), exit_code=error.exit_code)
+    except HpcdiError as error:  # a full disk at a restart is not the user's error
+        code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
+        return Agreement({}, "", placement, error=str(error), exit_code=code)
     for note in compiled.notes:
         sys.stderr.write(f"hpcdi: note: {note}\n")
     return Agreement(mapping, str(path), placement, restarts, ends_at)

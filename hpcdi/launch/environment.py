@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -228,6 +229,25 @@ def _words_of_file(path: str) -> list[str]:
 
 def _once(hosts: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hosts))
+
+
+def limit_threads() -> set[str]:
+    """Let numerical libraries use one thread; returns the variables that the user has set already.
+
+    Call it before numpy is imported, which starts its threads then.
+    """
+    chosen = set(thread_variables(1)) & os.environ.keys()
+    for name, value in thread_variables(1).items():
+        os.environ.setdefault(name, value)
+    return chosen
+
+
+def thread_variables(threads: int) -> Mapping[str, str]:
+    """Returns environment variables that limit the threads of numerical libraries."""
+    names = (
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    )  # fmt: skip
+    return dict.fromkeys(names, str(threads))
 
 
 # ------------------- lists of hosts as Slurm writes them: a container has no `scontrol` to ask

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -43,10 +45,12 @@ from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.placement import check_world, default_world_size
 from hpcdi.launch.private_folder import TEMPORARY_VARIABLE, own_folder
 from hpcdi.launch.requests import preempt_signals
+from hpcdi.launch.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.processes import stat_of
 from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +58,11 @@ _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
 _MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
 _ULFM_SINCE = 5
+_WATCH_S = 5.0
+_LEAVE_S = 60.0
+"""For mpirun to end when nothing of the job is left that it could wait for."""
+_LAST_S = 10.0
+"""For mpirun to end when it is told to; then it is killed."""
 _PIDFD_GETFD = 438
 _LISTENS = "0A"
 _ANY = {"00000000": "tcp", "0" * 32: "tcp6"}
@@ -93,7 +102,7 @@ def train(arguments: Namespace) -> int:
         command += ["--time-limit", arguments.time_limit]
     try:
         with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
-            return job.wait()
+            return job.wait(Patience.of(compiled.config.system))
     finally:
         with contextlib.suppress(OSError):  # removes only an empty folder
             path.rmdir()
@@ -168,6 +177,24 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long mpirun may go on without a sign that the run does, in seconds.
+
+    Attributes:
+        start_s: before the run has begun.
+        silence_s: after rank 0 has ended without a result: its workers end after so much silence.
+    """
+
+    start_s: float = START_TIMEOUT_S
+    silence_s: float = math.inf
+
+    @classmethod
+    def of(cls, system: SystemConfig) -> Patience:
+        """Of an experiment."""
+        return cls(system.coordinator.start_timeout_s, system.survival.worker_timeout_s)
+
+
 class Job:
     """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
 
@@ -190,6 +217,7 @@ class Job:
         )
         if is_one_host():
             BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
+        self._has_begun = False
         self._asked: int | None = None
         self._preempt = preempt_signals()
         numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
@@ -208,9 +236,9 @@ class Job:
             self._process.kill()
             self._process.wait()
 
-    def wait(self) -> int:
+    def wait(self, patience: Patience | None = None) -> int:
         """Wait for the job; returns the run's exit code, which mpirun may have changed."""
-        returned = self._process.wait()
+        returned = self._returned(patience or Patience())
         returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
         run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
         facts = self._facts()
@@ -237,6 +265,44 @@ class Job:
             end = partial(run_folder.end, layout, state, reason, exit_code, {})
             or_warn("end of the run", end)
         return exit_code
+
+    def _returned(self, patience: Patience) -> int:
+        """Wait for mpirun, and end it where it cannot end by itself; returns its exit code.
+
+        Without a network to its daemons it waits for ever: for a start, or for ranks that have
+        ended (seen with Open MPI 5.0.11 and a cut of 3 minutes).
+        """
+        waits_for, since = "", time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_WATCH_S)
+            now, (before, limit_s) = time.monotonic(), self._idle(patience)
+            since = since if before == waits_for else now
+            waits_for = before
+            if waits_for and now - since > limit_s + _LEAVE_S:
+                break
+        sys.stderr.write(
+            f"hpcdi: mpirun does not end, {now - since:.0f} s after {waits_for}; it is ended. Is "
+            "the network between the hosts broken?\n"
+        )
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_LAST_S)
+        self._process.kill()
+        return self._process.wait()
+
+    def _idle(self, patience: Patience) -> tuple[str, float]:
+        """Returns since when mpirun has nothing to wait for, and how long it may; "": it has."""
+        facts = self._facts()
+        self._has_begun = self._has_begun or bool(facts)
+        if not self._has_begun:
+            return "the job was started", patience.start_s
+        if facts.get("state") in ("done", "failed", "stopped"):
+            return "the run ended", 0.0
+        is_here = sys.platform == "linux" and facts.get("host") == platform.node()
+        if is_here and stat_of(int(facts["pid"]))[0] in ("", "Z"):
+            return "rank 0 ended", patience.silence_s
+        return "", math.inf
 
     def _ended(self, exit_code: int, returned: int) -> int:
         """Returns the exit code of a run whose run.json has a result."""

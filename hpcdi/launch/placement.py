@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from hpcdi.errors import LaunchError
 from hpcdi.launch.environment import compress
+from hpcdi.utils.metrics import counted
 
 COLLECTOR_NICENESS = 5
 """A collector gets a third of the learner's weight in the Linux scheduler."""
@@ -69,9 +69,9 @@ def check_world(world: int, config: Any) -> None:
     if world < needed:
         missing = needed - world
         raise LaunchError(
-            f"a world of {world} rank{'s' if world != 1 else ''} is too small: {missing} missing. "
-            f"This experiment needs 1 coordinator, {learners} learner{'s' * (learners > 1)} and at "
-            f"least {collectors} collector{'s' * (collectors > 1)}"
+            f"a world of {counted(world, 'rank')} is too small: {missing} missing. "
+            f"This experiment needs 1 coordinator, {counted(learners, 'learner')} and at "
+            f"least {counted(collectors, 'collector')}"
             f"{', one to each learner on-policy' * (collectors > 1)}; start it with -n {needed} "
             f"or more (it asks for {default_world_size(config)})"
         )
@@ -186,10 +186,8 @@ def _summary(there: Sequence[Mapping[str, Any]]) -> str:
     roles = Counter(place["role"] for place in there)
     gpus = list(dict.fromkeys(place["gpu"] for place in there if place["gpu"]))
     cores = len({core for place in there for core in place["cores"]})
-    parts = ", ".join(f"{n} {role}{'s' * (n > 1)}" for role, n in sorted(roles.items()))
-    return (
-        f"{parts}; {cores} core{'s' * (cores > 1)}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
-    )
+    parts = ", ".join(counted(n, role) for role, n in sorted(roles.items()))
+    return f"{parts}; {counted(cores, 'core')}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
 
 
 def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> list[str]:
@@ -248,22 +246,3 @@ def niceness_of(
     """
     is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
     return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
-
-
-def limit_threads() -> set[str]:
-    """Let numerical libraries use one thread; returns the variables that the user has set already.
-
-    Call it before numpy is imported, which starts its threads then.
-    """
-    chosen = set(thread_variables(1)) & os.environ.keys()
-    for name, value in thread_variables(1).items():
-        os.environ.setdefault(name, value)
-    return chosen
-
-
-def thread_variables(threads: int) -> Mapping[str, str]:
-    """Returns environment variables that limit the threads of numerical libraries."""
-    names = (
-        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-    )  # fmt: skip
-    return dict.fromkeys(names, str(threads))

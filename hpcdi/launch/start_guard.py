@@ -160,18 +160,23 @@ class _Guard:
         lock = _lock(self._launcher)
         if lock is None or (self._launcher and not self._launcher_lives()):
             return  # another one acts, or has acted
-        ranks, deadline = [*_ranks_below(self._launcher), self._rank], time.monotonic() + _LAST_S
+        ranks = [*_ranks_below(self._launcher), self._rank]
         sys.stderr.write(f"hpcdi: {reason}. {_AGAIN}\n")
         sys.stderr.flush()
         if end_mpirun(self._launcher):
-            while self._launcher_lives() and time.monotonic() < deadline:
-                wait_s(0.1)
+            self._see_launcher_end()
         for rank in ranks:  # that mpirun has left, or whose end a daemon notices
             with contextlib.suppress(OSError):
                 os.kill(rank, signal.SIGKILL)
         scancel = shutil.which("scancel")
         if self._step and scancel:  # srun may have no --kill-on-bad-exit
             os.execv(scancel, [scancel, "--signal=KILL", self._step])  # noqa: S606 (no shell)
+        self._see_launcher_end()  # meanwhile no guard of a rank killed here names that rank, too
+
+    def _see_launcher_end(self) -> None:
+        deadline = time.monotonic() + _LAST_S
+        while self._launcher_lives() and time.monotonic() < deadline:
+            wait_s(0.1)
 
     def _missing(self) -> int:
         """Returns how many ranks of this host have died, as far as this can be seen."""

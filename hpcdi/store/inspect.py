@@ -22,7 +22,7 @@ from hpcdi.store.policies import header, read_policy
 from hpcdi.store.shards import read_blocks
 from hpcdi.store.state_file import FORMAT as STATE_FORMAT
 from hpcdi.store.state_file import read_state
-from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import flatten
 
 
@@ -73,7 +73,7 @@ def _shard(path: Path, report: Report) -> Iterator[str]:
     items = sum(len(block.items) for block in blocks)
     size = human_bytes(512 * path.stat().st_blocks)  # without holes
     right = "damaged" if damaged else "checksums are right"
-    yield f"{path}: shard of {_count(len(blocks), 'block')}, {size}, {right}"
+    yield f"{path}: shard of {counted(len(blocks), 'block')}, {size}, {right}"
     yield (
         f"  {sum(block.transitions for block in blocks)} transitions in {items} items, "
         f"{sum(block.rows for block in blocks)} rows"
@@ -155,7 +155,7 @@ def _run_folder(path: Path, report: Report) -> None:
         transitions += sum(block.transitions for block in whole)
         size += 512 * shard.stat().st_blocks
     report.lines.append(
-        f"  data: {_count(blocks, 'block')} in {_count(shards, 'shard')}, "
+        f"  data: {counted(blocks, 'block')} in {counted(shards, 'shard')}, "
         f"{transitions} transitions, {human_bytes(size)}, "
         + ("all checksums right" if not report.errors else f"{len(report.errors)} damaged")
     )
@@ -201,7 +201,3 @@ def _range(columns: list[Any]) -> str:
 def _span(what: str, arrays: list[Any]) -> str:
     arrays = [array for array in arrays if array.size]
     return f", {what}s {min(a.min() for a in arrays)} to {max(a.max() for a in arrays)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,6 +1,6 @@
 """Small tools without knowledge of reinforcement learning.
 
-Owns: registries, unique ids, timers, closing, threads, waiting, time limits of work that may hang,
+Owns: registries, timers, closing, threads, waiting, time limits of work that may hang,
 processes of this host, full disks, logs, TensorBoard's files, progress lines, metrics, nested
 dictionaries, video files. May import: `hpcdi.errors`, `hpcdi.types`. Why so: everything above may
 use these.

@@ -189,6 +189,11 @@ def ranges(numbers: Iterable[int]) -> list[str]:
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
+def counted(number: int, what: str) -> str:
+    """Formats a number of things: "1 rank", "3 ranks"."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def human_return(value: float, scale: float | None = None) -> str:
     """Formats a return: two decimals if it (or `scale`) is below 10, else one."""
     return f"{value:.2f}" if abs(value if scale is None else scale) < 10 else f"{value:.1f}"

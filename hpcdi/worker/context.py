@@ -1,7 +1,9 @@
-"""A rank's place in a run, and its seeds."""
+"""A rank's place in a run, its seeds, and names of tasks."""
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ HEARTBEAT_S = 5.0
 """From one heartbeat to the next, of all ranks."""
 OWN_END_S = 15.0
 """A rank that hangs ends itself; others act only so much later, where that fails."""
+_uids = itertools.count()
 ROLES = ("coordinator", "learner", "collector")
 
 
@@ -78,3 +81,11 @@ def task_seed(own: np.random.SeedSequence, task: CollectTask) -> np.random.SeedS
     of_rank = own.spawn_key[:1] if task.eval_flag else own.spawn_key
     key = (*of_rank, task.lockstep.round, int(task.eval_flag))
     return np.random.SeedSequence(own.entropy, spawn_key=key)
+
+
+def get_task_uid() -> str:
+    """Returns a name that is unique in this process: process id and a counter.
+
+    Ranks on different hosts may share a process id: names for the whole run come from rank 0 only.
+    """
+    return f"{os.getpid():d}_{next(_uids):d}"

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport
 from hpcdi.types import ITEM_DTYPE, Columns
-from hpcdi.utils.absent import Absent
 from hpcdi.worker.coordinator.workers import Workers
 from hpcdi.worker.replay_buffer.limits import Limits, ThruputControllerConfig
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput as PeriodicThruputMonitor
@@ -97,6 +96,19 @@ def register(package: str) -> None:
 
 
 # -------------------------------------------------------------------------------------- coordinator
+
+
+class Absent:
+    """A class that cannot be made; subclasses say why, and what to use.
+
+    Raises:
+        CommError: always.
+    """
+
+    instead: ClassVar[str]
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        raise CommError(f"{type(self).__name__}: {self.instead}")
 
 
 class CommCoordinator(Absent):

@@ -26,9 +26,14 @@ from hpcdi.config.compat import Configurable
 from hpcdi.errors import EXIT_REQUEUE, CommError
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.timer import RoleMeter
-from hpcdi.utils.uid import get_task_uid
 from hpcdi.utils.watchdog import WAITING, Watchdog
-from hpcdi.worker.context import COORDINATOR_RANK, HEARTBEAT_S, OWN_END_S, WorkerContext
+from hpcdi.worker.context import (
+    COORDINATOR_RANK,
+    HEARTBEAT_S,
+    OWN_END_S,
+    WorkerContext,
+    get_task_uid,
+)
 
 _FIRST_WORD_S = 1.0
 _LEAVE_TIMEOUT_S = 30.0

@@ -110,6 +110,8 @@ def made(
         return vector_manager(
             lambda: SyncVectorEnv(fns, autoreset_mode=mode), len(fns), episode_num, sequence
         )
+    if form == "late":  # whoever is first
+        form, settings = "forkserver", {"wait_num": 1, **settings}
     if form in CHILDREN:
         settings = {"type": "subprocess", "start_method": form, **settings}
     manager: VectorManager = make_env_manager(

@@ -69,6 +69,19 @@ class SlowResetEnv(CountEnv):
         return super().reset(**kwargs)
 
 
+class HeldEnv(CountEnv):
+    """A step of its life is over when somebody writes to a named pipe."""
+
+    def __init__(self, pipe: str, at: int) -> None:
+        super().__init__(3)
+        self._pipe, self._at = Path(pipe), at
+
+    def step(self, action: Any) -> Any:
+        if self._life + 1 == self._at:
+            self._pipe.read_text()
+        return super().step(action)
+
+
 class FragileEnv(gymnasium.Env[Any, Any]):
     """Fails in its second step; the observation is random."""
 

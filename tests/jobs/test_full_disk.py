@@ -70,6 +70,10 @@ def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     assert "--resume" in ended.out
     assert "did not end in order" not in ended.said
     ended.check_files()
+    refused = resume(run_dir).wait()  # as a batch script does, again and again
+    assert refused.code == 85, refused.said
+    assert "cannot be written: No space left on device. Free some space" in refused.err
+    assert "Traceback" not in refused.err
     disk.free()
     again = resume(run_dir, "env.stop_value=5", "policy.eval.every=0.5 seconds").wait()
     again.check(0, "done")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
+from fakes.env_managers import COUNT, count_rows, running
+from fakes.environments import HeldEnv
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import BaseEnvTimestep
+from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.policy.torch_policy import columns_of_samples
@@ -160,3 +166,76 @@ def test_steps_are_counted_without_dummies() -> None:
         for _ in range(4):
             counts.append(loop.once({}))
     assert counts == [2, 0, 2, 0]
+
+
+# ------------------------------------------------------------------- steps that go on over a call
+
+
+class Calls:
+    """Says with each action in which call it was chosen."""
+
+    number = 0
+
+    def act(self, observation: Any, _setting: Any) -> Columns:
+        self.number += 1
+        call = np.full(len(observation), self.number)
+        return {"action": np.zeros(len(observation), np.int64), "call": call}
+
+    def train_columns(self, *_given: Any) -> TrainColumns:
+        return TrainColumns({})
+
+
+@pytest.mark.usefixtures("env_helpers")
+def test_a_transition_has_what_its_step_began_with(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    fns = [partial(HeldEnv, str(pipe), 2), COUNT, COUNT]
+    with running("late", fns, wait_num=2) as envs:
+        actor = Calls()
+        recorder = Recorder(3, 100, actor, envs.wait_num)
+        loop = Loop(envs, ColumnAgent(actor), [recorder])
+        chosen = {}  # (environment, its transition) -> the call that chose its action
+        begun = np.zeros(3, int)
+
+        def step() -> None:
+            for env in np.flatnonzero(envs.ready):
+                chosen[env, int(begun[env])] = actor.number + 1
+                begun[env] += 1
+            loop.once({})
+
+        for _ in range(6):
+            step()
+        first = loop.cut(0)  # in the middle of a step of environment 0
+        assert first is not None
+        assert (first.items["env_id"] == 0).sum() == 1
+        loop = Loop(envs, ColumnAgent(actor), [recorder])  # as the next call of a collector
+        pipe.write_text("go on")
+        while not recorder.held[0]:
+            step()
+        second = loop.cut(0)
+        assert second is not None
+    made = np.zeros(3, int)
+    for segment in (first, second):
+        for item in segment.items:
+            rows = slice(item["item_start"], item["item_start"] + item["item_len"] + 1)
+            observed = segment.columns["observation"][rows].tolist()
+            calls = segment.columns["call"][rows].tolist()[:-1]
+            episode = count_rows(20)[made[item["env_id"]] :][: item["item_len"]]
+            assert observed == [row[0] for row in episode] + [episode[-1][4]]
+            for call in calls:
+                assert call == chosen[item["env_id"], int(made[item["env_id"]])]
+                made[item["env_id"]] += 1
+
+
+def test_a_recorder_is_full_by_transitions_where_few_step_at_once() -> None:
+    recorder = Recorder(4, 2, None, 1)
+    live = np.array([True, False, False, False])
+    for number in range(8):
+        assert not recorder.is_full, number
+        recorder.record({"reward": np.zeros(4)}, live, ~live)
+    assert recorder.is_full
+    recorder = Recorder(4, 2, None, 1)
+    for _ in range(2):
+        assert not recorder.is_full
+        recorder.record({"reward": np.zeros(4)}, live | True, ~live & live)
+    assert recorder.is_full

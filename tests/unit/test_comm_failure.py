@@ -39,10 +39,11 @@ def test_a_report_says_what_and_how_to_exit(
     assert failure.exit_code == exit_code
 
 
-def test_a_file_system_that_fails_is_not_the_user_s_fault() -> None:
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_file_system_that_fails_or_is_full_is_not_the_user_s_fault(number: int) -> None:
     def planted() -> None:
         try:
-            raise OSError(errno.ESTALE, "stale")  # noqa: TRY301
+            raise OSError(number, os.strerror(number))  # noqa: TRY301
         except OSError as error:
             raise StoreError("a.h5", "cannot be read") from error
 

@@ -27,8 +27,16 @@ from fakes.env_managers import (
     steps_of,
     vector_manager,
 )
-from fakes.environments import CrashingEnv, FragileEnv, InfoEnv, NaNEnv, NeverEnv, SlowResetEnv
-from hpcdi.env.create import create_env_manager
+from fakes.environments import (
+    CrashingEnv,
+    FragileEnv,
+    HeldEnv,
+    InfoEnv,
+    NaNEnv,
+    NeverEnv,
+    SlowResetEnv,
+)
+from hpcdi.env.create import create_env_manager, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.in_process import SingleEnvs
 from hpcdi.env.manager import FailureRecord, VectorManager
@@ -147,7 +155,7 @@ def walk(form: str, fn: Any, steps: int = 60) -> list[Any]:
 def test_all_managers_give_the_same_data_bit_by_bit(fn: Any) -> None:
     wanted = walk("next_step", fn)
     assert wanted[0] != wanted[1] or fn is COUNT
-    for form in ("same_step", "pool", *CHILDREN):
+    for form in ("same_step", "pool", "late", *CHILDREN):
         assert walk(form, fn) == wanted, form
 
 
@@ -197,6 +205,56 @@ def test_the_per_environment_form_has_the_environments_info(form: str) -> None:
         last = manager.step({0: 0, 1: 0})
         assert last[0].done
         assert last[0].info["from_step"] == 2
+
+
+# --------------------------------------------------------------- steps that others do not wait for
+
+
+def test_a_slow_environment_holds_nobody_up_and_loses_nothing(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with running("late", [partial(HeldEnv, str(pipe), 2), COUNT, COUNT], wait_num=2) as manager:
+        taken = steps_of(manager, 10)
+        assert min(len(live_rows(taken, env)) for env in (1, 2)) >= 9
+        assert len(live_rows(taken, 0)) == 1
+        assert manager.ready.tolist() == [False, True, True]
+        assert manager.ready_obs.keys() == {1, 2}
+        with pytest.raises(EnvError, match=r"reward_shaping\(\) of environment 0 .* in a step"):
+            manager.reward_shaping(0, [])
+        pipe.write_text("go on")
+        while len(live_rows(taken, 0)) < 6:
+            taken += steps_of(manager, 1)
+        for env in range(3):
+            rows = live_rows(taken, env)
+            assert rows == count_rows(1 + len(rows) // 3)[: len(rows)]
+        manager.reset()  # waits for those under way
+        assert manager.ready.all()
+        assert manager.observation[:, 0].tolist() == [0, 0, 0]
+
+
+def test_one_that_hangs_while_others_step_is_replaced() -> None:
+    fns = [COUNT, partial(CountEnv, LENGTH, hang_at=2)]
+    with running("late", fns, step_timeout=1.0) as manager:
+        taken: list[Any] = []
+        while not manager.failures:
+            taken = steps_of(manager, 1)
+        assert taken[0][1].abnormal.tolist() == [False, True]
+        assert manager.health["episodes_dropped"] == 1
+        assert manager.ready[1]
+        assert manager.observation[1].tolist() == [0, 0]
+
+
+def test_evaluations_and_battles_wait_for_all() -> None:
+    cfg = {"type": "gymnasium", "env_id": "CartPole-v1"}
+    child = {"manager": {"type": "subprocess", "wait_num": 2}}
+    seed = np.random.SeedSequence(0)
+    found = [
+        create_env_manager({**cfg, **child}, evaluate=evaluate, seed=seed).wait_num
+        for evaluate in (False, True)
+    ]
+    assert found == [2, None]
+    with pytest.raises(ConfigError, match=r"env.manager.wait_num: is for environments of one"):
+        make_env_manager(child["manager"], [COUNT], battle=True)
 
 
 # ------------------------------------------------------------------------------------------ faults

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
+from hpcdi.launch import local
 from hpcdi.launch.environment import REFUSED
-from hpcdi.launch.local import Job
+from hpcdi.launch.local import Job, Patience
 from hpcdi.store.layout import RunLayout
 
 
@@ -126,6 +127,43 @@ def test_leaving_the_block_ends_the_job_and_gives_the_signals_back(tmp_path: Pat
         assert [signal.getsignal(number) for number in numbers] != before
     assert [signal.getsignal(number) for number in numbers] == before
     assert job._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"state": "stopped", "exit_code": 85}, "after the run ended"),
+        ({"state": "running", "pid": 2**22 + 1}, "after rank 0 ended"),
+        (None, "after the job was started"),
+    ],
+)
+def test_a_mpirun_that_waits_for_nothing_is_killed(
+    tmp_path: Path,
+    run: dict[str, Any] | None,
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a network to its daemons it waits for ever, and SIGTERM does not end it."""
+    for limit in ("_WATCH_S", "_LEAVE_S", "_LAST_S"):
+        monkeypatch.setattr(local, limit, 0.02)
+    if run is not None:
+        write_run(tmp_path / "run", host=platform.node(), **run)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    with Job([sys.executable, "-c", deaf], tmp_path / "run", {}) as job:
+        assert job.wait(Patience(0.0, 0.0)) == 85
+    assert said in capfd.readouterr().err
+
+
+def test_a_run_that_goes_on_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: subprocess.Popen[str]
+) -> None:
+    for limit in ("_WATCH_S", "_LEAVE_S"):
+        monkeypatch.setattr(local, limit, 0.001)
+    write_run(tmp_path / "run", state="running", host=platform.node(), pid=coordinator.pid)
+    with Job(["sh", "-c", "sleep 0.3; exit 0"], tmp_path / "run", {}) as job:
+        assert job.wait(Patience(0.0, 0.0)) == 85
+        assert job._process.returncode == 0
 
 
 # ------------------------------------------------------------------------------------------ signals

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fakes.experiments import experiment
 from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
 from hpcdi.errors import EXIT_USAGE, LaunchError
+from hpcdi.launch.environment import thread_variables
 from hpcdi.launch.placement import (
     COLLECTOR_NICENESS,
     Place,
@@ -27,7 +28,6 @@ from hpcdi.launch.placement import (
     roles_of,
     share_of_host,
     table,
-    thread_variables,
     threads_of,
 )
 from hpcdi.policy import create as _policies  # noqa: F401  (registers)

@@ -17,7 +17,7 @@ from hpcdi.utils.backoff import Backoff, wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread, JobThread
 from hpcdi.utils.timer import EasyTimer, RoleMeter, TimeLedger, cpu_seconds
-from hpcdi.utils.uid import get_task_uid
+from hpcdi.worker.context import get_task_uid
 
 # ---------------------------------------------------------------------------------------- threads
 

@@ -22,7 +22,7 @@ from hpcdi.errors import HpcdiError
 from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
 from hpcdi.launch.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.metrics import human_bytes, human_count, ranges
+from hpcdi.utils.metrics import counted, human_bytes, human_count, ranges
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -142,7 +142,7 @@ def check_launcher(facts: Sequence[Facts], launched: LaunchEnvironment) -> Itera
     most = max(Counter(hosts).values())
     where = f"{hosts_text(hosts)}" + f", up to {most} on each" * (len(set(hosts)) > 1)
     if launched.tasks <= 1 or launched.tasks == size:
-        yield Finding(OK, f"{launched.launcher}: {size} rank{'s' * (size != 1)} on {where}")
+        yield Finding(OK, f"{launched.launcher}: {counted(size, 'rank')} on {where}")
         if size < _SMALLEST_WORLD:
             advice = "a run needs 3 ranks: a coordinator, a learner, a collector; start more"
             yield Finding(WARN, "", advice)
@@ -407,7 +407,7 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
     free = usable - len(taken)
     for ranks in _overlapping(facts):
         shared = {core for rank in ranks for core in facts[rank].cores}
-        crowd = f"{ranks_text(ranks)} share {len(shared)} core{'s' * (len(shared) > 1)}"
+        crowd = f"{ranks_text(ranks)} share {counted(len(shared), 'core')}"
         if len(ranks) > len(shared) and free > 0:
             advice = (
                 "bind them apart: srun --cpu-bind=cores --cpus-per-task=N, or mpirun --bind-to "
@@ -420,7 +420,7 @@ def _check_host_cores(facts: Mapping[int, Facts]) -> Finding:
             return Finding(WARN, crowd, "start fewer ranks on a host, or ask for more cores")
     counts = sorted({len(own.cores) for own in facts.values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    ranks_here = f"{len(facts)} rank{'s' * (len(facts) > 1)}"
+    ranks_here = counted(len(facts), "rank")
     return Finding(OK, f"{ranks_here}, {each} core{'s' * (each != '1')} each, of {usable}")
 
 
@@ -540,7 +540,7 @@ def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Itera
     counts = {max(len(facts[rank].gpus) for rank in ranks) for ranks in by_host.values()}
     each = "/".join(map(str, sorted(counts)))
     found = f"{each} x {some.gpus[0]} a host, driver {some.driver}, torch for CUDA {some.cuda}"
-    yield Finding(OK, f"{found}; {len(learning)} learner{'s' * (len(learning) > 1)}")
+    yield Finding(OK, f"{found}; {counted(len(learning), 'learner')}")
     blind = [rank for rank in learning if not facts[rank].gpus]
     if blind:
         advice = "--gpus-per-node=N lets all ranks see them (--gpus-per-task only under srun)"
@@ -551,7 +551,7 @@ def check_gpus(facts: Sequence[Facts], learners: int, *, must_be: bool) -> Itera
         has_own = len({facts[rank].visible for rank in here}) > 1
         devices = len(here) if has_own else max((len(facts[rank].gpus) for rank in here), default=0)
         if len(here) > devices:
-            found = f"{len(here)} learners share {devices} GPU{'s' * (devices > 1)} of {host}"
+            found = f"{len(here)} learners share {counted(devices, 'GPU')} of {host}"
             yield Finding(WARN, found, "policy.learn.learner.learner_num: one learner to a GPU")
 
 

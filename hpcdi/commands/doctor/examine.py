@@ -30,6 +30,7 @@ from hpcdi.commands.options import print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
 from hpcdi.launch.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
+from hpcdi.utils.metrics import counted
 from hpcdi.utils.threads import BackgroundThread
 
 T = TypeVar("T")
@@ -295,7 +296,7 @@ class Report:
         else:
             failed = [name for name, finding in self.rows.items() if finding.status == FAIL]
             verdict = "fit to run" if is_fit else f"NOT fit to run: {', '.join(failed)} failed"
-            warnings = f"; {counts[WARN]} warning{'s' * (counts[WARN] != 1)}"
+            warnings = f"; {counted(counts[WARN], 'warning')}"
             print_lines(["", verdict + warnings * (counts[WARN] > 0 or not is_fit)])
         if self._last_word:
             print_lines([f"{self._last_word}{code}"])

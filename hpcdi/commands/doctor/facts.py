@@ -19,7 +19,7 @@ import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
 from hpcdi.errors import StoreError
-from hpcdi.launch.placement import thread_variables
+from hpcdi.launch.environment import thread_variables
 from hpcdi.launch.run_folder import git_commit, versions
 from hpcdi.store import probe
 

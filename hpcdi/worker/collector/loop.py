@@ -63,7 +63,7 @@ class ColumnAgent:
     ) -> tuple[Columns, Array, Array]:
         """See `Agent.transitions`."""
         columns = {
-            "observation": observation, **outputs, "reward": step.reward,
+            **outputs, "observation": observation, "reward": step.reward,
             "terminated": step.terminated, "truncated": step.truncated,
         }  # fmt: skip
         if self._follow is not None:
@@ -103,6 +103,7 @@ class Loop:
         self.recorders: list[Any] = list(recorders)
         self.latest: Any = None
         """The step that `once` made last."""
+        self._ready: Any = None  # who began a step, where steps go on after it
 
     def run(self, setting: Any, act: Act | None = None) -> Iterator[int]:
         """Step without end; yields the number of transitions of each step. See `once`."""
@@ -135,10 +136,15 @@ class Loop:
 
     def step(self, outputs: Columns) -> Any:
         """Step the environments by the outputs' ``action``."""
+        if getattr(self.envs, "wait_num", None) is not None:
+            self._ready = self.envs.ready
         return self.envs.step_all(outputs["action"])
 
     def record(self, observation: Array, outputs: Columns, step: Any) -> int:
         """Record a step's transitions; returns their number."""
+        if self._ready is not None:
+            given = self.envs.given(self._ready, {**outputs, "observation": observation})
+            observation, outputs = given["observation"], given
         for player, recorder in enumerate(self.recorders):
             if recorder is not None:
                 columns, live, ended = self.agent.transitions(player, observation, outputs, step)
@@ -196,7 +202,7 @@ def collect_loop(envs: Any, policy: Any, length: int | None) -> Loop:
     """
     actor = columnar_actor(policy)
     if actor is not None:
-        kept = [Recorder(envs.env_num, length, actor)] if length else []
+        kept = [Recorder(envs.env_num, length, actor, envs.wait_num)] if length else []
         return Loop(envs, ColumnAgent(actor), kept)
     agent = DictAgent(policy, envs.env_num, to_tensors)
     recorder = None

@@ -6,6 +6,7 @@ transition in it. What a policy of dicts makes is one column of Python objects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,11 +23,17 @@ class Recorder:
 
     Args:
         env_num: environments.
-        length: steps until it is full.
+        length: steps until it is full; or as many transitions of all environments together.
         actor: a `ColumnarActor`, which adds the policy's columns to a segment.
+        wait_num: environments that make a transition in a step, at least; None: about all.
     """
 
-    def __init__(self, env_num: int, length: int = 32, actor: Any = None) -> None:
+    def __init__(
+        self, env_num: int, length: int = 32, actor: Any = None, wait_num: int | None = None
+    ) -> None:
+        self._most = math.inf if wait_num is None else length * env_num
+        if wait_num is not None:
+            length = math.ceil(length * env_num / min(wait_num, env_num))
         self.held = np.zeros(env_num, dtype=np.int64)
         """Transitions held of each environment."""
         self._actor = actor
@@ -41,7 +48,8 @@ class Recorder:
     @property
     def is_full(self) -> bool:
         """True if it must be cut before the next step."""
-        return self._rows == len(self._live)
+        is_full = self._rows == len(self._live)
+        return is_full or (self._most < math.inf and int(self.held.sum()) >= self._most)
 
     @property
     def is_empty(self) -> bool:
@@ -70,7 +78,7 @@ class Recorder:
                 name: np.empty((len(self._live), *column.shape), dtype=column.dtype)
                 for name, column in columns.items()
             }
-        if self.is_full:
+        if self._rows == len(self._live):
             self._make_room()
         row, self._rows = self._rows, self._rows + 1
         if failed is not None:

@@ -21,7 +21,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.types import Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
-from hpcdi.utils.uid import get_task_uid
+from hpcdi.worker.context import get_task_uid
 
 
 class BaseCommander(Configurable, ABC):

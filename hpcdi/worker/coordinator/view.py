@@ -41,6 +41,7 @@ from hpcdi.utils.metrics import (
     Curves,
     Distribution,
     Rate,
+    counted,
     evaluation_scalars,
     human_bytes,
     human_count,
@@ -567,7 +568,7 @@ def summary(
     ]
     if traffic.blocks:
         size = human_bytes(traffic.data_bytes)
-        lines.append(f"  data: {_count(traffic.blocks, 'block')}, {size}{learnable}")
+        lines.append(f"  data: {counted(traffic.blocks, 'block')}, {size}{learnable}")
     if counters.train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
     best = best_of(record.evaluations)
@@ -577,10 +578,12 @@ def summary(
             f"{human_count(best.env_steps)}, policy of iteration {best.policy_version}"
         )
     if replay.blocks_lost:
-        lines.append(f"  {_count(replay.blocks_lost, 'block')} could not be read; the log says why")
+        lines.append(
+            f"  {counted(replay.blocks_lost, 'block')} could not be read; the log says why"
+        )
     if replay.blocks_skipped:
         lines.append(
-            f"  {_count(replay.blocks_skipped, 'block')} skipped: they came faster than the "
+            f"  {counted(replay.blocks_skipped, 'block')} skipped: they came faster than the "
             "learner reads them"
         )
     lines += _health(run.workers.reports.values())
@@ -598,17 +601,13 @@ def _health(reports: Iterable[dict[str, Any]]) -> list[str]:
     lines = []
     if total["env_failures"]:
         lines.append(
-            f"  {_count(total['env_failures'], 'environment failure')}: "
-            f"{_count(total['episodes_dropped'], 'unfinished episode')} dropped, "
-            f"{_count(total['envs_retired'], 'environment')} retired"
+            f"  {counted(total['env_failures'], 'environment failure')}: "
+            f"{counted(total['episodes_dropped'], 'unfinished episode')} dropped, "
+            f"{counted(total['envs_retired'], 'environment')} retired"
         )
     if total["blocks_lost"]:
-        lines.append(f"  {_count(total['blocks_lost'], 'block')} found no room on the disk")
+        lines.append(f"  {counted(total['blocks_lost'], 'block')} found no room on the disk")
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _activity(report: dict[str, Any]) -> str:

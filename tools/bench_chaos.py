@@ -1,0 +1,236 @@
+"""A run on two virtual hosts with a random fault every so many seconds: does it reach its goal?
+
+Six ranks of a real mpirun: rank 0 and a learner on node1, a learner and three collectors on node2,
+each host with a network of its own (`playground`). A run that ends with exit code 85 is started
+again by the same command, as a batch script does; nothing else is done for it. The faults:
+
+    kill    a random rank is killed, whatever it does: in the start, too
+    stop    a random rank is frozen
+    cut     no packet passes between the hosts for 2 to 60 s: a firewall rule
+    disk    the file system of the run is full for 2 to 20 s
+    flip    a random published block has a bit changed, on disk
+
+It fails if the run hangs, ends with another code, loses a published block (but those that were
+damaged), or has counted other env steps than its shards hold. Needs root and nft (Debian's package
+nftables).
+
+    python tools/bench_chaos.py --minutes 30
+    python tools/bench_chaos.py --kinds cut --minutes 5 --every 60
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from bench_faults import Trial, lost_blocks
+from figures import Row, at_least, at_most, parser, show
+from playground import Hosts, SmallDisk, enter_playground
+
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.shards import survey
+
+SLOTS = (2, 4)
+AGAIN = 85
+KINDS = ("kill", "stop", "cut", "disk", "flip")
+DISK = "1g"
+"""More than the run leaves: it is never full by itself."""
+
+
+class Chaos:
+    """A run that bears faults until it has reached its goal.
+
+    Args:
+        folder: an empty one.
+        settings: of the run.
+        seed: of the faults.
+        patience_s: without progress, after which it hangs.
+    """
+
+    def __init__(self, folder: Path, settings: list[str], seed: int, patience_s: float) -> None:
+        self.dice, self.struck = random.Random(seed), Counter[str]()
+        self.codes, self.left, self.minutes = Counter[int](), 0, 0.0
+        self.flipped: set[str] = set()
+        self._disk = SmallDisk(folder / "disk")
+        self._disk.mount(DISK)  # before the hosts take the mounts over
+        self._hosts = Hosts(folder, SLOTS)
+        self._published: set[str] = set()
+        self._ends: list[tuple[float, Callable[[], None]]] = []  # of faults that last a while
+        self.trial = Trial(
+            self._disk.root, settings, self.dice, "", patience_s,
+            self._hosts.prefix(), self._hosts.variables(),
+        )  # fmt: skip
+
+    @property
+    def lost(self) -> int:
+        """Published blocks that cannot be read any more, without those that were damaged."""
+        return lost_blocks(self.trial.run, self._published - self.flipped, 0)
+
+    def go(self, kinds: list[str], minutes: float, every_s: float) -> None:
+        """Until the goal is reached, or it never will be."""
+        began = time.monotonic()
+        due = began + every_s
+        while True:
+            self.trial.wait(lambda until=due: time.monotonic() >= until or self._must_end())  # type: ignore[misc]
+            now = time.monotonic()
+            for end in [end for end in self._ends if end[0] <= now]:
+                self._ends.remove(end)
+                end[1]()
+            if self.trial.process.poll() is not None and self._has_ended():
+                break
+            if now >= due:
+                due += every_s
+                if now < began + 60 * minutes:
+                    self.minutes = (now - began) / 60
+                    self._strike(self.dice.choice(kinds))
+        for _, end in self._ends:
+            end()
+
+    def close(self) -> None:
+        """Leave nothing behind; only then can the folder be removed."""
+        self._hosts.reboot(0.0)
+        self._disk.unmount()
+
+    def _must_end(self) -> bool:
+        return any(when <= time.monotonic() for when, _ in self._ends)
+
+    def _has_ended(self) -> bool:
+        """Start the run again, if that is to be done; returns whether it is over."""
+        code = self.trial.process.returncode
+        self.codes[code] += 1
+        self.left += len(self._hosts.reboot())
+        self._say(f"exit code {code}")
+        if code != AGAIN or self.trial.hung:
+            return True
+        self.trial.start()
+        return False
+
+    def _strike(self, kind: str) -> None:
+        self.struck[kind] += 1
+        self._published |= self.trial.blocks().keys()
+        told = {
+            "kill": partial(self._signal, signal.SIGKILL),
+            "stop": partial(self._signal, signal.SIGSTOP),
+            "cut": self._cut,
+            "disk": self._fill,
+            "flip": self._flip,
+        }[kind]()
+        self._say(f"{kind}: {told}")
+
+    def _say(self, text: str) -> None:
+        status = self.trial.status()
+        sys.stderr.write(
+            f"{time.strftime('%H:%M:%S')} iteration {status.get('train_iter', 0)}, env step "
+            f"{status.get('env_steps', 0)}: {text}\n"
+        )
+
+    def _signal(self, number: int) -> str:
+        ranks = self._hosts.ranks()
+        if not ranks:
+            return "no rank has begun"
+        rank = self.dice.choice(sorted(ranks))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ranks[rank], number)
+        return f"rank {rank}"
+
+    def _cut(self) -> str:
+        seconds = self.dice.uniform(2.0, 60.0)
+        self._hosts.cut()
+        self._ends.append((time.monotonic() + seconds, self._hosts.heal))
+        return f"for {seconds:.0f} s"
+
+    def _fill(self) -> str:
+        seconds = self.dice.uniform(2.0, 20.0)
+        self._disk.fill()
+        self._ends.append((time.monotonic() + seconds, self._disk.free))
+        return f"full for {seconds:.0f} s"
+
+    def _flip(self) -> str:
+        layout = RunLayout(self.trial.run)
+        shards = sorted(layout.shard_numbers())
+        path = self.dice.choice(shards) if shards else ""
+        blocks = survey(layout.root / path, path).blocks if path else []
+        if not blocks:
+            return "nothing is published"
+        ref, _ = self.dice.choice(blocks)
+        column = self.dice.choice([c for c in ref.columns if not c.name.startswith("item_")])
+        size = math.prod(column.shape) * np.dtype(column.dtype).itemsize
+        where = column.offset + self.dice.randrange(size)
+        with (layout.root / path).open("r+b") as file:
+            file.seek(where)
+            byte = file.read(1)[0]
+            file.seek(where)
+            file.write(bytes([byte ^ 1 << self.dice.randrange(8)]))
+        self.flipped.add(ref.path)
+        return f"a bit of {ref.path}, column {column.name}"
+
+
+def rows_of(chaos: Chaos, minutes: float) -> list[Row]:
+    """What came of it."""
+    codes = ", ".join(f"{code} x {count}" for code, count in sorted(chaos.codes.items()))
+    faults = ", ".join(f"{kind} x {count}" for kind, count in sorted(chaos.struck.items()))
+    is_done = chaos.trial.process.returncode == 0
+    status = chaos.trial.status()
+    goal = f"iteration {status.get('train_iter')}, env step {status.get('env_steps')}"
+    return [
+        at_most("runs that did not reach their goal unattended", int(not is_done), "runs", 0,
+                peer=f"exit codes {codes}; {goal}"),
+        at_least("minutes with faults", chaos.minutes, "min", 0.9 * minutes, peer=faults),
+        at_most("hangs", int(chaos.trial.hung), "runs", 0),
+        at_most("exit codes against the contract",
+                sum(n for code, n in chaos.codes.items() if code not in (0, AGAIN)), "codes", 0),
+        at_most("published blocks lost", chaos.lost, "blocks", 0,
+                peer=f"{len(chaos.flipped)} were damaged"),
+        at_most("env steps counted more or less than are stored",
+                chaos.trial.steps_off() if is_done else math.nan, "steps", 0),
+        Row("processes that a job has left on its hosts", chaos.left, "processes"),
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--minutes", type=float, default=30.0, help="with faults")
+    made.add_argument("--every", type=float, default=20.0, metavar="S", help="from fault to fault")
+    made.add_argument("--iterations", type=int, default=100_000, help="the goal")
+    made.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
+    made.add_argument("--keep", metavar="FOLDER", help="copy the run to a new folder")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--patience", type=float, default=300.0, metavar="S",
+                      help="without progress, after which the run hangs")  # fmt: skip
+    given = made.parse_args()
+    enter_playground()
+    minutes, every_s, goal = given.minutes, given.every, given.iterations
+    if given.quick:
+        minutes, every_s, goal = 1.0, 20.0, 3000
+    settings = [
+        "-n", str(sum(SLOTS)), "policy.collect.collector.collector_num=3",
+        f"policy.other.commander.max_train_iter={goal}", f"seed={given.seed}",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="hpcdi-chaos-") as folder:
+        chaos = Chaos(Path(folder), settings, given.seed, given.patience)
+        try:
+            chaos.go(given.kinds, minutes, every_s)
+            rows = rows_of(chaos, minutes)
+        finally:
+            if given.keep:
+                shutil.copytree(Path(folder), given.keep, symlinks=True)
+            chaos.close()
+    show(rows, given.json)
+    return int(any(row.ok is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
