@@ -61,7 +61,7 @@ def rate_of(package: str, env_steps: int) -> tuple[float, float]:
     done = subprocess.run(
         [
             sys.executable, UPSTREAM / "entry.py", package, "serial", CONFIG, str(env_steps),
-            str(env_steps // 8 * 5 - 100), "--own-draws",
+            str(env_steps // 8 * 5 - 100), "--own-draws", "0",
         ],
         env=variables(), capture_output=True, text=True, check=True,
     )  # fmt: skip

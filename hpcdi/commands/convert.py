@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcdi.commands.options import make_parser
 from hpcdi.compat.reader import read
-from hpcdi.config.load import compile_config, dump
+from hpcdi.config.load import compile_config, dump, show_notes
 from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.private_folder import own_folder
 from hpcdi.store.atomic import write_text
@@ -51,8 +51,7 @@ def yaml_of(path: Path) -> str:
     """
     experiment, notes = read(path)
     compile_config(experiment, str(path))
-    for note in notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
+    show_notes(notes)
     return f"# from {path}\n{dump(experiment)}"
 
 

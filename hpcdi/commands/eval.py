@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.commands.options import add_policy, at_least, make_parser
-from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy, find, load_policy
+from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
@@ -128,13 +127,12 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
-    for note in loaded.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:
         env = f"{getattr(loaded.config.env, 'env_id', loaded.config.env.type)}, seed {seed}"
-        _say(_opening(saved, f"{n_episode} episodes in {env_num} of {env}"))
+        say(f"{saved}\n  config       {short(saved.config_file)}")
+        say(f"  playing      {n_episode} episodes in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
     modes = _players(loaded, players_seed)
     with ExitStack() as stack:
@@ -143,15 +141,22 @@ def main(arguments: Sequence[str]) -> int:
             film = stack.enter_context(Film(loaded.config, film_seed))
         outcome = _play(loaded, modes, env_num, n_episode, env_seed)
         if not given.json:
-            _say(outcome.lines())
+            say("\n".join(outcome.lines()))
         video, on_it = None, ""
         if film is not None:
             folder = Path(given.video) if given.video else saved.home / "videos"
             video, on_it = film.shoot(modes, folder / f"iter_{saved.image.version:06d}_seed_{seed}")
     if given.json:
-        _say([json.dumps(jsonable({**_about(saved, seed, video), **outcome.figures()}))])
+        about = {
+            "policy": str(saved.file),
+            "train_iter": saved.image.version,
+            "config": str(saved.config_file),
+            "seed": seed,
+            "video": None if video is None else str(video),
+        }
+        say(json.dumps(jsonable({**about, **outcome.figures()})))
     elif video is not None:
-        _say([f"  video        {short(video)}: {on_it}"])
+        say(f"  video        {short(video)}: {on_it}")
     return EXIT_DONE
 
 
@@ -240,25 +245,6 @@ def _play(
     else:
         returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
     return EvalResult(returns, lengths, duration_s, evaluation_goal(config)[1])
-
-
-def _opening(saved: SavedPolicy, played: str) -> list[str]:
-    return [str(saved), f"  config       {short(saved.config_file)}", f"  playing      {played}"]
-
-
-def _about(saved: SavedPolicy, seed: int, video: Path | None) -> dict[str, Any]:
-    return {
-        "policy": str(saved.file),
-        "train_iter": saved.image.version,
-        "config": str(saved.config_file),
-        "seed": seed,
-        "video": None if video is None else str(video),
-    }
-
-
-def _say(lines: list[str]) -> None:
-    for line in lines:
-        say(line)
 
 
 # ----------------------------------------------------------------------------------------- the film

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,6 @@ def main(arguments: Sequence[str]) -> int:
     _check_packages(kind)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
-    for note in loaded.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
     say(str(saved))
     from hpcdi.policy.programs import PROGRAMS
 

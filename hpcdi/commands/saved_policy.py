@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.load import holds_modules, read_mapping
+from hpcdi.config.load import holds_modules, read_mapping, show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.launch.experiment import load_experiment
@@ -63,14 +63,12 @@ class LoadedPolicy:
         spaces: of its environment.
         mode: the policy's eval mode.
         seed: for environments and players; training drew nothing from it.
-        notes: of the configuration's compiler.
     """
 
     config: ExperimentConfig
     spaces: Spaces
     mode: Any
     seed: np.random.SeedSequence
-    notes: tuple[str, ...]
 
 
 def find(
@@ -117,7 +115,7 @@ def find(
 def load_policy(
     saved: SavedPolicy, overrides: Sequence[str], seed: int | None = None
 ) -> LoadedPolicy:
-    """Build a policy from its configuration and load its parameters.
+    """Build a policy from its configuration, whose notes are shown, and load its parameters.
 
     Args:
         saved: the policy.
@@ -145,7 +143,8 @@ def load_policy(
             f"{short(saved.file)} does not fit {short(saved.config_file)}: {difference}; name the "
             "settings that it was trained with, by key=value or --config"
         )
-    return LoadedPolicy(config, spaces, mode, root, compiled.notes)
+    show_notes(compiled.notes)
+    return LoadedPolicy(config, spaces, mode, root)
 
 
 def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:

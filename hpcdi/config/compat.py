@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -94,19 +96,34 @@ def component_class(registry: Registry, cfg: Any) -> Any:
     return registry.get(cfg.type)
 
 
+class _Defaults:
+    """The class attribute ``config``: settings with their defaults."""
+
+    def __get__(self, owner: Any, cls: Any) -> dict[str, Any]:
+        defaults: dict[str, Any] = to_mapping(cls.Config())
+        return defaults
+
+
 class Configurable:
-    """Mix-in for classes with a nested `Config`: `default_config` and parsing."""
+    """Mix-in for classes with a nested `Config`: `default_config` and parsing.
+
+    A user's subclass may state settings of its own, or other defaults, as a dict: ``config``.
+    """
 
     Config: ClassVar[type] = ComponentConfig
+    config: ClassVar[Any] = _Defaults()
 
     @classmethod
     def default_config(cls) -> ConfigDict:
         """Returns all settings with their defaults, and ``cfg_type`` = ``<class>Dict``."""
-        return ConfigDict(to_mapping(cls.Config()), cfg_type=f"{cls.__name__}Dict")
+        defaults = {**to_mapping(cls.Config()), **copy.deepcopy(cls.config)}
+        return ConfigDict(defaults, cfg_type=f"{cls.__name__}Dict")
 
     @classmethod
     def parse_config(cls, cfg: Any) -> Any:
         """Check a mapping and freeze it; an instance of `Config` is returned unchanged.
+
+        Settings that only the class's own ``config`` knows become attributes of it as they are.
 
         Args:
             cfg: a mapping, an instance of `Config`, or None for all defaults.
@@ -116,8 +133,16 @@ class Configurable:
         """
         if isinstance(cfg, cls.Config):
             return cfg
+        given, own = cfg if cfg is not None else {}, {}
+        if isinstance(inspect.getattr_static(cls, "config"), dict) and isinstance(given, Mapping):
+            known = {field.name for field in dataclasses.fields(cls.Config)}
+            merged = {**cls.config, **given}
+            own = {name: merged.pop(name) for name in cls.config if name not in known}
+            given = merged
         parser = Parser()
-        config = parser.parse(cls.Config, cfg if cfg is not None else {})
+        config = parser.parse(cls.Config, given)
         if parser.problems:
             raise ConfigError(parser.problems, f"the configuration of {cls.__name__}")
+        for name, value in ConfigDict(own).items():
+            object.__setattr__(config, name, value)
         return config

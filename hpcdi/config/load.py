@@ -106,6 +106,12 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
     return Compiled(config, tuple(parser.notes))
 
 
+def show_notes(notes: Iterable[str]) -> None:
+    """Write notes on a configuration to standard error."""
+    for note in notes:
+        sys.stderr.write(f"hpcdi: note: {note}\n")
+
+
 def dump(mapping: Mapping[str, Any]) -> str:
     """Returns the YAML text of a nested mapping, its keys in order."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(mapping)))

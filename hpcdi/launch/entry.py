@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdi.config.load import compile_config, read_mapping
+from hpcdi.config.load import compile_config, read_mapping, show_notes
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.launch import resume
 from hpcdi.launch.environment import (
@@ -172,8 +172,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
     except HpcdiError as error:  # a full disk at a restart is not the user's error
         code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
         return Agreement({}, "", placement, error=str(error), exit_code=code)
-    for note in compiled.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
+    show_notes(compiled.notes)
     return Agreement(mapping, str(path), placement, restarts, ends_at)
 
 

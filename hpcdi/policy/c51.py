@@ -1,6 +1,7 @@
 """C51: DQN that learns the distribution of the return, not its mean (Bellemare et al. 2017).
 
-Equations and algorithms are those of the paper. All options of DQN work here as they do there.
+Equations and algorithms are those of the paper. All options of DQN work here as they do there: with
+double, dueling, n-step, prioritized and noisy it is Rainbow (Hessel et al. 2018).
 
 Network: observation -> logits of the atoms of each action's return, [batch, actions * atoms], an
 action's atoms one after the other. A factory is told that many actions.
@@ -8,7 +9,6 @@ action's atoms one after the other. A factory is told that many actions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,12 +20,9 @@ from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
-
-    from hpcdi.policy import networks
+    from torch import Tensor
 else:
     torch = lazy_module("torch")
-    networks = lazy_module("hpcdi.policy.networks")
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,11 @@ class C51ModelConfig(DQNModelConfig):
     n_atom: int = setting(51, "returns that a distribution consists of", minimum=2)
     v_min: float = setting(-10.0, "the least of them")
     v_max: float = setting(10.0, "the largest of them")
+
+    @property
+    def outputs(self) -> int:
+        """Logits for each action."""
+        return self.n_atom
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
@@ -63,42 +65,28 @@ class C51Policy(DQNPolicy):
         model: C51ModelConfig = section(C51ModelConfig, "the network")
         learn: C51LearnConfig = section(C51LearnConfig, "the update")
 
-    def make_network(self) -> nn.Module:
-        """See the module's docstring."""
-        model = self._cfg.model
-        outputs = dataclasses.replace(model, action_shape=model.action_shape * model.n_atom)
-        return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
-
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """Actions int64 [batch], and the means of their returns, that they follow from."""
-        probabilities = self._by_action(output).softmax(dim=2)
+        probabilities = self.by_action(output).softmax(dim=2)
         return super().greedy((probabilities * self._atoms(output)).sum(dim=2), legal)
 
     def losses(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Cross-entropy, mean return of the action taken, and priority: the first; each [batch]."""
         with torch.no_grad():
             output, action = self.following(batch)
-            following = _of_action(self._by_action(output), action).softmax(dim=1)
+            following = self.of_action(output, action).softmax(dim=1)
             atoms = self._atoms(output)
             moved = batch["n_step_return"][:, None] + batch["bootstrap_discount"][:, None] * atoms
             target = project(moved, following, atoms)
-        logits = self._by_action(self._forward(batch["observation"], {})[0])
-        log_probs = _of_action(logits, batch["action"].long()).log_softmax(dim=1)
+        output, _ = self._forward(batch["observation"], {})
+        log_probs = self.of_action(output, batch["action"]).log_softmax(dim=1)
         losses = -(target * log_probs).sum(dim=1)
         return losses, (log_probs.exp() * atoms).sum(dim=1), losses  # Hessel et al. 2018: priority
-
-    def _by_action(self, output: Tensor) -> Tensor:
-        """[batch, actions * atoms] as [batch, actions, atoms]."""
-        return output.view(-1, self._cfg.model.action_shape, self._cfg.model.n_atom)
 
     def _atoms(self, like: Tensor) -> Tensor:
         """The returns ``z_i`` (3.1), [atoms]."""
         model = self._cfg.model
         return torch.linspace(model.v_min, model.v_max, model.n_atom, device=like.device)
-
-
-def _of_action(by_action: Tensor, action: Tensor) -> Tensor:
-    return by_action[torch.arange(len(action), device=action.device), action]
 
 
 def project(returns: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:

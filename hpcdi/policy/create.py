@@ -13,6 +13,7 @@ from hpcdi.policy import c51 as _c51  # noqa: F401  (registers a built-in policy
 from hpcdi.policy import dqn as _dqn  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import impala as _impala  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import ppo as _ppo  # noqa: F401  (registers a built-in policy)
+from hpcdi.policy import qrdqn as _qrdqn  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import r2d2 as _r2d2  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import sac as _sac  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy import td3 as _td3  # noqa: F401  (registers a built-in policy)

@@ -1,7 +1,8 @@
 """DQN: off-policy learning of action values (Mnih et al. 2015).
 
-Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step (Sutton and Barto 2018, 7.1)
-and prioritized (Schaul et al. 2016), as configured. Read `torch_policy` for what is not here.
+Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step (Sutton and Barto 2018, 7.1),
+prioritized (Schaul et al. 2016) and noisy (Fortunato et al. 2018), as configured; with the
+exploration of Ape-X (Horgan et al. 2018). Read `torch_policy` for what is not here.
 
 Network: observation -> value of each action, float32 [batch, actions].
 """
@@ -9,12 +10,15 @@ Network: observation -> value of each action, float32 [batch, actions].
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hpcdi.config.fields import section, setting
-from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn
+from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn, ladder
 from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
 from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
@@ -30,6 +34,8 @@ else:
     gradient_step = lazy_module("hpcdi.policy.gradient_step")
     networks = lazy_module("hpcdi.policy.networks")
 
+_EXPLORING, _LEARNING = range(2)  # streams of random numbers
+
 
 @dataclass(frozen=True)
 class DQNModelConfig(ModelConfig):
@@ -37,6 +43,15 @@ class DQNModelConfig(ModelConfig):
 
     action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
     dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
+    noisy: bool = setting(
+        False, "explore by learnt noise on the weights of all linear layers, which evaluations are "
+        "without; set other.eps.start and .end to 0 beside it",
+    )  # fmt: skip
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network for each action, side by side."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -73,13 +88,16 @@ class DQNPolicy(ReplayPolicy):
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
         model = self._cfg.model
-        return networks.make_network(model, "dueling_q" if model.dueling else "q")
+        outputs = dataclasses.replace(model, action_shape=model.action_shape * model.outputs)
+        return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
 
     # ----------------------------------------------------------------------------------- acting
 
     def prepare_acting(self) -> None:
-        """Random numbers of exploration."""
-        self._rng = self.random(0)
+        """Random numbers of exploration, and who among all collectors explores."""
+        self._rng = self.random(_EXPLORING)
+        self._env_num = 1
+        self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
     def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
         """On rank 0: the exploration rate, by the steps of the whole run."""
@@ -89,8 +107,15 @@ class DQNPolicy(ReplayPolicy):
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
-        best = self._act_greedily(observation, setting)["action"]
+        with networks.noise(self._rng, self._model):
+            best = self._act_greedily(observation, setting)["action"]
         eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
+        if self._cfg.other.eps.ladder:
+            number, collectors = self._collector
+            envs = np.asarray(setting.get("env_ids", range(len(best))))
+            count = self._env_num = max(self._env_num, int(envs.max()) + 1)
+            rung = number * count + envs
+            eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * count)
         return {"action": epsilon_greedy(best, eps, self._cfg.model.action_shape, self._rng, legal)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -102,10 +127,11 @@ class DQNPolicy(ReplayPolicy):
     # ---------------------------------------------------------------------------------- learning
 
     def prepare_learning(self) -> None:
-        """The target network: a copy that is renewed every `target_update_freq` updates."""
+        """The target network: a copy that is renewed every `target_update_freq` updates; noise."""
         learn = self._cfg.learn
         self._target = copy.deepcopy(self._model).requires_grad_(False)
         self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
+        self._noise = self.random(_LEARNING)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """One gradient step.
@@ -130,7 +156,8 @@ class DQNPolicy(ReplayPolicy):
             seen.append((value.detach(), priority.detach()))
             return gradient_step.mean_share(losses, count)
 
-        loss = self._step.gradients(batch, loss_of)
+        with networks.noise(self._noise, self._model, self._target):
+            loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         self._updates += 1
         if self._updates % learn.target_update_freq == 0:
@@ -181,12 +208,26 @@ class DQNPolicy(ReplayPolicy):
         action, *_ = self.greedy(choosing, None if legal is None else legal.bool())
         return output, action
 
+    def by_action(self, output: Tensor) -> Tensor:
+        """[batch, actions * outputs] as [batch, actions, outputs]."""
+        return output.view(-1, self._cfg.model.action_shape, self._cfg.model.outputs)
+
+    def of_action(self, output: Tensor, action: Tensor) -> Tensor:
+        """Outputs [batch, outputs] of one action each, of those of all [batch, actions * ...]."""
+        return self.by_action(output)[
+            torch.arange(len(action), device=action.device), action.long()
+        ]
+
     def _monitor_vars_learn(self) -> list[str]:
         return ["total_loss", "q_value", "cur_lr"]
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {**super()._state_dict_learn(), "target_model": self._target.state_dict()}
+        noise = self._noise.bit_generator.state
+        target = self._target.state_dict()
+        return {**super()._state_dict_learn(), "target_model": target, "rng": noise}
 
     def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state_dict)
         self._target.load_state_dict(state_dict.get("target_model", state_dict["model"]))
+        if "rng" in state_dict:
+            self._noise.bit_generator.state = state_dict["rng"]

@@ -38,9 +38,22 @@ def get_epsilon_greedy_fn(
     raise ValueError(f"the decay must be 'exp' or 'linear', not {type_!r}")
 
 
+def ladder(eps: float, exponent: float, rungs: Array, count: int) -> Array:
+    """Exploration rates ``eps ** (1 + exponent i / (count - 1))`` (Horgan et al. 2018, 4.1).
+
+    Args:
+        eps: of rung 0, which explores most.
+        exponent: how far the last rung is away.
+        rungs: numbers i of environments, of `count` in the whole run.
+        count: of rungs.
+    """
+    rates: Array = eps ** (1.0 + exponent * rungs / max(count - 1, 1))
+    return rates
+
+
 def epsilon_greedy(
     greedy: Array,
-    eps: float,
+    eps: float | Array,
     action_count: int,
     rng: np.random.Generator,
     legal: Array | None = None,
@@ -49,12 +62,12 @@ def epsilon_greedy(
 
     Args:
         greedy: int64 [envs].
-        eps: exploration rate.
+        eps: exploration rate, or that of each environment [envs].
         action_count: number of discrete actions.
         rng: random numbers.
         legal: bool [envs, action_count]: which of them may be drawn; None: all.
     """
-    if eps <= 0.0:
+    if not isinstance(eps, np.ndarray) and eps <= 0.0:
         return greedy
     explore = rng.random(greedy.shape) < eps
     if legal is not None:

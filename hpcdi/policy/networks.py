@@ -41,12 +41,13 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,21 +156,70 @@ def as_floats(observation: Observation) -> Observation:
     return {name: part.float() for name, part in observation.items()}
 
 
+class NoisyLinear(nn.Linear):
+    """A linear layer with learnt noise on its weights (Fortunato et al. 2018, 3.b: factorised).
+
+    Noise is there within `noise` alone; without it, this is the linear layer of the mean weights.
+    """
+
+    noise_in: Tensor
+    noise_out: Tensor
+
+    def __init__(self, size_in: int, size_out: int) -> None:
+        super().__init__(size_in, size_out)
+        scale = 1 / math.sqrt(size_in)
+        nn.init.uniform_(self.weight, -scale, scale)
+        self.weight_sigma = nn.Parameter(torch.full((size_out, size_in), 0.5 * scale))
+        self.bias_sigma = nn.Parameter(torch.full((size_out,), 0.5 * scale))
+        self.register_buffer("noise_in", torch.zeros(size_in), persistent=False)
+        self.register_buffer("noise_out", torch.zeros(size_out), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(mu + sigma eps) x + ...`` (eq. 9), where the weights' eps is an outer product."""
+        drawn = nn.functional.linear(x * self.noise_in, self.weight_sigma, self.bias_sigma)
+        return super().forward(x) + drawn * self.noise_out
+
+
+@contextlib.contextmanager
+def noise(rng: np.random.Generator, *modules: nn.Module) -> Iterator[None]:
+    """Within it, noisy layers of the networks compute with noise that is drawn once."""
+    layers = [one for m in modules for one in m.modules() if isinstance(one, NoisyLinear)]
+    parts = [part for layer in layers for part in (layer.noise_in, layer.noise_out)]
+    for part in parts:
+        drawn = torch.from_numpy(rng.standard_normal(len(part), dtype=np.float32))
+        part.copy_(drawn.sign() * drawn.abs().sqrt())  # eq. 11: f
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.zero_()
+
+
+def _linear(model: ModelConfig) -> type[nn.Linear]:
+    return NoisyLinear if getattr(model, "noisy", False) else nn.Linear
+
+
 def mlp(
-    sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU, *, layer_norm: bool = False
+    sizes: Sequence[int],
+    activation: type[nn.Module] = nn.ReLU,
+    *,
+    layer_norm: bool = False,
+    linear: type[nn.Linear] = nn.Linear,
 ) -> nn.Sequential:
     """Linear layers of the given sizes with an activation after each."""
     layers: list[nn.Module] = []
     for size_in, size_out in itertools.pairwise(sizes):
         norm = [nn.LayerNorm(size_out)] if layer_norm else []
-        layers += [nn.Linear(size_in, size_out), *norm, activation()]
+        layers += [linear(size_in, size_out), *norm, activation()]
     return nn.Sequential(*layers)
 
 
 def _hidden(size_in: int, model: ModelConfig) -> tuple[nn.Sequential, int]:
     """The hidden layers of the settings, and how many features come out."""
     sizes = [size_in, *model.encoder_hidden_size_list]
-    return mlp(sizes, _ACTIVATIONS[model.activation], layer_norm=model.layer_norm), sizes[-1]
+    activation = _ACTIVATIONS[model.activation]
+    layers = mlp(sizes, activation, layer_norm=model.layer_norm, linear=_linear(model))
+    return layers, sizes[-1]
 
 
 class Vector(nn.Flatten):
@@ -412,7 +462,7 @@ class QHead(nn.Module):
     """Values of all actions, float32 [batch, actions].
 
     Args:
-        model: settings; where they have ``n_atom``, an action has so many outputs, side by side.
+        model: settings; where they have ``outputs``, an action has so many, side by side.
         dueling: value and advantage apart, ``Q = V + A - mean(A)`` (Wang et al. 2016, eq. 9).
     """
 
@@ -421,9 +471,10 @@ class QHead(nn.Module):
         self.encoder = encoder_of(model)
         self.memory = memory_of(self.encoder.out_features, model)
         features = self.memory.out_features
-        self.advantage = nn.Linear(features, _action_size(model))
-        self._atoms = getattr(model, "n_atom", 1)
-        self.value = nn.Linear(features, self._atoms) if dueling else None
+        linear = _linear(model)
+        self.advantage = linear(features, _action_size(model))
+        self._outputs = getattr(model, "outputs", 1)
+        self.value = linear(features, self._outputs) if dueling else None
 
     def forward(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """Values of actions; see the module's docstring."""
@@ -432,9 +483,9 @@ class QHead(nn.Module):
         if self.value is None:
             return advantage, state
         value: Tensor = self.value(features)
-        if self._atoms == 1:
+        if self._outputs == 1:
             return value + advantage - advantage.mean(dim=-1, keepdim=True), state
-        advantage = advantage.view(-1, advantage.shape[1] // self._atoms, self._atoms)
+        advantage = advantage.view(-1, advantage.shape[1] // self._outputs, self._outputs)
         values = value.unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
         return values.flatten(1), state
 

@@ -33,6 +33,11 @@ class EpsConfig:
     start: float = setting(0.95, "rate at step 0", minimum=0, maximum=1)
     end: float = setting(0.1, "rate that is approached", minimum=0, maximum=1)
     decay: int = setting(10000, "steps: 1/e of the way (exp), or the whole way (linear)", minimum=1)
+    ladder: float = setting(
+        0.0, "as in Ape-X, environments explore differently: from the first at this rate to the "
+        "last of all collectors at rate ** (1 + ladder). There: 7, with start and end 0.4",
+        minimum=0,
+    )  # fmt: skip
 
 
 _BUILT_IN = {

@@ -100,7 +100,8 @@ class TorchPolicy(Policy):
         """Actions of a collector; see `ColumnarActor.act`.
 
         `setting` has what the command mode asks for and, for an algorithm that takes masks and
-        where the environment has them, ``action_mask``: bool [envs, actions], true where legal.
+        where the environment has them, ``action_mask``: bool [envs, actions], true where legal;
+        and ``env_ids``, the environments' numbers, where they are not all, in order.
         """
         raise NotImplementedError
 
@@ -336,7 +337,7 @@ class TorchPolicy(Policy):
 
     def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
         observation, masks = self._stacked(list(data.values()))
-        setting = {**kwargs, **masks}
+        setting = {**kwargs, **masks, "env_ids": list(data)}
         if self._remembers:
             outputs = self._collecting.act(observation, setting, list(data))
         else:
@@ -417,7 +418,7 @@ class TorchPolicy(Policy):
         if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
             problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
-            said = f"{cfg.type} knows no action masks; dqn, c51, impala and ppo do"
+            said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
             problems.append(Problem("type", said))
         if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
             listed = ", ".join(map(str, spaces.observation))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ class ScalarMonitor:
         """Add the sum of `count` values of a scalar."""
         self._sums[name] = self._sums.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
+
+    @property
+    def avg(self) -> dict[str, Callable[[], float]]:
+        """Name -> function that returns the mean of a scalar since they were taken."""
+        return {
+            name: partial(float, total / self._counts[name]) for name, total in self._sums.items()
+        }
 
     def take_sums(self) -> dict[str, tuple[float, int]]:
         """Returns and resets the sum and count of each scalar."""

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, HPCDI, LIMIT_S, PYTHONPATH, Finished, Running, wait_until_gone
+from jobs import CARTPOLE, HPCDI, PYTHONPATH, Finished, Running, wait_until_gone
+
+from fakes.patience import stretched
 
 
 @pytest.fixture
@@ -52,9 +54,15 @@ def start(tmp_path: Path, started: list[Running]) -> Callable[..., Running]:
 def resume(started: list[Running]) -> Callable[..., Running]:
     """Goes on with the run of a folder by ``hpcdi train --resume``."""
 
-    def begin(run_dir: Path, *arguments: str, verb: str = "train") -> Running:
-        line = [*HPCDI, verb, "--resume", str(run_dir), *arguments]
-        started.append(Running(line, run_dir, {}, part=len(started)))
+    def begin(
+        run_dir: Path,
+        *arguments: str,
+        command: list[str] | None = None,
+        verb: str = "train",
+        variables: dict[str, str] | None = None,
+    ) -> Running:
+        line = [*(command or HPCDI), verb, "--resume", str(run_dir), *arguments]
+        started.append(Running(line, run_dir, variables or {}, part=len(started)))
         return started[-1]
 
     return begin
@@ -73,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         job.until(lambda: (run_dir / "run.json").exists() and _reads(run_dir / "run.json"))
         tail = subprocess.run(
             [*HPCDI, "tail", str(run_dir), "-f", "--json"], capture_output=True, text=True,
-            timeout=LIMIT_S, env={**os.environ, **PYTHONPATH}, check=False,
+            timeout=stretched(), env={**os.environ, **PYTHONPATH}, check=False,
         )  # fmt: skip
         ended = job.wait()
     finally:

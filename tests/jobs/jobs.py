@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from fakes.patience import stretched
 from fakes.sockets import listening
+from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey
@@ -41,14 +41,17 @@ _CLOSED_FIRST = re.compile(
 """A line of Open MPI's PMIx, at the end of a job in order: mpirun notifies a rank that has already
 closed its connection. Seen once in 150 jobs, with a load of 8."""
 
-LIMIT_S = 120.0
-"""A job, or anything that one waits for, takes some seconds; this one hangs."""
-
 QUICK = ("env.stop_value=20", "policy.eval.every=0.5 seconds")
 ENDLESS = ("env.stop_value=1e9", "policy.other.commander.max_env_step=1e9")
 TWO_LEARNERS = "policy.learn.learner.learner_num=2"
 ONE_COLLECTOR = "policy.collect.collector.collector_num=1"
 FAULTS_ALLOWED = {"HPCDI_ALLOW_FAULTS": "1"}
+
+
+def typed_mpirun(ranks: int) -> dict[str, Any]:
+    """How to start ranks by an mpirun that the user has typed."""
+    variables = {k: v for k, v in rank_environment({}).items() if not k.startswith("HPCDI")}
+    return {"command": [*mpirun_command(ranks), *HPCDI], "variables": variables}
 
 
 def max_train_iter(iterations: int) -> str:
@@ -124,26 +127,27 @@ class Running:
                 env={**os.environ, **PYTHONPATH, **variables},
             )  # fmt: skip
 
-    def wait(self, limit_s: float = LIMIT_S) -> Ended:
+    def wait(self) -> Ended:
         """Wait for its end; a job that hangs is killed and fails the test."""
         try:
-            code = self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
+            until(lambda: self.process.poll() is not None, "the job did not end", self.read)
+        except AssertionError:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-            pytest.fail(f"the job did not end within {limit_s} s:\n{self.read()}")
-        return Ended(code, _text(self._out), _text(self._err), self.run_dir)
+            raise
+        return Ended(self.process.returncode, _text(self._out), _text(self._err), self.run_dir)
 
-    def until(self, holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds; it must be something that goes on holding."""
-        deadline = time.monotonic() + limit_s
-        while True:
+
+        def is_so() -> bool:
             has_ended = self.process.poll() is not None
             if holds():
-                return
+                return True
             assert not has_ended, f"the job ended before that:\n{self.read()}"
-            assert time.monotonic() < deadline, f"not within {limit_s} s:\n{self.read()}"
-            time.sleep(0.05)
+            return False
+
+        until(is_so, "it did not come to that", self.read)
 
     def until_learning(self) -> None:
         """Wait until batches have been learnt from: data are on disk, then, too."""
@@ -173,7 +177,7 @@ class Running:
 
     def check_doors(self) -> None:
         """See that all its processes listen on loopback alone; wait for mpirun's own sockets."""
-        self.until(lambda: not self._doors(), 30)
+        self.until(lambda: not self._doors())
         assert listening(*_processes(self.run_dir)), "it has sockets"
 
     def _doors(self) -> list[tuple[str, int]]:
@@ -192,7 +196,7 @@ class Running:
 def hpcdi(*arguments: object, variables: dict[str, str] | None = None) -> Ended:
     """Run a command to its end; its ``run_dir`` is none."""
     done = subprocess.run(
-        [*HPCDI, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S,
+        [*HPCDI, *map(str, arguments)], capture_output=True, text=True, timeout=stretched(),
         env={**os.environ, **PYTHONPATH, **(variables or {})}, check=False,
     )  # fmt: skip
     return Ended(done.returncode, done.stdout, done.stderr, Path(os.devnull))
@@ -200,9 +204,15 @@ def hpcdi(*arguments: object, variables: dict[str, str] | None = None) -> Ended:
 
 def wait_until_gone(run_dir: Path) -> None:
     """Wait until no process names a run folder in its command line any more."""
-    deadline = time.monotonic() + LIMIT_S
-    while left := _processes(run_dir):
-        assert time.monotonic() < deadline, f"processes {left} are left over"
+    until(lambda: not _processes(run_dir), "processes are left over", lambda: _processes(run_dir))
+
+
+def until(holds: Callable[[], bool], failure: str, shown: Callable[[], object] = str) -> None:
+    """Wait until something holds, but no longer than a job that hangs."""
+    began = time.monotonic()
+    while not holds():
+        waited_s = time.monotonic() - began
+        assert waited_s < stretched(), f"{failure} within {waited_s:.0f} s:\n{shown()}"
         time.sleep(0.05)
 
 

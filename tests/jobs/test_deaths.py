@@ -19,6 +19,8 @@ from jobs import (
     max_train_iter,
 )
 
+from hpcdi.store.policies import read_policy
+
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
@@ -51,7 +53,9 @@ def test_one_collector_is_killed_another_raises_and_the_third_goes_on(start: Sta
     assert ended.run["figures"]["train_iter"] >= ITERATIONS
 
 
-def test_survivors_of_three_learners_stay_equal_to_the_bit(start: Start, tmp_path: Path) -> None:
+def test_three_learners_are_equal_to_the_bit_and_so_are_two_survivors(
+    start: Start, tmp_path: Path
+) -> None:
     """The first one dies, which writes the checkpoints and the policy's file for all.
 
     Meanwhile nothing of a job on one host listens to other hosts.
@@ -65,25 +69,38 @@ def test_survivors_of_three_learners_stay_equal_to_the_bit(start: Start, tmp_pat
     )  # fmt: skip
     job.until_learning()
     job.check_doors()  # three learners have met, all ranks have talked
+    job.until(lambda: len((watched / "steps0").read_text().split()) > 20)
     job.kill_rank(1)
     ended = job.wait()
     check_survived(ended, 1)
-    second, third = ((watched / f"steps{n}").read_text().split() for n in (1, 2))
+    first, second, third = ((watched / f"steps{n}").read_text().split() for n in range(3))
+    assert len(set(first)) == len(first), "each step changes the parameters"
+    met = first[:-1]  # the last line may be cut
+    assert met == second[: len(met)] == third[: len(met)], "bit-equal from before the first step on"
     assert second[-100:] == third[-100:]
     assert len(set(second[-100:])) == 100
+    latest = read_policy(ended.run_dir / "policies" / "latest.safetensors")
+    assert latest.version == ended.run["figures"]["train_iter"]
     (formed,) = logged(ended.run_dir, 2, "learners have regrouped")
     assert formed["group"]["ranks"] == [2, 3]
     assert (ended.run_dir / "checkpoints" / "ckpt_final" / "learner.pt").is_file()
 
 
 @pytest.mark.slow
-def test_a_learner_dies_on_policy(start: Start) -> None:
+def test_a_learner_dies_on_policy_and_the_run_goes_on_with_one(start: Start, resume: Start) -> None:
     job = start(
         PPO, *LONG[:2], max_train_iter(30), TWO_LEARNERS, "policy.collect.collector.collector_num=2"
     )
     job.until_learning()
     job.kill_rank(2)
-    check_survived(job.wait(), 2)
+    ended = job.wait()
+    check_survived(ended, 2)
+    goal = ended.run["figures"]["train_iter"] + 4
+    one = ("-n", "3", "policy.learn.learner.learner_num=1", ONE_COLLECTOR)
+    ended = resume(job.run_dir, *one, max_train_iter(goal)).wait()
+    ended.check(0, "done")
+    assert "  resumed      snapshot_" in ended.out
+    assert ended.run["figures"]["train_iter"] >= goal
 
 
 @pytest.mark.parametrize(
@@ -92,7 +109,7 @@ def test_a_learner_dies_on_policy(start: Start) -> None:
     ids=["coordinator", "the only learner"],
 )
 def test_without_these_nobody_can_go_on(start: Start, rank: int, role: str) -> None:
-    job = start(CARTPOLE, *LONG)
+    job = start(CARTPOLE, *LONG, ONE_COLLECTOR)
     job.until_learning()
     job.kill_rank(rank)
     ended = job.wait()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, Running, block_counts
+from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, Running, block_counts
 
 from fakes.small_disk import SmallDisk, mounted
 
@@ -58,7 +58,9 @@ def test_collectors_pause_and_go_on_by_themselves(
 def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     start: Start, resume: Start, disk: SmallDisk, run_dir: Path
 ) -> None:
-    job = start(CARTPOLE, *UNTIL_FULL, "system.storage.disk_patience_s=2", run_dir=run_dir)
+    job = start(
+        CARTPOLE, *UNTIL_FULL, ONE_COLLECTOR, "system.storage.disk_patience_s=2", run_dir=run_dir
+    )
     job.until_learning()
     job.until(lambda: any((run_dir / "snapshots").glob("snapshot_*")))
     disk.fill()

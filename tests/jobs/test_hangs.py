@@ -6,7 +6,16 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, FAULTS_ALLOWED, TWO_LEARNERS, Running, logged, max_train_iter
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    FAULTS_ALLOWED,
+    ONE_COLLECTOR,
+    TWO_LEARNERS,
+    Running,
+    logged,
+    max_train_iter,
+)
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -33,7 +42,9 @@ def test_a_collector_that_hangs_dies_and_those_that_wait_live(start: Start) -> N
 
 @pytest.mark.slow
 def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> None:
-    ended = start(CARTPOLE, *LONG, TWO_LEARNERS, *hang(1, 300, 8), variables=FAULTS_ALLOWED).wait()
+    ended = start(
+        CARTPOLE, *LONG, TWO_LEARNERS, ONE_COLLECTOR, *hang(1, 300, 8), variables=FAULTS_ALLOWED
+    ).wait()
     ended.check(0, "done")
     assert len(logged(ended.run_dir, 0, "has died")) == 1
     assert logged(ended.run_dir, 2, "learners have regrouped")
@@ -41,7 +52,7 @@ def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> No
 
 @pytest.mark.slow
 def test_a_coordinator_that_hangs_ends_the_job(start: Start) -> None:
-    ended = start(CARTPOLE, *LONG, *hang(0, 4, 8), variables=FAULTS_ALLOWED).wait()
+    ended = start(CARTPOLE, *LONG, ONE_COLLECTOR, *hang(0, 4, 8), variables=FAULTS_ALLOWED).wait()
     ended.check(85, "stopped")
     assert "rank 0 (coordinator) has died" in ended.err
 
@@ -49,7 +60,7 @@ def test_a_coordinator_that_hangs_ends_the_job(start: Start) -> None:
 @pytest.mark.slow
 def test_one_that_hangs_while_the_run_ends_is_named_and_not_waited_for(start: Start) -> None:
     job = start(
-        CARTPOLE, *ENDLESS, "system.coordinator.stop_timeout_s=5",
+        CARTPOLE, *ENDLESS, ONE_COLLECTOR, "system.coordinator.stop_timeout_s=5",
         "fault={kind: hang, rank: 1, at_step: 20}", variables=FAULTS_ALLOWED,
     )  # fmt: skip
     job.until_said("injected fault: hang, at step 20")

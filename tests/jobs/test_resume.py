@@ -13,13 +13,14 @@ import pytest
 from jobs import (
     CARTPOLE,
     ENDLESS,
-    PPO,
+    ONE_COLLECTOR,
     TWO_LEARNERS,
     Ended,
     Running,
     hpcdi,
     logged,
     max_train_iter,
+    typed_mpirun,
 )
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -60,7 +61,7 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     """`status`, `tail` and `eval` tell the truth while it runs, when it is dead, and when done."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    job = start(CARTPOLE, *OFTEN, TWO_LEARNERS, variables={"TMPDIR": str(temporary)})
+    job = start(CARTPOLE, *OFTEN, TWO_LEARNERS, ONE_COLLECTOR, variables={"TMPDIR": str(temporary)})
     run_dir = job.run_dir
     until_snapshot(job, 3)
     job.until((run_dir / "policies" / "best.safetensors").is_file)
@@ -71,9 +72,9 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     assert told["progress"]["env_steps"] > 0
     assert told["next"][0].startswith("hpcdi tail ")
     assert hpcdi("eval", run_dir, "--json", "--episodes", "2").code == 0
-    busy = resume(run_dir).wait()
+    busy = resume(run_dir, **typed_mpirun(4)).wait()
     assert busy.code == 2
-    assert f"the run folder {run_dir} is in use: by process" in busy.err
+    assert busy.err.count(f"the run folder {run_dir} is in use: by process") == 1, "rank 0 alone"
 
     job.kill_everything()
     code, told = status(run_dir)
@@ -91,13 +92,13 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     before = open_checkpoint(run_dir / "snapshots" / older).facts
     goal = before["train_iter"] + 300
     ended = resume(
-        run_dir, "-n", "4", "policy.learn.learner.learner_num=1", max_train_iter(goal)
+        run_dir, "-n", "3", "policy.learn.learner.learner_num=1", max_train_iter(goal)
     ).wait()
     ended.check(0, "done")
     assert f"resumed      {older}" in ended.out
     assert "learner.pt is not what was written" in ended.err
     assert "restart 1" in ended.out
-    assert len(ended.run["placement"]) == 4
+    assert len(ended.run["placement"]) == 3
     assert ended.run["figures"]["train_iter"] >= goal
     assert ended.run["figures"]["env_steps"] == transitions(run_dir) > before["env_steps"]
     kept = load(run_dir / "config.yaml").config
@@ -167,7 +168,7 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     """As Slurm requeues it: the same command line each time, and no hand on it."""
     run_dir, temporary = tmp_path / "run", tmp_path / "tmp"
     temporary.mkdir()
-    never = (*ENDLESS, "system.snapshot_s=1e9", "policy.eval.every=1 seconds")
+    never = (*ENDLESS, ONE_COLLECTOR, "system.snapshot_s=1e9", "policy.eval.every=1 seconds")
 
     def again(number: int, goal: float = 1e9) -> Running:
         script = {
@@ -215,16 +216,6 @@ def test_a_script_that_is_started_again_and_again_comes_to_its_end(
     assert "seed: 0 in the run, 1 now" in err
     assert (run_dir / "run.json").read_bytes() == before
     assert not (run_dir / "run.lock").exists()
-
-
-@pytest.mark.slow
-def test_ppo_goes_on_from_its_last_iteration(start: Start, resume: Start) -> None:
-    job = start(PPO, max_train_iter(6), "env.stop_value=1e9")
-    job.wait().check(0, "done")
-    assert facts_of(job.run_dir)[-1]["train_iter"] >= 6
-    ended = resume(job.run_dir, max_train_iter(10)).wait()
-    ended.check(0, "done")
-    assert ended.run["figures"]["train_iter"] >= 10
 
 
 SAME = (

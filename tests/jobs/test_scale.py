@@ -39,14 +39,14 @@ def until_these_collect(job: Running, count: int) -> set[str]:
 
 def test_collectors_wait_until_one_dies_or_more_are_wanted(start: Start) -> None:
     job = start(
-        CARTPOLE, *ENDLESS, "--collectors-max", "4", ONE_COLLECTOR,
+        CARTPOLE, *ENDLESS, "--collectors-max", "3", ONE_COLLECTOR,
         "system.storage.seal_seconds=0.2",
     )  # fmt: skip
     job.until_learning()
-    assert "4 collectors of 8 environments (3 of them wait until they are wanted)" in job.read()
-    job.until(lambda: collectors(job) == {"working": 1, "there": 4, "wanted": 1})
+    assert "3 collectors of 8 environments (2 of them wait until they are wanted)" in job.read()
+    job.until(lambda: collectors(job) == {"working": 1, "there": 3, "wanted": 1})
     (first,) = until_these_collect(job, 1)
-    assert "1 of 4 work, 3 wait until wanted" in hpcdi("status", job.run_dir).out
+    assert "1 of 3 work, 2 wait until wanted" in hpcdi("status", job.run_dir).out
 
     # one dies: another begins
     job.kill_rank(int(first.removeprefix("rank")))
@@ -54,14 +54,14 @@ def test_collectors_wait_until_one_dies_or_more_are_wanted(start: Start) -> None
     assert second != first
 
     # more, then fewer, then too many
-    asked = hpcdi("scale", job.run_dir, 3)
-    assert (asked.code, asked.out.splitlines()[0]) == (0, "3 of 3 collectors work")
-    assert first not in until_these_collect(job, 3)
+    asked = hpcdi("scale", job.run_dir, 2)
+    assert (asked.code, asked.out.splitlines()[0]) == (0, "2 of 2 collectors work")
+    assert first not in until_these_collect(job, 2)
     assert hpcdi("scale", job.run_dir, 1).code == 0
     until_these_collect(job, 1)
     refused = hpcdi("scale", job.run_dir, 5)
     assert refused.code == 2
-    assert "has 4 collector ranks, and none can be added while it runs" in refused.err
+    assert "has 3 collector ranks, and none can be added while it runs" in refused.err
 
     job.send_signal(signal.SIGTERM)
     ended = job.wait()

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, ONE_COLLECTOR, TWO_LEARNERS, Ended, Running, block_counts
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    ONE_COLLECTOR,
+    TWO_LEARNERS,
+    Ended,
+    Running,
+    block_counts,
+    typed_mpirun,
+)
 
-from hpcdi.launch.local import mpirun_command, rank_environment
 from hpcdi.store.checkpoints import names, open_checkpoint
 
 pytestmark = pytest.mark.job
@@ -32,7 +39,7 @@ def check_stopped(ended: Ended, number: int, code: int) -> None:
 
 
 def test_ctrl_c(start: Start) -> None:
-    job = start(CARTPOLE, *ENDLESS)
+    job = start(CARTPOLE, *ENDLESS, ONE_COLLECTOR)
     job.until_learning()
     job.send_signal(signal.SIGINT)
     check_stopped(job.wait(), signal.SIGINT, 130)
@@ -40,11 +47,7 @@ def test_ctrl_c(start: Start) -> None:
 
 def test_term_and_two_learners_of_ranks_that_mpirun_has_started(start: Start) -> None:
     """The user has typed mpirun; the signal reaches rank 0, as a batch system's does."""
-    variables = {k: v for k, v in rank_environment({}).items() if not k.startswith("HPCDI")}
-    command = [*mpirun_command(4), sys.executable, "-m", "hpcdi"]
-    job = start(
-        CARTPOLE, *ENDLESS, TWO_LEARNERS, ONE_COLLECTOR, command=command, variables=variables
-    )
+    job = start(CARTPOLE, *ENDLESS, TWO_LEARNERS, ONE_COLLECTOR, **typed_mpirun(4))
     job.until_learning()
     (coordinator, *_) = json.loads((job.run_dir / "run.json").read_text())["placement"]
     assert coordinator["role"] == "coordinator"
@@ -58,7 +61,7 @@ def test_term_and_two_learners_of_ranks_that_mpirun_has_started(start: Start) ->
 
 @pytest.mark.slow
 def test_ctrl_c_at_once_leaves_nothing_that_runs(start: Start) -> None:
-    job = start(CARTPOLE, *ENDLESS)
+    job = start(CARTPOLE, *ENDLESS, ONE_COLLECTOR)
     job.until(lambda: (job.run_dir / "run.json").exists())
     job.send_signal(signal.SIGINT)
     ended = job.wait()

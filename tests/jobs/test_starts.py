@@ -7,7 +7,19 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from jobs import CARTPOLE, ENDLESS, PYTHONPATH, ROOT, TWO_LEARNERS, Running, block_counts, logged
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    ONE_COLLECTOR,
+    PYTHONPATH,
+    ROOT,
+    TWO_LEARNERS,
+    Running,
+    block_counts,
+    logged,
+)
+
+from fakes.patience import stretched
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -26,15 +38,14 @@ def planted(fault: str) -> dict[str, str]:
     [
         ("killed_in_init", "has died before the run had begun"),
         pytest.param("import_error", "ImportError: planted", marks=pytest.mark.slow),
-        pytest.param("killed_at_once", "1 of 4 ranks of host", marks=pytest.mark.slow),
+        pytest.param("killed_at_once", "1 of 3 ranks of host", marks=pytest.mark.slow),
         pytest.param("never_begins", "has not begun (Python or hpcdi", marks=pytest.mark.slow),
         pytest.param("stopped_before_init", "is stopped (SIGSTOP)", marks=pytest.mark.slow),
     ],
 )
 def test_a_start_without_one_rank_ends_and_names_it(start: Start, kind: str, said: str) -> None:
-    job = start(
-        CARTPOLE, *LONG, "system.coordinator.start_timeout_s=40", variables=planted(f"{kind}:2")
-    )
+    limit = f"system.coordinator.start_timeout_s={stretched(20):.0f}"
+    job = start(CARTPOLE, *LONG, ONE_COLLECTOR, limit, variables=planted(f"{kind}:2"))
     ended = job.wait()
     assert ended.code == 85, ended.said
     assert "rank 2" in ended.err or kind == "killed_at_once"
@@ -44,7 +55,9 @@ def test_a_start_without_one_rank_ends_and_names_it(start: Start, kind: str, sai
 
 @pytest.mark.slow
 def test_a_learner_dies_while_the_group_forms(start: Start) -> None:
-    ended = start(CARTPOLE, *LONG, TWO_LEARNERS, variables=planted("killed_in_group:2")).wait()
+    ended = start(
+        CARTPOLE, *LONG, TWO_LEARNERS, ONE_COLLECTOR, variables=planted("killed_in_group:2")
+    ).wait()
     ended.check(85, "stopped")
     assert "rank 2 has died" in ended.said
 
@@ -69,7 +82,7 @@ def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on
 
 @pytest.mark.slow
 def test_a_frozen_coordinator_ends_the_job_which_is_to_go_on(start: Start) -> None:
-    job = start(CARTPOLE, *LONG)
+    job = start(CARTPOLE, *LONG, ONE_COLLECTOR)
     job.until_learning()
     os.kill(job.pid_of(0), signal.SIGSTOP)
     ended = job.wait()

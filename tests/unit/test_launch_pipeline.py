@@ -16,7 +16,13 @@ import hpcdi.worker  # noqa: F401  (registers the components that an experiment 
 from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.serial.pipeline import Agent, ColumnPath, Parts, SamplePath, SerialPipeline
+from hpcdi.launch.serial.pipeline import (
+    ColumnPath,
+    LearningAgent,
+    Parts,
+    SamplePath,
+    SerialPipeline,
+)
 from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.worker import BaseSerialCommander
 
@@ -49,7 +55,7 @@ class World:
         made = tuple(self._agent(number) for number in range(agents))
         self.parts = Parts(self, self, made, self, None)  # type: ignore[arg-type]
 
-    def _agent(self, number: int) -> Agent:
+    def _agent(self, number: int) -> LearningAgent:
         iterations = SimpleNamespace(train_iter=0)
 
         def learn(batch: Any, envstep: int) -> None:
@@ -58,7 +64,7 @@ class World:
 
         iterations.train = learn
         commander = SimpleNamespace(step=lambda: {"of": number})
-        return Agent(None, iterations, None, commander)  # type: ignore[arg-type]
+        return LearningAgent(None, iterations, None, commander)  # type: ignore[arg-type]
 
     # The data path.
 

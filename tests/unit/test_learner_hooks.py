@@ -116,6 +116,37 @@ def test_show_hooks() -> None:
 # ------------------------------------------------------------------------------- by configuration
 
 
+@pytest.mark.usefixtures("_note")
+def test_arguments_of_a_hook_are_attributes_too() -> None:
+    whole = {"type": "test_note", "position": "after_iter", "ext_args": {"freq": 3}}
+    (made,) = build_learner_hook_by_cfg({"mine": whole})["after_iter"]
+    assert made.ext_args.freq == made.ext_args["freq"] == 3  # type: ignore[attr-defined]
+
+
+def test_a_hook_reads_the_last_update_by_kind() -> None:
+    """As DI-engine's learners keep it; their monitor's means, too."""
+    read: list[Any] = []
+
+    class Reads(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            buffer, mean = engine.log_buffer, engine.monitor.avg["loss"]()
+            read.append((mean, *(buffer[kind] for kind in ("scalar", "scalars", "histogram"))))
+
+    class Logs:
+        def forward(self, data: float) -> dict[str, Any]:
+            several = {"[scalars]by": {"a": 1.0}, "[histogram]q": [1.0, 2.0]}
+            return {"loss": data, "priority": [2.0], **several}
+
+    learner = BaseLearner({"log_policy": False}, Logs())
+    learner.register_hook(Reads("reads", 0, position="after_iter"))
+    assert learner.train(1.0)[0]["loss"] == 1.0
+    learner.train(3.0)
+    kinds = {"by": {"a": 1.0}}, {"q": [1.0, 2.0]}
+    assert read == [(1.0, {"loss": 1.0}, *kinds), (2.0, {"loss": 3.0}, *kinds)]
+    with pytest.raises(KeyError):
+        learner.log_buffer["no such name"]
+
+
 def test_simplified_keys() -> None:
     hooks = build_learner_hook_by_cfg({"log_show_after_iter": 5})
     (made,) = hooks["after_iter"]

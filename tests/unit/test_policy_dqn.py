@@ -105,7 +105,7 @@ def test_a_learner_goes_on_as_if_it_had_not_been_stopped(target_update_freq: int
 def test_state_dicts_have_the_seeds_keys() -> None:
     built = policy("learn", "collect", "eval")
     assert built.learn_mode.state_dict().keys() == {
-        "model", "target_model", "optimizer", "updates", "iterations",
+        "model", "target_model", "optimizer", "updates", "iterations", "rng",
     }  # fmt: skip
     assert built.collect_mode.state_dict().keys() == {"model"}
     assert built.eval_mode.state_dict().keys() == {"model"}

@@ -1,10 +1,10 @@
 """DI-engine's serial entries, as they are or with one changed import; prints every evaluation.
 
-    python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws]
+    python tests/upstream/entry.py {ding,hpcdi} ENTRY CONFIG ENV_STEPS EVAL_FREQ [--own-draws SEED]
 
 ENTRY is "serial" or "onpolicy"; CONFIG a module below `dizoo` that holds `main_config` and
-`create_config`; EVAL_FREQ takes the place of the configuration's. Our buffers draw as DI-engine's
-do, unless `--own-draws` says that they are measured.
+`create_config`; EVAL_FREQ takes the place of the configuration's, unless it is 0. Our buffers draw
+as DI-engine's do, unless `--own-draws` says that they are measured.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SameDraws:
         import numpy as np
 
         if self._is_deque:
-            return np.array(random.sample(list(among), size))
+            return np.array(random.sample(range(among), size))
         return np.random.choice(among, size, replace)
 
 
@@ -77,9 +77,9 @@ def noted(evaluator: type, rows: list[dict[str, Any]]) -> None:
 
 
 def run(
-    worker: str, entry: str, config: str, env_steps: int, eval_freq: int, *, own_draws: bool
+    worker: str, entry: str, config: str, env_steps: int, eval_freq: int, seed: int | None
 ) -> list[dict[str, Any]]:
-    """Evaluations of a run."""
+    """Evaluations of a run; with a seed, our buffers draw by their own generators."""
     import torch
 
     torch.set_num_threads(1)
@@ -87,28 +87,29 @@ def run(
     rows: list[dict[str, Any]] = []
     noted(importlib.import_module(worker).InteractionSerialEvaluator, rows)
     settings = importlib.import_module(f"dizoo.{config}")
-    settings.main_config.policy.eval.evaluator.eval_freq = eval_freq
+    if eval_freq:
+        settings.main_config.policy.eval.evaluator.eval_freq = eval_freq
     create = settings.create_config
-    if worker.startswith("hpcdi") and not own_draws:
+    if worker.startswith("hpcdi") and seed is None:
         from hpcdi.worker.replay_buffer import base_buffer
 
         draws = SameDraws(is_deque=create.get("replay_buffer", {}).get("type") == "deque")
         base_buffer._seeded_by_numpy = lambda _name: draws  # type: ignore[assignment,return-value]
     function = getattr(module, FUNCTIONS[entry])
-    function((settings.main_config, create), seed=0, max_env_step=env_steps)
+    function((settings.main_config, create), seed=seed or 0, max_env_step=env_steps)
     return rows
 
 
 def main() -> None:
     """Run it in a folder that is thrown away."""
-    package, entry, config, env_steps, eval_freq, *draws = sys.argv[1:]
+    package, entry, config, env_steps, eval_freq, *more = sys.argv[1:]
     stubs.install()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with contextlib.redirect_stdout(sys.stderr):
             rows = run(
                 f"{package}.worker", entry, config, int(env_steps), int(eval_freq),
-                own_draws=draws == ["--own-draws"],
+                int(more[1]) if more else None,
             )  # fmt: skip
         os.chdir("/")
     print(json.dumps(rows))

@@ -137,10 +137,12 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
     faulthandler.cancel_dump_traceback_later()
     from hpcdi.comm.world import library_version, open_world, thread_level
     from hpcdi.commands.doctor.checks import FAIL, Finding, check_launcher, together
-    from hpcdi.commands.doctor.examine import Report, examine
+    from hpcdi.commands.doctor.examine import ResultTable, examine
     from hpcdi.commands.doctor.facts import Facts
 
-    report = Report(is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ))
+    report = ResultTable(
+        is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
+    )
     own = Facts(
         platform.node(), library=library_version(), thread_level=thread_level(),
         transports=transports, start_s=start_s,

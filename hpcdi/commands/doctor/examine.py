@@ -52,7 +52,7 @@ def examine(
     launched: LaunchEnvironment,
     target: Path,
     variables: Mapping[str, str],
-    report: Report,
+    report: ResultTable,
     *,
     cuda: bool = False,
     end: Callable[[int], None] = abort_job,
@@ -258,7 +258,7 @@ class Watch:
                 self._say(f"{name!r} takes {now - begun:.0f} s, waiting for {self._waits_for}")
 
 
-class Report:
+class ResultTable:
     """Rows of findings, printed as they come, or as one JSON object at the end.
 
     Args:

@@ -10,7 +10,14 @@ import numpy as np
 
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
-from hpcdi.launch.serial.pipeline import Agent, ColumnPath, DataPath, Feed, Parts, SamplePath
+from hpcdi.launch.serial.pipeline import (
+    ColumnPath,
+    DataPath,
+    Feed,
+    LearningAgent,
+    Parts,
+    SamplePath,
+)
 from hpcdi.launch.serial.replay import LocalReplay
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomPolicy
@@ -114,7 +121,7 @@ class PartsMaker:
             tb_logger=self._curves, exp_name=str(self._layout.root),
         )  # fmt: skip
 
-    def _agent(self, policy: Any, collector: Any, evaluator: Any, number: int) -> Agent:
+    def _agent(self, policy: Any, collector: Any, evaluator: Any, number: int) -> LearningAgent:
         cfg, suffix = self._config.policy, str(number) if number else ""
         learner = create_learner(
             cfg.learn.learner, policy=policy.learn_mode, tb_logger=self._curves,
@@ -128,10 +135,10 @@ class PartsMaker:
         commander = BaseSerialCommander(
             None, learner, collector, evaluator, buffer, policy.command_mode
         )
-        return Agent(policy.learn_mode, learner, buffer, commander)
+        return LearningAgent(policy.learn_mode, learner, buffer, commander)
 
     def _data_path(
-        self, collector: Any, agents: tuple[Agent, ...], replay: LocalReplay
+        self, collector: Any, agents: tuple[LearningAgent, ...], replay: LocalReplay
     ) -> DataPath:
         config = self._config
         size = config.policy.collect.n_sample * config.env.collector_env_num

@@ -28,7 +28,7 @@ Players = Sequence[Settings] | None
 
 
 @dataclass(frozen=True)
-class Agent:
+class LearningAgent:
     """A policy that learns, and what it learns from.
 
     Attributes:
@@ -50,7 +50,7 @@ class Parts:
 
     collector: Any
     evaluator: Any
-    agents: tuple[Agent, ...]
+    agents: tuple[LearningAgent, ...]
     data: DataPath
     replay: LocalReplay
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import SnapshotPart, StopRequest
+from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
 from hpcdi.launch import resume, run_folder
@@ -61,8 +62,7 @@ def serial(arguments: Namespace) -> int:
     compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
     config = compiled.config
     set_threads(spaces)
-    for note in compiled.notes:
-        sys.stderr.write(f"hpcdi: note: {note}\n")
+    show_notes(compiled.notes)
     mode = resume.start_mode(arguments, compiled, os.environ)
     layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
     if mode is resume.StartMode.DONE:

@@ -115,7 +115,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
-            callers of DI-engine pass them, and a ``seed`` (`numpy.random.SeedSequence`).
+            callers of DI-engine pass them, a ``seed`` (`numpy.random.SeedSequence`), and its
+            ``number`` among the collectors, and how many there are.
         port: to the message side.
     """
 
@@ -142,6 +143,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     TASK_KEYS = (
         "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",
+        "number",
     )  # fmt: skip
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
@@ -293,6 +295,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         env_seed, policy_seed = seed.spawn(2)
         mode = "eval" if self.evaluates else "collect"
         policy = create_policy(self._given["policy"], [mode], seed=policy_seed)
+        if "number" in self._given:
+            policy.set_attribute("collector", self._given["number"])
         self._policy = getattr(policy, f"{mode}_mode")
         length = None if self.evaluates else policy.get_attribute("cfg").collect.n_sample
         self._env_manager = create_env_manager(

@@ -10,7 +10,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from hpcdi.store.rows import is_tensor
 from hpcdi.types import Transition
+
+_AS_THEY_ARE = (bool, int, float, str, type(None))
 
 
 class CachePool:
@@ -115,16 +118,20 @@ def to_tensor_transitions(
 
 
 def _as_tensors(value: Any) -> Any:
-    import torch
+    if isinstance(value, np.ndarray):
+        import torch
 
+        return torch.tensor(value, dtype=torch.float32 if value.dtype == np.float64 else None)
+    if type(value) in _AS_THEY_ARE or is_tensor(value):  # at once: most values are
+        return value
     if isinstance(value, Mapping):
         return {key: _as_tensors(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         if hasattr(value, "_fields"):
             return type(value)(*map(_as_tensors, value))
         if value and isinstance(value[0], numbers.Real):
+            import torch
+
             return torch.tensor(value)
         return [_as_tensors(inner) for inner in value]
-    if isinstance(value, np.ndarray):
-        return torch.tensor(value, dtype=torch.float32 if value.dtype == np.float64 else None)
     return value

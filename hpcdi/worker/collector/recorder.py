@@ -1,7 +1,7 @@
 """Recording transitions in columns, and cutting them into items: pieces of one episode.
 
 Columns are [rows, environments, ...]: one row a step, with a mask of the environments that made a
-transition in it. What a policy of dicts makes is one column of Python objects.
+transition in it. What a policy of dicts makes are lists.
 """
 
 from __future__ import annotations
@@ -103,17 +103,8 @@ class Recorder:
             self._episode[: self._rows, env] == self._running[env]
         )
         self.held[env] -= np.count_nonzero(is_own)
-        self._release(is_own, env)
+        self._live[: self._rows, env][is_own] = False
         self._running[env] += 1
-
-    def take(self, env: int) -> tuple[Columns, int]:
-        """Take the transitions of an environment, which are of one episode, and its id."""
-        live = self._live[: self._rows, env]
-        columns = {n: column[: self._rows, env][live] for n, column in self._columns.items()}
-        episode = int(self._episode[: self._rows, env][live][-1]) * len(self.held) + env
-        self.held[env] = 0
-        self._release(live, env)
-        return columns, episode
 
     def cut(self, next_observation: Array, policy_version: int) -> Segment | None:
         """Take everything as items, environment by environment, with the policy's columns.
@@ -172,13 +163,6 @@ class Recorder:
             envs, finals = map(np.concatenate, zip(*self._finals, strict=True))  # in order of rows
             observations[ended] = finals[np.argsort(envs, kind="stable")]
         return observations
-
-    def _release(self, rows: Array, env: int) -> None:
-        """Forget an environment's transitions, bool [rows]; objects are not kept alive."""
-        for column in self._columns.values():
-            if column.dtype == object:
-                column[: self._rows, env][rows] = None
-        self._live[: self._rows, env][rows] = False
 
     def _clear(self) -> None:
         self.held[:], self._rows = 0, 0
@@ -255,14 +239,15 @@ class TrajectoryRecorder:
         self._keeps_open = keeps_open
         self._make_samples = make_samples
         self._rollout = rollout
-        self._open = Recorder(env_num)
+        self._open: list[list[Transition]] = [[] for _ in range(env_num)]
+        self._episode = [0] * env_num  # number of the running episode
         self._finished: list[Trajectory] = []
         self._without_samples = 0  # transitions that no cut has counted yet
 
     @property
     def open_transitions(self) -> int:
         """Transitions of unfinished trajectories."""
-        return int(self._open.held.sum())
+        return sum(map(len, self._open))
 
     @property
     def finished(self) -> int:
@@ -276,12 +261,12 @@ class TrajectoryRecorder:
         if not self._keeps_open:
             held += self.open_transitions
         rollout = self.length if self._rollout is None else self._rollout
-        return held >= rollout * len(self._open.held)
+        return held >= rollout * len(self._open)
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to cut."""
-        return not self._finished and self._open.is_empty
+        return not self._finished and not any(self._open)
 
     def record(
         self,
@@ -292,10 +277,16 @@ class TrajectoryRecorder:
         _successor: Any = None,
     ) -> None:
         """Add a step; see `Recorder.record`; the only column is ``transition``, of dicts."""
-        self._open.record(columns, live, ended, failed)
-        over = live & (ended | (self._open.held >= self.length))
-        if np.count_nonzero(over):
-            self._finish(over, ended)
+        made, over = columns["transition"].tolist(), ended.tolist()
+        if failed is not None:
+            live = live & ~failed
+            for env in failed.nonzero()[0].tolist():
+                self._open[env] = []
+                self._episode[env] += 1
+        for env in live.nonzero()[0].tolist():
+            self._open[env].append(made[env])
+            if over[env] or len(self._open[env]) >= self.length:
+                self._finish(env, is_whole=over[env])
 
     def take(self, most: int | None = None) -> list[Trajectory]:
         """Take the finished trajectories, oldest first, at most so many."""
@@ -305,12 +296,16 @@ class TrajectoryRecorder:
 
     def drop_open(self) -> None:
         """Drop what was recorded of unfinished trajectories."""
-        for env in self._open.held.nonzero()[0].tolist():
-            self._open.drop(env)
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self._open[env] = []
+                self._episode[env] += 1
 
     def finish_all(self) -> None:
         """Finish all trajectories, however short they are."""
-        self._finish(self._open.held > 0, np.zeros(len(self._open.held), bool))
+        for env, transitions in enumerate(self._open):
+            if transitions:
+                self._finish(env, is_whole=False)
 
     def cut(self, _next_observation: Any, policy_version: int) -> Segment | None:
         """Take everything, or what is finished, as a segment of samples.
@@ -339,12 +334,10 @@ class TrajectoryRecorder:
             ended=np.array([trajectory.is_whole for trajectory in cut]), env_steps=steps,
         )  # fmt: skip
 
-    def _finish(self, envs: Array, ended: Array) -> None:
-        """Finish trajectories in the order of their environments; some end with their episode."""
-        for env in envs.nonzero()[0].tolist():
-            columns, episode = self._open.take(env)
-            transitions = columns["transition"].tolist()
-            samples = self._make_samples(transitions)
-            self._finished.append(
-                Trajectory(env, episode, samples, len(transitions), bool(ended[env]))
-            )
+    def _finish(self, env: int, *, is_whole: bool) -> None:
+        """Make samples of an environment's trajectory, which may end with its episode."""
+        transitions, self._open[env] = self._open[env], []
+        samples, count = self._make_samples(transitions), len(transitions)
+        episode = self._episode[env] * len(self._open) + env
+        self._finished.append(Trajectory(env, episode, samples, count, is_whole))
+        self._episode[env] += is_whole

@@ -370,7 +370,7 @@ class Scheduler(RunState):
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         self._fit_task_space()
-        left = len(workers.available("collector"))
+        left = workers.collectors_left
         if left >= workers.collectors_needed:
             return self._assign(now) if self.is_on else []
         some = "1 collector has" if left == 1 else f"{left} collectors have"

@@ -319,6 +319,13 @@ class Workers:
         """Workers of a role that can work."""
         return [worker for worker in self._roles[role] if worker.is_available]
 
+    @property
+    def collectors_left(self) -> int:
+        """Collectors that can work, and those that have not come yet."""
+        expected = sum(worker.state is State.EXPECTED for worker in self)
+        learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
+        return len(self.available("collector")) + max(expected - learners, 0)
+
     def lose(self, rank: int) -> Task | None:
         """A worker has died and the run goes on; returns its task."""
         worker = self[rank]
@@ -343,10 +350,11 @@ class Workers:
             return ""
         if not worker.is_available:
             return "it had not come yet"
-        others = len(self.available(worker.role)) - 1
+        is_learner = worker.role == "learner"
+        others = (len(self.available("learner")) if is_learner else self.collectors_left) - 1
         if not others:
             return f"it was the last {worker.role}"
-        if worker.role == "learner":
+        if is_learner:
             rule = faults.rules.on_learner_death
         else:
             rule = faults.rules.on_collector_death
@@ -354,7 +362,7 @@ class Workers:
                 return "on-policy there must be a collector to each learner"
         if rule == "abort":
             return f"system.survival.on_{worker.role}_death is 'abort'"
-        if worker.role == "learner" and faults.learners_on_gpu:
+        if is_learner and faults.learners_on_gpu:
             return "learners on GPUs cannot form their group anew"
         return ""
 

@@ -92,6 +92,13 @@ class DataloaderConfig:
 
     num_workers: int = setting(0, "threads that load samples; 0: the learner's own", minimum=0)
 
+    @classmethod
+    def renewed(cls, mapping: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        """The mapping without ``chunk_size``, which the predecessor knows, and a note on it."""
+        kept = {key: value for key, value in mapping.items() if key != "chunk_size"}
+        ignored = len(kept) < len(mapping)
+        return kept, "chunk_size is ignored: samples are loaded one by one" if ignored else ""
+
 
 @dataclass(frozen=True)
 class LearnerConfig(ComponentConfig):
@@ -158,7 +165,8 @@ class BaseLearner(Configurable):
     Attributes:
         policy: the learn mode.
         monitor: scalars since the last look; None on a learner that keeps no log.
-        log_buffer: latest averaged scalars; a chart's are called chart/curve.
+        log_buffer: latest averaged scalars; a chart's are called chart/curve. Under the keys
+            scalar, scalars and histogram, what the last update returned of each kind.
         priority_info: ids and priorities of the last batch, as a replay buffer's `update` takes
             them; empty where the policy returned none; with several tasks one mapping a task.
         collector_envstep: environment steps of the run, as far as this learner knows.
@@ -208,7 +216,8 @@ class BaseLearner(Configurable):
         self.last_iter = CountVar()
         self.collector_envstep = 0
         self.monitor = ScalarMonitor() if self.shows_log else None
-        self.log_buffer = {}
+        self._latest: Sequence[UpdateLog] = ()
+        self.log_buffer = LogBuffer(lambda: self._latest)
         self.priority_info = {}
         self._port = port
         self._loader: SampleLoader | None = None
@@ -234,7 +243,7 @@ class BaseLearner(Configurable):
 
     def train(
         self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
-    ) -> None:
+    ) -> list[Mapping[str, Any]]:
         """Does one iteration; of several passes over a batch each log counts as one.
 
         Args:
@@ -242,6 +251,9 @@ class BaseLearner(Configurable):
                 the samples for their priorities. With several tasks, a list of batches.
             envstep: environment steps of the run so far; -1: not known.
             policy_kwargs: for the policy's forward.
+
+        Returns:
+            The policy's logs: one, one for each of several passes, or one a task.
 
         Raises:
             PolicyError: there is no policy, the loss is not finite any more, or the policy's
@@ -265,8 +277,10 @@ class BaseLearner(Configurable):
             if self.monitor is not None:
                 for log in passes:
                     self.monitor.add(log.scalars())
+            self._latest = passes
             self.last_iter.add(1)
             self.call_hook("after_iter")
+        return [log.values for log in logs]
 
     def _train_in_group(self, data: Any) -> bool:
         """Does one iteration; returns False where a learner died and the batch is to be redone."""
@@ -404,6 +418,26 @@ class BaseLearner(Configurable):
     def __repr__(self) -> str:
         counts = {position: len(self._hooks[position]) for position in POSITIONS}
         return f"{type(self).__name__}(iterations={self.train_iter}, hooks={counts})"
+
+
+class LogBuffer(dict[str, Any]):
+    """Averaged scalars by name; and what the last update returned, by kind.
+
+    Kinds are read as the predecessor's hooks do: ``log_buffer["scalar"]["total_loss"]``.
+    """
+
+    def __init__(self, latest: Callable[[], Sequence[UpdateLog]]) -> None:
+        super().__init__()
+        self._latest = latest
+
+    def __missing__(self, kind: str) -> dict[str, Any]:
+        mark = {"scalar": "", "scalars": CHART, "histogram": HISTOGRAM}[kind]
+        named = [item for log in self._latest() for item in log.scalars().items()]
+        if not mark:
+            return {
+                n: v for n, v in named if not n.startswith((CHART, HISTOGRAM)) and n != "priority"
+            }
+        return {n.removeprefix(mark): v for n, v in named if n.startswith(mark)}
 
 
 class TickMonitor:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.utils.log import LOGGER
@@ -526,7 +527,7 @@ def _build(key: str, value: Any) -> LearnerHook | None:
             raise ValueError(f"unknown key {unknown[0]!r}; a hook has {', '.join(_WHOLE)}")
         return hook_mapping[value["type"]](
             value.get("name", key), value.get("priority", 100),
-            position=value.get("position", ""), ext_args=dict(value.get("ext_args") or {}),
+            position=value.get("position", ""), ext_args=ConfigDict(value.get("ext_args") or {}),
         )  # fmt: skip
     known = ", ".join(sorted(simplified_hook_mapping))
     types = ", ".join(sorted(hook_mapping))

@@ -158,7 +158,7 @@ class AdvancedReplayBuffer(RingBuffer):
             if drawn is None or self._ring.store is None:
                 return None
             items = self._ring.store.read(drawn.slots)
-            add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
+            self._mark(items, drawn)
             self._retire(drawn)
             return items
 
@@ -415,6 +415,10 @@ class AdvancedReplayBuffer(RingBuffer):
                 self._sampled.add(marks, cur_learner_iter)
         return drawn
 
+    def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
+        """Add the buffer's bookkeeping to drawn items."""
+        add_marks(items, drawn, self._index.priority(drawn.slots), self._name)
+
     def _retire(self, drawn: Drawn) -> None:
         if math.isfinite(self._cfg.max_use):
             self._ring.drop(self._index.drop_used(drawn.slots, self._cfg.max_use))
@@ -443,7 +447,10 @@ class DequeBufferConfig(AdvancedBufferConfig):
 
 @BUFFER_REGISTRY.register("deque")
 class DequeReplayBuffer(AdvancedReplayBuffer):
-    """An `AdvancedReplayBuffer`; without `priority` it draws uniformly, no item twice."""
+    """An `AdvancedReplayBuffer`; without `priority` it draws uniformly, no item twice.
+
+    Then items come back as they were pushed, without the keys that a learner of priorities needs.
+    """
 
     Config = DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
@@ -468,6 +475,10 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
         """See `AdvancedReplayBuffer.sample`."""
         uniformly = None if self._prioritized else slice(None)
         return super().sample(size, cur_learner_iter, sample_range or uniformly)
+
+    def _mark(self, items: list[dict[str, Any]], drawn: Drawn) -> None:
+        if self._prioritized:
+            super()._mark(items, drawn)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Take new priorities; see `AdvancedReplayBuffer.update`."""

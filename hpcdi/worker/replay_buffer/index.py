@@ -82,10 +82,14 @@ class ItemIndex:
         self, size: int, train_iter: int, among: slice, rng: np.random.Generator
     ) -> Drawn | None:
         """Draw `size` different items uniformly among a range of those alive, the oldest first."""
-        slots = self.living()[among]
-        if len(slots) < size:
+        span = range(self.alive)[among]
+        if len(span) < size:
             return None
-        chosen = rng.choice(slots, size, replace=False)
+        places = span.start + span.step * rng.choice(len(span), size, replace=False)
+        if self.alive == len(self._ring):
+            chosen = self._ring.slots_of(self._ring.first + places)
+        else:
+            chosen = self.living()[places]
         return self._describe(chosen, np.ones(size, dtype=np.float32), train_iter)
 
     def reprioritize(self, unique_ids: Array, priorities: Array, largest: float) -> int:

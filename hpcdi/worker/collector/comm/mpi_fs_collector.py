@@ -250,15 +250,18 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _collector_for(self, eval_flag: bool) -> BaseParallelCollector:
         if eval_flag not in self._collectors:
-            config = self._place.config
+            place, config = self._place, self._place.config
+            others = {COORDINATOR_RANK, *place.learners}
+            ranks = [rank for rank in range(place.link.size) if rank not in others]
             cfg = {
+                "number": (ranks.index(place.link.rank), len(ranks)),
                 "collector": config.policy.collect.collector,
                 "env": config.env,
                 "policy": config.policy,
                 "eval_flag": eval_flag,
                 "exp_name": config.exp_name,
-                "policy_update_path": str(self._place.layout.root),  # of frozen policies
-                "seed": task_seed(self._place.seed, self._task),
+                "policy_update_path": str(place.layout.root),  # of frozen policies
+                "seed": task_seed(place.seed, self._task),
             }
             self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
             self.meter.mark("start")

@@ -1,0 +1,52 @@
+"""Frozen ranks of a job: it goes on by itself; see the table in slurm/README.md."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
+
+pytestmark = pytest.mark.slurm
+
+SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
+TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
+PATIENCE_S = 40
+
+
+def freeze(job: Job, rank: int) -> None:
+    os.kill(int(job.run["placement"][rank]["pid"]), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("rank", [0, 3], ids=["coordinator", "collector"])
+def test_a_frozen_rank_of_srun(cluster: Cluster, tmp_path: Path, rank: int) -> None:
+    patience = f"system.survival.worker_timeout_s={PATIENCE_S}"
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, patience,
+                         *solved_after(1, tmp_path))  # fmt: skip
+    job.until(lambda: job.snapshot_env_steps > 0)
+    freeze(job, rank)
+    said = job.wait()
+    check_gone_on(job, 1)
+    assert f"rank {rank} " in said
+    assert "silent for" in said
+
+
+def test_a_frozen_collector_of_mpirun_on_the_second_node_is_survived(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Rank 2, beside it, kills it."""
+    job = cluster.submit(
+        tmp_path, CARTPOLE, *solved_after(1, tmp_path), "--launcher", "mpirun", "--nodes", "2",
+        "--ntasks-per-node", "2", f"system.survival.worker_timeout_s={PATIENCE_S}",
+    )  # fmt: skip
+    job.until(lambda: job.snapshot_env_steps > 0)
+    freeze(job, 3)
+    job.until(lambda: "rank 3 has died" in job.read())
+    before = job.env_steps
+    job.until(lambda: job.env_steps > before + 100)
+    assert job.state == "RUNNING"
+    cluster.run("scancel", "--signal=USR2", "--batch", job.number)
+    job.wait()
+    check_gone_on(job, 1)
