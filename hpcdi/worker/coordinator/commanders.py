@@ -22,6 +22,7 @@ from hpcdi.types import Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.worker.context import get_task_uid
+from hpcdi.worker.coordinator.league import League
 
 
 class BaseCommander(Configurable, ABC):
@@ -36,6 +37,9 @@ class BaseCommander(Configurable, ABC):
         self._cfg: Any = self.parse_config(self._main.policy.other.commander)
         self._collector_space: int | None = self._cfg.collector_task_space
         self._learner_space = self._cfg.learner_task_space
+
+    league: League | None = None
+    """Players and results, of a commander that has a league."""
 
     @dataclass(frozen=True)
     class Config(ComponentConfig):

@@ -39,6 +39,8 @@ class OneVsOneCommander(SoloCommander):
         )
         league: LeagueConfig = section(LeagueConfig, "opponents, and frozen copies")
 
+    league: League
+
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self.league = League(self._cfg.league)
