@@ -101,6 +101,7 @@ class Chaos:
     def close(self) -> None:
         """Leave nothing behind; only then can the folder be removed."""
         self._hosts.reboot(0.0)
+        self.trial.process.wait()
         self._disk.unmount()
 
     def _must_end(self) -> bool:
@@ -207,17 +208,20 @@ def main() -> int:
     made.add_argument("--iterations", type=int, default=100_000, help="the goal")
     made.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     made.add_argument("--keep", metavar="FOLDER", help="copy the run to a new folder")
+    made.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--patience", type=float, default=300.0, metavar="S",
                       help="without progress, after which the run hangs")  # fmt: skip
     given = made.parse_args()
     enter_playground()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves nothing behind
     minutes, every_s, goal = given.minutes, given.every, given.iterations
     if given.quick:
         minutes, every_s, goal = 1.0, 20.0, 3000
     settings = [
         "-n", str(sum(SLOTS)), "policy.collect.collector.collector_num=3",
         f"policy.other.commander.max_train_iter={goal}", f"seed={given.seed}",
+        *given.settings,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="hpcdi-chaos-") as folder:
         chaos = Chaos(Path(folder), settings, given.seed, given.patience)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands import versus
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.config.schema import ExperimentConfig
@@ -48,11 +49,15 @@ but films.
   hpcdi eval runs/cartpole_dqn/latest                          the best policy of a run
   hpcdi eval runs/cartpole_dqn/latest --policy latest --episodes 100 --seed 7
   hpcdi eval runs/cartpole_dqn/latest --video                  film one episode, too
+  hpcdi eval runs/tictactoe_league/latest --player main --against main_000003 --games 200
   hpcdi eval best.safetensors --config configs/cartpole_dqn.yaml --json
 
 Without --episodes it plays as many as the experiment evaluates with, but at least 20
 (policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
+With --player or --against two players of a league play, in all seats equally often (default: main
+against random, 200 games): main, best, a frozen player, a fixed one, or my_module:play; --against
+also random. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little; an experiment that evaluates by fewer is given so many here."""
@@ -125,6 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         EnvError: the environments break their contract, or cannot be filmed.
     """
     given = _parse(arguments)
+    if given.player or given.against:
+        return versus.play(given)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
     seed = loaded.config.seed if given.seed is None else given.seed
@@ -164,7 +171,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser("eval", HELP)
     add_policy(parser)
     parser.add_argument(
-        "--episodes", type=at_least(1), metavar="N", help="episodes to play (default: see above)"
+        "--episodes",
+        "--games",
+        type=at_least(1),
+        metavar="N",
+        help="episodes to play (default: see above)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), metavar="S",
@@ -174,6 +185,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--video", nargs="?", const="", metavar="DIR",
         help="film one episode (default folder: videos in the run folder)",
     )  # fmt: skip
+    parser.add_argument("--player", metavar="A", help="in a league: who plays")
+    parser.add_argument("--against", metavar="B", help="in a league: the opponent")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     given = parser.parse_intermixed_args(arguments)
     if given.video and "=" in given.video:  # `--video seed=3`: a setting follows, and no folder
