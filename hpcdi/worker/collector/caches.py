@@ -1,4 +1,4 @@
-"""Containers of the seeds' serial collectors, and transitions as tensors."""
+"""Containers of DI-engine's serial collectors, and transitions as tensors."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         import torch
 
-        return torch.tensor(value, dtype=torch.float32 if value.dtype == np.float64 else None)
+        is_double = value.dtype == np.float64
+        return torch.from_numpy(value.astype(np.float32) if is_double else value.copy())
     if type(value) in _AS_THEY_ARE or is_tensor(value):  # at once: most values are
         return value
     if isinstance(value, Mapping):
