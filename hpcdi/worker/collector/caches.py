@@ -1,4 +1,4 @@
-"""Containers of the seeds' serial collectors, and transitions as tensors."""
+"""Containers of DI-engine's serial collectors, and transitions as tensors."""
 
 from __future__ import annotations
 
