@@ -12,7 +12,8 @@ again by the same command, as a batch script does; nothing else is done for it. 
 
 It fails if the run hangs, ends with another code, loses a published block (but those that were
 damaged), or has counted other env steps than its shards hold. Needs root and nft (Debian's package
-nftables).
+nftables). On a busy machine a start takes minutes: then `--every` has to be longer, too, or it is
+always a start that is struck; and `--iterations` less, so that the goal comes after the faults.
 
     python tools/bench_chaos.py --minutes 30
     python tools/bench_chaos.py --kinds cut --minutes 5 --every 60

@@ -19,9 +19,10 @@ pytest.importorskip("pettingzoo")
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 LEAGUE = CONFIGS / "tictactoe_league.yaml"
 Start = Callable[..., Running]
+_LIMIT_S = 300.0
 SMALL = (
-    "policy.other.commander.max_env_step=1e9", "policy.eval.every=600 env_steps",
-    "policy.other.commander.league.freeze_steps=500", "policy.other.replay_buffer.min_fill=300",
+    "policy.other.commander.max_env_step=1e9", "policy.eval.every=200 env_steps",
+    "policy.other.commander.league.freeze_steps=200", "policy.other.replay_buffer.min_fill=200",
     "policy.learn.replay_ratio=2", "env.evaluator_env_num=4", "env.evaluator_episode_num=2",
     "system.snapshot_s=2",
 )  # fmt: skip
@@ -54,26 +55,22 @@ def frozen(run_dir: Path) -> int:
 
 def test_results_count_once_whatever_dies(start: Start, resume: Callable[..., Running]) -> None:
     job = start(LEAGUE, *SMALL, "-n", "4", "--survive")
-    job.until(lambda: frozen(job.run_dir) >= 1)
+    job.until(lambda: frozen(job.run_dir) >= 1, _LIMIT_S)
     job.kill_rank(3)
-    job.until(lambda: frozen(job.run_dir) >= 3)
+    job.until(lambda: frozen(job.run_dir) >= 2, _LIMIT_S)
     job.kill_everything()
     known = frozen(job.run_dir)
     again = resume(job.run_dir)
-    again.until(lambda: frozen(job.run_dir) > known)
+    again.until(lambda: frozen(job.run_dir) > known, _LIMIT_S)
     again.send_signal(signal.SIGTERM)
     assert again.wait().code == 85
     assert sum(in_league(job.run_dir).values()) > 100
     assert in_league(job.run_dir) == in_shards(job.run_dir)
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_tictactoe_is_learnt_by_self_play(start: Start, seed: int) -> None:
-    """A perfect player does not beat it in 100 games, nor do random moves in 97 % of theirs.
-
-    Seeds 0 to 2 were tried; one is enough for every day.
-    """
-    job = start(LEAGUE, "-n", "5", f"seed={seed}")
+def test_tictactoe_is_learnt_by_self_play(start: Start) -> None:
+    """A perfect player wins none of 100 games against it, and random moves at most 3."""
+    job = start(LEAGUE, "-n", "5")
     ended = job.wait(limit_s=3600)
     ended.check(0, "done")
     for opponent, least in (("fakes.battles:minimax", 100), ("random", 97)):
