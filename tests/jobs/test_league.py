@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +20,6 @@ pytest.importorskip("pettingzoo")
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 LEAGUE = CONFIGS / "tictactoe_league.yaml"
 Start = Callable[..., Running]
-_LIMIT_S = 300.0
 SMALL = (
     "policy.other.commander.max_env_step=1e9", "policy.eval.every=200 env_steps",
     "policy.other.commander.league.freeze_steps=200", "policy.other.replay_buffer.min_fill=200",
@@ -55,24 +55,24 @@ def frozen(run_dir: Path) -> int:
 
 def test_results_count_once_whatever_dies(start: Start, resume: Callable[..., Running]) -> None:
     job = start(LEAGUE, *SMALL, "-n", "4", "--survive")
-    job.until(lambda: frozen(job.run_dir) >= 1, _LIMIT_S)
+    job.until(lambda: frozen(job.run_dir) >= 1)
     job.kill_rank(3)
-    job.until(lambda: frozen(job.run_dir) >= 2, _LIMIT_S)
+    job.until(lambda: frozen(job.run_dir) >= 2)
     job.kill_everything()
     known = frozen(job.run_dir)
     again = resume(job.run_dir)
-    again.until(lambda: frozen(job.run_dir) > known, _LIMIT_S)
+    again.until(lambda: frozen(job.run_dir) > known)
     again.send_signal(signal.SIGTERM)
     assert again.wait().code == 85
     assert sum(in_league(job.run_dir).values()) > 100
     assert in_league(job.run_dir) == in_shards(job.run_dir)
 
 
+@pytest.mark.skipif("HPCDI_LONG" not in os.environ, reason="takes minutes: set HPCDI_LONG=1")
 def test_tictactoe_is_learnt_by_self_play(start: Start) -> None:
     """A perfect player wins none of 100 games against it, and random moves at most 3."""
     job = start(LEAGUE, "-n", "5")
-    ended = job.wait(limit_s=3600)
-    ended.check(0, "done")
+    assert job.process.wait(3600) == 0, job.read()
     for opponent, least in (("fakes.battles:minimax", 100), ("random", 97)):
         said = hpcdi("eval", job.run_dir, "--against", opponent, "--games", 100, "--json")
         assert said.code == 0, said.said
