@@ -14,7 +14,7 @@ from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "export", "convert", "doctor",
+    "league", "export", "convert", "doctor",
 )  # fmt: skip
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
@@ -31,6 +31,7 @@ others collect.
   hpcdi scale runs/cartpole_dqn/latest 4      change the number of collectors of a running run
   hpcdi inspect runs/cartpole_dqn/latest      list its files, verify their checksums
   hpcdi eval runs/cartpole_dqn/latest         evaluate its policy; --video films it
+  hpcdi league runs/tictactoe_league/latest   players of a league, their ratings and results
   hpcdi export runs/cartpole_dqn/latest       write its policy as a file for PyTorch or ONNX
   hpcdi convert cartpole_dqn_config.py        a configuration of DI-engine as YAML
 """

@@ -12,7 +12,8 @@ again by the same command, as a batch script does; nothing else is done for it. 
 
 It fails if the run hangs, ends with another code, loses a published block (but those that were
 damaged), or has counted other env steps than its shards hold. Needs root and nft (Debian's package
-nftables).
+nftables). On a busy machine a start takes minutes: then `--every` has to be longer, too, or it is
+always a start that is struck; and `--iterations` less, so that the goal comes after the faults.
 
     python tools/bench_chaos.py --minutes 30
     python tools/bench_chaos.py --kinds cut --minutes 5 --every 60
@@ -101,6 +102,7 @@ class Chaos:
     def close(self) -> None:
         """Leave nothing behind; only then can the folder be removed."""
         self._hosts.reboot(0.0)
+        self.trial.process.wait()
         self._disk.unmount()
 
     def _must_end(self) -> bool:
@@ -207,17 +209,20 @@ def main() -> int:
     made.add_argument("--iterations", type=int, default=100_000, help="the goal")
     made.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     made.add_argument("--keep", metavar="FOLDER", help="copy the run to a new folder")
+    made.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--patience", type=float, default=300.0, metavar="S",
                       help="without progress, after which the run hangs")  # fmt: skip
     given = made.parse_args()
     enter_playground()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves nothing behind
     minutes, every_s, goal = given.minutes, given.every, given.iterations
     if given.quick:
         minutes, every_s, goal = 1.0, 20.0, 3000
     settings = [
         "-n", str(sum(SLOTS)), "policy.collect.collector.collector_num=3",
         f"policy.other.commander.max_train_iter={goal}", f"seed={given.seed}",
+        *given.settings,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="hpcdi-chaos-") as folder:
         chaos = Chaos(Path(folder), settings, given.seed, given.patience)

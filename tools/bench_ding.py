@@ -57,7 +57,7 @@ def serial(env_steps: int) -> list[Row]:
 
 
 def rate_of(package: str, env_steps: int) -> tuple[float, float]:
-    """Steps/s and iterations/s between the first evaluation and the last one."""
+    """Steps and iterations a second of CPU time between the first evaluation and the last one."""
     done = subprocess.run(
         [
             sys.executable, UPSTREAM / "entry.py", package, "serial", CONFIG, str(env_steps),

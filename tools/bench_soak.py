@@ -80,9 +80,9 @@ def rows_of(who: str, samples: list[Sample]) -> list[Row]:
     """Memory that drifts, files and threads that come and do not go."""
     fifth = max(1, len(samples) // 5)
     first, last = samples[fifth : 2 * fifth], samples[-fifth:]
-    rss, files, threads = (
-        (median(s[k] for s in first), median(s[k] for s in last)) for k in range(3)
-    )
+    rss = median(s[0] for s in first), median(s[0] for s in last)
+    # a file that is open for a moment is none that stays
+    files, threads = ((min(s[k] for s in first), min(s[k] for s in last)) for k in (1, 2))
     drift = rss[1] / rss[0] - 1
     flat = "flat" if abs(drift) <= DRIFT else "not flat"
     return [

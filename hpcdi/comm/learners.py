@@ -29,7 +29,7 @@ def group_rank() -> int:
 def sum_over_ranks(counts: Mapping[str, int]) -> dict[str, int]:
     """Returns counts summed over the process group; unchanged where there is none. Collective."""
     dist = _dist()
-    if dist is None:
+    if dist is None or dist.get_world_size() == 1:
         return dict(counts)
     return {name: int(dist.allreduce_data(count, "sum")) for name, count in counts.items()}
 

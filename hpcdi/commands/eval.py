@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.commands import versus
 from hpcdi.commands.options import add_policy, at_least, make_parser
-from hpcdi.commands.saved_policy import LoadedPolicy, SavedPolicy, find, load_policy
+from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
@@ -48,11 +49,15 @@ but films.
   hpcdi eval runs/cartpole_dqn/latest                          the best policy of a run
   hpcdi eval runs/cartpole_dqn/latest --policy latest --episodes 100 --seed 7
   hpcdi eval runs/cartpole_dqn/latest --video                  film one episode, too
+  hpcdi eval runs/tictactoe_league/latest --player main --against main_000003 --games 200
   hpcdi eval best.safetensors --config configs/cartpole_dqn.yaml --json
 
 Without --episodes it plays as many as the experiment evaluates with, but at least 20
 (policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
+With --player or --against two players of a league play, in all seats equally often (default: main
+against random, 200 games): main, best, a frozen player, a fixed one, or my_module:play; --against
+also random. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little; an experiment that evaluates by fewer is given so many here."""
@@ -125,13 +130,16 @@ def main(arguments: Sequence[str]) -> int:
         EnvError: the environments break their contract, or cannot be filmed.
     """
     given = _parse(arguments)
+    if given.player or given.against:
+        return versus.play(given)
     saved = find(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)
     if not given.json:
         env = f"{getattr(loaded.config.env, 'env_id', loaded.config.env.type)}, seed {seed}"
-        _say(_opening(saved, f"{n_episode} episodes in {env_num} of {env}"))
+        say(f"{saved}\n  config       {short(saved.config_file)}")
+        say(f"  playing      {n_episode} episodes in {env_num} of {env}")
     env_seed, film_seed, players_seed = loaded.seed.spawn(3)
     modes = _players(loaded, players_seed)
     with ExitStack() as stack:
@@ -140,15 +148,22 @@ def main(arguments: Sequence[str]) -> int:
             film = stack.enter_context(Film(loaded.config, film_seed))
         outcome = _play(loaded, modes, env_num, n_episode, env_seed)
         if not given.json:
-            _say(outcome.lines())
+            say("\n".join(outcome.lines()))
         video, on_it = None, ""
         if film is not None:
             folder = Path(given.video) if given.video else saved.home / "videos"
             video, on_it = film.shoot(modes, folder / f"iter_{saved.image.version:06d}_seed_{seed}")
     if given.json:
-        _say([json.dumps(jsonable({**_about(saved, seed, video), **outcome.figures()}))])
+        about = {
+            "policy": str(saved.file),
+            "train_iter": saved.image.version,
+            "config": str(saved.config_file),
+            "seed": seed,
+            "video": None if video is None else str(video),
+        }
+        say(json.dumps(jsonable({**about, **outcome.figures()})))
     elif video is not None:
-        _say([f"  video        {short(video)}: {on_it}"])
+        say(f"  video        {short(video)}: {on_it}")
     return EXIT_DONE
 
 
@@ -156,7 +171,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser("eval", HELP)
     add_policy(parser)
     parser.add_argument(
-        "--episodes", type=at_least(1), metavar="N", help="episodes to play (default: see above)"
+        "--episodes",
+        "--games",
+        type=at_least(1),
+        metavar="N",
+        help="episodes to play (default: see above)",
     )
     parser.add_argument(
         "--seed", type=at_least(0), metavar="S",
@@ -166,6 +185,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--video", nargs="?", const="", metavar="DIR",
         help="film one episode (default folder: videos in the run folder)",
     )  # fmt: skip
+    parser.add_argument("--player", metavar="A", help="in a league: who plays")
+    parser.add_argument("--against", metavar="B", help="in a league: the opponent")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     given = parser.parse_intermixed_args(arguments)
     if given.video and "=" in given.video:  # `--video seed=3`: a setting follows, and no folder
@@ -237,25 +258,6 @@ def _play(
     else:
         returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
     return EvalResult(returns, lengths, duration_s, evaluation_goal(config)[1])
-
-
-def _opening(saved: SavedPolicy, played: str) -> list[str]:
-    return [str(saved), f"  config       {short(saved.config_file)}", f"  playing      {played}"]
-
-
-def _about(saved: SavedPolicy, seed: int, video: Path | None) -> dict[str, Any]:
-    return {
-        "policy": str(saved.file),
-        "train_iter": saved.image.version,
-        "config": str(saved.config_file),
-        "seed": seed,
-        "video": None if video is None else str(video),
-    }
-
-
-def _say(lines: list[str]) -> None:
-    for line in lines:
-        say(line)
 
 
 # ----------------------------------------------------------------------------------------- the film

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
+import importlib.util
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -181,8 +183,29 @@ def _config_errors(env_id: str) -> Iterator[None]:
         raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
 
+_PACKAGES = {
+    "ale_py": (r"(ale_py:)?ALE/|.*NoFrameskip|.*-ram", "'hpcdi[atari]'"),
+    "minigrid": (r"(minigrid:)?(MiniGrid|BabyAI)-", "minigrid"),
+    "gymnasium_robotics": (
+        r"Fetch|Hand|Adroit|AntMaze|PointMaze|FrankaKitchen",
+        "gymnasium-robotics",
+    ),
+    "highway_env": (r"(highway|merge|roundabout|parking|intersection|racetrack)-", "highway-env"),
+}
+"""Packages that register environments when imported: their ids, and what pip calls them."""
+_EXTRAS = {"Box2D": "box2d", "MuJoCo": "mujoco"}
+
+
 def cannot_make(env_id: str, reason: str) -> ConfigError:
-    """Returns the error of an environment that cannot be made."""
-    if env_id.startswith("ALE/") or "ale_py" in reason:
-        reason += "; pip install 'hpcdi[atari]', and set env.import_names: [ale_py]"
+    """Returns the error of an environment that cannot be made, with the line that mends it."""
+    for module, (ids, package) in _PACKAGES.items():
+        if re.match(ids, env_id) and module not in sys.modules:
+            is_missing, is_named = importlib.util.find_spec(module) is None, f"{module}:" in env_id
+            lines = [f"pip install {package}"] * is_missing
+            lines += [f"set env.import_names: [{module}]"] * (not is_named)
+            reason = f"{reason.rstrip('.')}; {', and '.join(lines)}"
+    for name, extra in _EXTRAS.items():
+        if f"{name} is not installed" in reason:
+            swig = "swig && pip install " if extra == "box2d" else ""
+            reason = f"{name} is not installed here; pip install {swig}'gymnasium[{extra}]'"
     return ConfigError([Problem("env.env_id", f"{env_id!r} cannot be made: {reason}")])

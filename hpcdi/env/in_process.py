@@ -34,7 +34,7 @@ from hpcdi.env.base import (
 )
 from hpcdi.env.old_gym import as_gymnasium
 from hpcdi.env.pettingzoo import as_battle
-from hpcdi.env.spaces import Form
+from hpcdi.env.spaces import Form, other_than_space
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
@@ -188,6 +188,7 @@ class LocalWorker:
         self._env: Any = None
         self._row = 0
         self._arrays: Any = None
+        self._shape: tuple[int, ...] = ()  # of observations
         self._seen: Form | None = None  # of observations, where they are no plain arrays
         self._acts: Form | None = None  # of actions, likewise
         self._result: Any = None
@@ -242,10 +243,12 @@ class LocalWorker:
         return info if wants_info else None
 
     def _keep(self, array: Array, observation: Any) -> None:
-        if self._seen is None:
-            array[self._row] = observation
-        else:
+        if self._seen is not None:
             self._seen.put(array, self._row, observation)
+            return
+        if np.shape(observation) != self._shape or _loses(observation, array.dtype):
+            raise EnvError(other_than_space(observation, self._shape, array.dtype))
+        array[self._row] = observation
 
     def play(
         self, next_seed: int | None, goes_on: bool, actions: list[Any]
@@ -293,6 +296,7 @@ class LocalWorker:
         self._arrays, self._row = arrays, row
         seen = Form.of_observations(self._env.observation_space)
         acts = Form.of_actions(self._env.action_space)
+        self._shape = seen.shape
         self._seen, self._acts = None if seen.is_plain else seen, None if acts.is_own else acts
 
     def retire(self) -> None:
@@ -307,6 +311,11 @@ class LocalWorker:
         """Close the environment."""
         self.shut()
         self._arrays = None
+
+
+def _loses(observation: Any, dtype: np.dtype[Any]) -> bool:
+    """True if numbers with fractions are given where the space has whole ones."""
+    return dtype.kind in "biu" and getattr(observation, "dtype", dtype).kind == "f"
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:

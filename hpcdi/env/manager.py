@@ -57,6 +57,7 @@ class Episodes:
         counts: episodes that each environment has done.
         retired: bool [envs]; environments that are not used any more.
         returns: of the running episodes, [envs], in a battle [envs, players].
+        lengths: steps of the running episodes, [envs].
     """
 
     def __init__(self, env_num: int, quota: int | None) -> None:
@@ -73,7 +74,7 @@ class Episodes:
         env_num = len(self.retired)
         self.counts = np.zeros(env_num, dtype=np.int64)
         self.returns = np.zeros(env_num if players is None else (env_num, players))
-        self._lengths = np.zeros(env_num, dtype=np.int64)
+        self.lengths = np.zeros(env_num, dtype=np.int64)
         self._ended: list[tuple[Array, Array]] = []
 
     @property
@@ -87,17 +88,17 @@ class Episodes:
         """Add a step: rewards [envs] or [envs, players]; `live` marks who made one."""
         made = live if reward.ndim == 1 else live[:, None]
         np.add(self.returns, reward, out=self.returns, where=made)
-        self._lengths += live
+        self.lengths += live
         ended = ended & live
         if np.count_nonzero(ended):  # faster than any()
-            self._ended.append((self.returns[ended], self._lengths[ended]))
+            self._ended.append((self.returns[ended], self.lengths[ended]))
             self.counts += ended
             self.drop(ended)
 
     def drop(self, envs: Array | list[int]) -> None:
         """Forget the running episodes of environments (a mask, or numbers)."""
         self.returns[envs] = 0.0
-        self._lengths[envs] = 0
+        self.lengths[envs] = 0
 
     def take(self) -> tuple[Array, Array]:
         """Returns and lengths of the episodes that ended since the last call, in order."""
@@ -666,7 +667,7 @@ class VectorManager(EnvManager):
         )  # fmt: skip
         if step.made is not None:
             live = step.made.copy()
-        wrong = _with_nan(step, live) | self._without_choice(backend.waiting)
+        wrong = self._with_nan(step, live) | self._without_choice(backend.waiting)
         if wrong:
             failed = {0: next(iter(wrong.values()))} if backend.fails_as_one else wrong
             step = step._replace(failed={**failed, **step.failed})
@@ -709,7 +710,31 @@ class VectorManager(EnvManager):
     def _failures_at_start(self, starts: Mapping[int, EpisodeStart]) -> dict[int, EnvFailure]:
         failed = self._backend.start(starts)
         begun = np.isin(np.arange(self.env_num), [env for env in starts if env not in failed])
-        return failed | self._without_choice(begun) if begun.any() else failed
+        if not begun.any():
+            return failed
+        wrong = self._without_choice(begun)
+        for _, column in fields_of("", self._backend.observation):
+            if (rows := _nan_rows(column)) is not None:
+                wrong |= {env: _of_nan(env, "a first observation") for env in _where(rows & begun)}
+        if wrong and self._backend.fails_as_one:
+            wrong = {0: next(iter(wrong.values()))}
+        return failed | wrong
+
+    def _with_nan(self, step: BackendStep, live: Array) -> dict[int, EnvFailure]:
+        """Returns the environments whose reward or observation is not a number any more."""
+        named = [("a reward", step.reward)]
+        named += [("an observation", column) for _, column in fields_of("", step.successor)]
+        failed: dict[int, EnvFailure] = {}
+        for what, values in named:
+            if (rows := _nan_rows(values)) is not None:
+                for env in _where(rows & live):
+                    failed[env] = _of_nan(env, what, self._episodes.lengths[env] + 1)
+        if self._backend.observation is not step.successor:  # episodes begin
+            for _, column in fields_of("", self._backend.observation):
+                if (rows := _nan_rows(column)) is not None:
+                    begun = _where(rows & self._backend.waiting)
+                    failed |= {env: _of_nan(env, "a first observation") for env in begun}
+        return failed
 
     def _without_choice(self, envs: Array) -> dict[int, EnvFailure]:
         """Those of some environments (bool) whose mask leaves a part of an action no value."""
@@ -798,19 +823,23 @@ class BattleManager(EnvManager):
         self._episodes.restart(self.players)
 
 
-def _with_nan(step: BackendStep, live: Array) -> dict[int, EnvFailure]:
-    """Returns the environments whose reward or observation is not a number any more."""
-    named = [("a reward", step.reward)]
-    named += [("an observation", column) for _, column in fields_of("", step.successor)]
-    failed: dict[int, EnvFailure] = {}
-    for what, values in named:
-        # a sum of squares finds any of them in half a microsecond
-        if values.dtype.kind != "f" or not math.isnan(np.vdot(values, values)):
-            continue
-        is_nan = np.isnan(values).reshape(len(values), -1).any(axis=1) & live
-        for env in np.flatnonzero(is_nan).tolist():
-            failed[env] = EnvFailure(f"environment {env} returned {what} that is NaN")
-    return failed
+def _where(envs: Array) -> list[int]:
+    """Returns the numbers of the environments of a mask."""
+    numbers: list[int] = np.flatnonzero(envs).tolist()
+    return numbers
+
+
+def _of_nan(env: int, what: str, step: int = 0) -> EnvFailure:
+    place = f" in step {step} of its episode" if step else ""
+    return EnvFailure(f"environment {env} returned {what} that is NaN{place}")
+
+
+def _nan_rows(values: Array) -> Array | None:
+    """Returns where numbers are NaN, bool [envs]; None: nowhere."""
+    # a sum of squares finds any of them in half a microsecond
+    if values.dtype.kind != "f" or not math.isnan(np.vdot(values, values)):
+        return None
+    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
 
 
 def _text(failure: EnvFailure) -> str:

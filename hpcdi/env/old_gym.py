@@ -24,7 +24,7 @@ def as_gymnasium(env: Any) -> Any:
 
 
 def space_of(space: Any) -> Any:
-    """Returns a Box, Discrete or MultiDiscrete of another library as gymnasium's, else itself."""
+    """Returns a space of another library as gymnasium's, with those inside it; else itself."""
     if space is None or isinstance(space, gymnasium.Space):
         return space
     if hasattr(space, "low") and hasattr(space, "high"):
@@ -36,7 +36,14 @@ def space_of(space: Any) -> Any:
     if hasattr(space, "nvec"):
         return gymnasium.spaces.MultiDiscrete(np.asarray(space.nvec))
     if hasattr(space, "n"):
+        if getattr(space, "shape", ()):
+            return gymnasium.spaces.MultiBinary(space.n)
         return gymnasium.spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return gymnasium.spaces.Dict({key: space_of(part) for key, part in parts.items()})
+    if isinstance(parts, list | tuple):
+        return gymnasium.spaces.Tuple(map(space_of, parts))
     return space
 
 

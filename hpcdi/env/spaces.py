@@ -171,6 +171,8 @@ class Form:
         """Returns the values of `count` environments, each leaf [count, ...], as a new array."""
         if self.dtype.names is None:
             given = values if self.is_plain else pick(values, next(iter(self._paths.values())))
+            if np.shape(given) != (count, *self.shape):
+                raise EnvError(other_than_space(given, (count, *self.shape), self.dtype))
             return np.array(given, dtype=self.dtype)
         packed = np.empty(count, dtype=self.dtype)
         for name, path in self._paths.items():
@@ -205,6 +207,15 @@ class Form:
             return pick(value, path) if starts is None else pick(value, path) - starts
 
         return _built(self.space, (), leaf_at)
+
+
+def other_than_space(value: Any, shape: tuple[int, ...], dtype: Any) -> str:
+    """Returns the message of an observation that its space does not have."""
+    found = np.asarray(value)
+    return (
+        f"an observation is {found.dtype} {found.shape}, and its observation_space says {dtype} "
+        f"{shape}: the environment, or a wrapper, must set its space to what it returns"
+    )
 
 
 def _built(space: Any, path: Path, leaf_at: Callable[[Path], Any]) -> Any:

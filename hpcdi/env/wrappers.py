@@ -108,6 +108,8 @@ def wrap(env: Any, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
         given = {"type": each} if isinstance(each, str) else dict(each)
         name = str(given.pop("type", ""))
         make = find_wrapper(name, path)
+        if name not in WRAPPERS and ":" not in name:  # gymnasium's want tuples, which YAML has not
+            given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         try:
             env = make(env, **given)
         except Exception as error:  # a wrapper refuses as it likes

@@ -249,8 +249,8 @@ class Job:
         if self._asked is not None:
             state, reason = "stopped", "ended at once by a signal"
             exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
-        elif not facts and returned in (REFUSED, EXIT_USAGE):
-            return EXIT_FAILED if returned == REFUSED else EXIT_USAGE  # rank 0 has said why
+        elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
+            return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
         else:
             state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
             asked = "was a rank killed?" if returned else "is the disk full, or a node lost?"

@@ -106,14 +106,12 @@ def seconds_of(text: str) -> float:
             f"the time limit {text!r} is not a duration: write minutes (90), hours:minutes:seconds "
             "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
         )
-    days, first, second, third = (int(part) if part else None for part in found.groups())
-    if days is not None:
-        hours, minutes, rest = first or 0, second or 0, third or 0
-    elif third is not None:
-        hours, minutes, rest = first or 0, second or 0, third
-    else:
-        hours, minutes, rest = 0, first or 0, second or 0
-    return float(((days or 0) * 24 + hours) * 3600 + minutes * 60 + rest)
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part]
+    if days is None and len(numbers) < 3:  # without days, minutes come first, or hours of three
+        numbers = [0, *numbers]
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def end_of(given: str | None, variables: Mapping[str, str], now: float) -> float:

@@ -82,7 +82,7 @@ class Transport(Protocol):
     def fetch_named(self, path: str) -> Block:
         """Returns a published block of which only the name is known, its checksum verified.
 
-        For the seeds' callers, whose tasks name blocks; it may be slower than `fetch`.
+        For DI-engine's callers, whose tasks name blocks; it may be slower than `fetch`.
 
         Args:
             path: of its reference; or as it was submitted, if it is the only one there.

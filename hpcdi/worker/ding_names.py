@@ -138,20 +138,20 @@ class NaiveResourceManager:
         """Returns ``{"learner_id", "resource_info"}`` of a free learner, or None."""
         return self._assign("learner")
 
-    def have_assigned(self, name: str, id_: str) -> bool:
+    def have_assigned(self, name: str, worker_id: str) -> bool:
         """Returns whether a worker is assigned."""
-        return id_ in self._assigned[name]
+        return worker_id in self._assigned[name]
 
-    def update(self, name: str, id_: str, info: Any) -> None:
+    def update(self, name: str, worker_id: str, resource_info: Any) -> None:
         """Register a free worker and its resources, or free an assigned one."""
-        self._assigned[name].pop(id_, None)
-        self._free[name][id_] = info
+        self._assigned[name].pop(worker_id, None)
+        self._free[name][worker_id] = resource_info
 
-    def delete(self, name: str, id_: str) -> bool:
+    def delete(self, name: str, worker_id: str) -> bool:
         """Forget a worker; returns whether it was known."""
-        known = id_ in self._free[name] or id_ in self._assigned[name]
-        self._free[name].pop(id_, None)
-        self._assigned[name].pop(id_, None)
+        known = worker_id in self._free[name] or worker_id in self._assigned[name]
+        self._free[name].pop(worker_id, None)
+        self._assigned[name].pop(worker_id, None)
         return known
 
     def _assign(self, name: str) -> dict[str, Any] | None:

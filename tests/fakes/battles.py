@@ -1,10 +1,11 @@
-"""Tic-tac-toe for marine collectors: a policy that takes the first legal action, and its script.
+"""Tic-tac-toe: a policy that takes the first legal action, as a script, too; a perfect player.
 
 Of two such players the one who begins wins in the seventh move: 0, 2, 4, 6 against 1, 3, 5.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,20 @@ def first_legal(observation: Any, _rng: np.random.Generator) -> int:
     return int(observation["action_mask"].argmax())
 
 
-def marine(port: Port | None, folder: str = ".", *, evaluate: bool = False, **env: Any) -> Any:
-    """A marine collector of tic-tac-toe in 2 environments."""
+def marine(
+    port: Port | None,
+    folder: str = ".",
+    *,
+    evaluate: bool = False,
+    policy: str = "test_first_legal",
+    **env: Any,
+) -> Any:
+    """A marine collector in 2 environments, of tic-tac-toe."""
     cfg = {
         "type": "pettingzoo", "env_id": "classic.tictactoe_v3", "collector_env_num": 2,
         "evaluator_env_num": 2, **env,
     }  # fmt: skip
-    config = POLICY_REGISTRY.get("test_first_legal").Config(type="test_first_legal")
+    config = POLICY_REGISTRY.get(policy).Config(type=policy)
     return create_parallel_collector(
         {
             "type": "marine", "env": cfg, "policy": config, "eval_flag": evaluate,
@@ -48,3 +56,29 @@ def marine(port: Port | None, folder: str = ".", *, evaluate: bool = False, **en
         },
         port,
     )  # fmt: skip
+
+
+_LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+
+
+@functools.cache
+def _worth(own: int, other: int) -> int:
+    """Of a position to who is to move, by perfect play: 1 it is won, 0 drawn, -1 lost.
+
+    Args:
+        own: cells with a stone of theirs, as bits.
+        other: cells with one of the other player.
+    """
+    if any(all(other >> cell & 1 for cell in line) for line in _LINES):
+        return -1
+    free = [cell for cell in range(9) if not (own | other) >> cell & 1]
+    return max((-_worth(other, own | 1 << cell) for cell in free), default=0)
+
+
+def minimax(observation: Any, rng: np.random.Generator) -> int:
+    """A perfect player: any of the moves that are worth most."""
+    planes = observation["observation"].reshape(9, 2)
+    own, other = (sum(1 << int(c) for c in np.flatnonzero(planes[:, p])) for p in (0, 1))
+    free = np.flatnonzero(observation["action_mask"]).tolist()
+    worth = [-_worth(other, own | 1 << cell) for cell in free]
+    return int(rng.choice([c for c, w in zip(free, worth, strict=True) if w == max(worth)]))

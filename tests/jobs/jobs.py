@@ -236,6 +236,12 @@ def logged(run_dir: Path, rank: int, words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if words in line]
 
 
+def transitions(run_dir: Path) -> int:
+    """How many lie in all shards of a run."""
+    shards = (run_dir / "data").rglob("*.h5")
+    return sum(b.transitions for path in shards for _, b in survey(path, path.name).blocks)
+
+
 def block_counts(run_dir: Path) -> dict[str, int]:
     """Number of blocks of each collector."""
     shards = RunLayout(run_dir).shard_numbers()

@@ -20,6 +20,7 @@ from jobs import (
     hpcdi,
     logged,
     max_train_iter,
+    transitions,
     typed_mpirun,
 )
 from safetensors.numpy import load_file
@@ -29,7 +30,6 @@ from hpcdi.cli import main
 from hpcdi.config.load import load
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import survey
 
 pytestmark = pytest.mark.job
 Start = Callable[..., Running]
@@ -108,12 +108,6 @@ def test_a_run_that_is_killed_goes_on_with_one_learner_less_after_a_torn_snapsho
     code, told = status(run_dir)
     assert (code, told["state"], told["restarts"]) == (0, "done", 1)
     assert told["next"] == [f"hpcdi eval {run_dir}"]
-
-
-def transitions(run_dir: Path) -> int:
-    """How many lie in all shards of a run."""
-    shards = (run_dir / "data").rglob("*.h5")
-    return sum(b.transitions for path in shards for _, b in survey(path, path.name).blocks)
 
 
 def status(run_dir: Path) -> tuple[int, dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import CARTPOLE, CONFIGS, ENDLESS, PPO, Running, max_train_iter
+from jobs import CARTPOLE, CONFIGS, ENDLESS, PPO, Running, max_train_iter, transitions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.cli import main
@@ -86,7 +86,7 @@ def test_two_policies_learn_a_game_against_each_other(serial: Callable[..., Any]
     facts = serial(CONFIGS / "tictactoe_dqn.yaml", "policy.eval.every=250 iterations")
     assert facts["reason"].startswith("stop value")
     first, *_, last = facts["figures"]["evaluations"]
-    assert first["mean"] < 0.8
+    assert first["mean"] < last["mean"]
     assert (last["episodes"], last["mean"] >= 0.95) == (200, True)
 
 
@@ -124,6 +124,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
     ended.check(0, "done")
     figures = ended.run["figures"]
     assert goal <= figures["train_iter"] <= goal + 8  # updates come by twos or so
+    assert figures["env_steps"] == transitions(job.run_dir)
     assert ended.run["restarts"] == 2
     commander = load(job.run_dir / "config.yaml").config.policy.other.commander
     assert commander.max_train_iter == goal, "the next restart has it, too"
@@ -137,7 +138,7 @@ def test_a_run_that_is_killed_goes_on_and_ctrl_c_ends_it_in_order(
         assert "  resumed      snapshot_" in ended.out
         before, figures = figures, ended.run["figures"]
         assert figures["train_iter"] >= goal
-        assert figures["env_steps"] >= before["env_steps"]
+        assert figures["env_steps"] == transitions(job.run_dir) >= before["env_steps"]
         now = json.loads((job.run_dir / "status.json").read_text())["buffer"]["held"]
         assert now >= held, "nothing that the other had is lost"
         held = now

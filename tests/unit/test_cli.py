@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "export", "convert", "doctor",
+    "league", "export", "convert", "doctor",
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_inspect_shows_a_file_and_a_run(capsys: pytest.CaptureFixture[str]) -> N
     assert [len(example) for example in examples] == [2, 3]
 
 
-@pytest.mark.parametrize(("command", "count"), [("eval", 4), ("export", 3)])
+@pytest.mark.parametrize(("command", "count"), [("eval", 5), ("export", 3)])
 def test_examples_with_a_policy_are_right_but_for_the_policy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, count: int
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fakes.battles import FirstLegal, marine
-from fakes.collectors import Port, do
+from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.games import MOST_PAIRS, parse_games
@@ -107,6 +107,26 @@ def test_rows_after_items_hold_the_next_own_observation() -> None:
             others = segment.columns["observation"][..., 1].sum(axis=(1, 2))
             if not is_end:
                 assert others[last + 1] == others[last] + 1
+
+
+def test_moves_at_once_are_transitions_of_all_players() -> None:
+    """Rock-paper-scissors, three rounds an episode, which are truncated."""
+    port = Port(versions=[2])
+    env = {"env_id": "classic.rps_v2", "kwargs": {"max_cycles": 3}}
+    with (
+        registered_probes(),
+        marine(port, policy="test_columnar", collector_episode_num=6, **env) as made,
+    ):
+        result = do(made, port, "task", opponents=SELF)
+    found = episodes(port)
+    assert len(found) == 2 * 6 * 2, "of both seats"
+    for rows in found.values():
+        assert [bool(row["truncated"]) for row in rows] == [False, False, True]
+        assert not any(row["terminated"] for row in rows)
+        assert {int(row["action"]) for row in rows} == {0}
+    played = [game for s in port.segments for results in s.games or () for game in results]
+    assert played == [("main", "main", 0, 1, 0)] * 12
+    assert result.episode_lengths.tolist() == [3] * 12
 
 
 def test_only_the_learner_is_learnt_from_against_a_frozen_policy(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium import spaces
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import stored_dtype
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
-from hpcdi.env.gymnasium import GymnasiumEnv
+from hpcdi.env.gymnasium import GymnasiumEnv, cannot_make
 from hpcdi.errors import ConfigError
 from hpcdi.types import Array
 
@@ -109,14 +110,38 @@ def test_box_actions_and_a_time_limit(register: Callable[..., None]) -> None:
     [
         ("CartPole-v9", "version `v9` .* doesn't exist"),
         ("Whale-v0", r"`Whale` doesn't exist\. Did you mean: `Walker2d`\?$"),  # without a hint
-        ("ALE/Pong-v5", r"Namespace ALE not found.*pip install 'hpcdi\[atari\]'"),
-        ("LunarLander-v3", r"Box2D is not installed.*pip install.*gymnasium\[box2d\]"),
         ("no_such_module:Env-v0", "there is no module 'no_such_module'; install it"),
     ],
 )
 def test_what_cannot_be_made_says_why_and_what_to_do(env_id: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"env.env_id: '{env_id}' cannot be made: .*{reason}"):
         get_spaces(config(env_id=env_id))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "module"),
+    [
+        ("ALE/Pong-v5", "'hpcdi[atari]'", "ale_py"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+    ],
+)
+def test_a_package_that_registers_an_id_is_named(
+    env_id: str, package: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_installed in (False, True):
+        spec = object() if is_installed else None
+        monkeypatch.setattr("importlib.util.find_spec", lambda _name, spec=spec: spec)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        advice = "" if is_installed else f"pip install {package}, and "
+        said = str(cannot_make(env_id, "Environment doesn't exist."))
+        assert said.endswith(f"doesn't exist; {advice}set env.import_names: [{module}]")
+
+
+@pytest.mark.parametrize(("name", "extra"), [("Box2D", "box2d"), ("MuJoCo", "mujoco")])
+def test_a_library_that_gymnasium_needs_is_named(name: str, extra: str) -> None:
+    said = str(cannot_make("Any-v0", f"{name} is not installed, run `something`"))
+    assert f"{name} is not installed here; pip install" in said
+    assert said.endswith(f"'gymnasium[{extra}]'")
 
 
 def test_a_module_that_the_environment_needs_is_named(register: Callable[..., None]) -> None:

@@ -336,7 +336,52 @@ def test_one_that_returns_nan_is_reset_and_its_episode_dropped(
             2 if form in SYNC else 1,
         )
     word = "a reward" if what == "reward" else "an observation"
-    assert f"environment 1 returned {word} that is NaN" in caplog.text
+    assert f"environment 1 returned {word} that is NaN in step 2 of its episode" in caplog.text
+
+
+class Late(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """From its third step on observations are not what the space says."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__(CountEnv(9))
+        self._change, self._seen = change, 0
+
+    def observation(self, observation: Any) -> Any:
+        self._seen += 1
+        if self._seen <= 3:
+            return observation
+        if self._change == "NaN from the start":
+            return observation * np.nan
+        return {"longer": np.zeros(3, np.float32), "one": np.zeros(1, np.float32)}[self._change]
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_an_observation_that_its_space_does_not_have_is_named(form: str) -> None:
+    with pytest.raises(EnvError) as caught, running(form, [partial(Late, "longer")]) as manager:
+        steps_of(manager, 99)
+    assert "environment 0 failed" in str(caught.value)
+    assert "is float32 (3,), and its observation_space says float32 (2,)" in str(caught.value)
+
+
+def test_one_number_is_not_spread_over_an_observation_and_fractions_are_kept() -> None:
+    with (
+        running("pool", [partial(Late, "one")]) as manager,
+        pytest.raises(EnvError, match=r"float32 \(1,\), and its observation_space"),
+    ):
+        steps_of(manager, 99)
+    space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+    fraction = partial(gymnasium.wrappers.TransformObservation, COUNT(), lambda x: x / 255, space)
+    with pytest.raises(EnvError, match=r"float32 \(2,\), and its observation_space says uint8"):
+        made("pool", [fraction]).launch()
+
+
+@pytest.mark.parametrize("form", ["pool", "forkserver"])
+def test_a_first_observation_that_is_no_number_fails_its_reset(form: str) -> None:
+    with running(form, [partial(Late, "NaN from the start")], max_retry=0) as manager:
+        manager.reset()
+        manager.reset()
+        with pytest.raises(EnvError, match="environment 0 returned a first observation that is N"):
+            manager.reset()
 
 
 @pytest.mark.parametrize("form", ["pool", "forkserver"])

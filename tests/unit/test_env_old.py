@@ -28,6 +28,17 @@ class MultiDiscrete:
     nvec, shape, dtype = (2, 3), (2,), np.int64
 
 
+class MultiBinary:
+    n, shape, dtype = 3, (3,), np.int8
+
+
+class Nested:
+    """A Dict or Tuple, by what is in it."""
+
+    def __init__(self, spaces: Any) -> None:
+        self.spaces = spaces
+
+
 class Timestep(NamedTuple):
     obs: Any
     reward: Any
@@ -124,6 +135,28 @@ def test_spaces() -> None:
     assert box == gymnasium.spaces.Box(0, np.full(2, 9.0, np.float32), dtype=np.float32)
     assert space_of(Discrete()) == gymnasium.spaces.Discrete(2)
     assert space_of(MultiDiscrete()) == gymnasium.spaces.MultiDiscrete([2, 3])
+    assert space_of(MultiBinary()) == gymnasium.spaces.MultiBinary(3)
+    both = gymnasium.spaces.Tuple((box, gymnasium.spaces.Discrete(2)))
+    nested = Nested({"seen": Nested([Box(), Discrete()])})
+    assert space_of(nested) == gymnasium.spaces.Dict({"seen": both})
+
+
+def test_an_old_environment_of_nested_spaces() -> None:
+    class Pairs(DingEnv):
+        observation_space = Nested({"at": Box(), "half": Discrete()})  # type: ignore[assignment]
+
+        def reset(self) -> Any:
+            return {"at": super().reset(), "half": 0}
+
+        def step(self, action: Any) -> Timestep:
+            made = super().step(action)
+            return made._replace(obs={"at": made.obs, "half": 1})
+
+    manager = make_env_manager({"type": "base"}, [Pairs], seed=3)
+    manager.launch()
+    assert manager.step({0: 1})[0].obs["half"] == 1
+    assert manager.step({0: 1})[0].obs["at"].tolist() == [2, 2]
+    manager.close()
 
 
 def test_a_space_of_no_known_shape_is_named() -> None:

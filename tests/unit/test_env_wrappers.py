@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 
 from hpcdi.config.load import load
-from hpcdi.env.create import create_env_manager, get_spaces
+from hpcdi.env.create import create_env_manager, get_spaces, make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.wrappers import wrap
 from hpcdi.errors import ConfigError
@@ -35,11 +37,14 @@ def seeds() -> np.random.SeedSequence:
 class Images(gymnasium.Env[Any, Any]):
     """Channel-last images; pixel [y, x, c] is 100 y + 10 x + c, the reward -5."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (2, 3, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
 
+    def __init__(self, channels: int = 4) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, (2, 3, channels), np.uint8)
+
     def reset(self, **_given: Any) -> tuple[Any, dict[str, Any]]:
-        return np.fromfunction(lambda y, x, c: 100 * y + 10 * x + c, (2, 3, 4), dtype=np.uint8), {}
+        shape: Any = self.observation_space.shape
+        return np.fromfunction(lambda y, x, c: 100 * y + 10 * x + c, shape, dtype=np.uint8), {}
 
     def step(self, _action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self.reset()[0], -5.0, False, False, {}
@@ -56,6 +61,40 @@ def test_the_first_wrapper_is_the_innermost() -> None:
                          ["SignReward", {"type": "ScaleReward", "scale": 0.5}])
     ]  # fmt: skip
     assert rewards == [-1.0, -1.0, -0.5]
+
+
+WANTED = {
+    "FlattenObservation": ((24,), -5),
+    "GrayscaleObservation": ((2, 3), -5),
+    "{type: GrayscaleObservation, keep_dim: true}": ((2, 3, 1), -5),
+    "{type: ReshapeObservation, shape: [6, 4]}": ((6, 4), -5),
+    "{type: FrameStackObservation, stack_size: 2}": ((2, 2, 3, 4), -5),
+    "{type: StickyAction, repeat_action_probability: 0.25}": ((2, 3, 4), -5),
+    "{type: ClipReward, min_reward: -1, max_reward: 1}": ((2, 3, 4), -1),
+    "{type: ScaleReward, scale: 0.5}": ((2, 3, 4), -2.5),
+    "{type: TimeLimit, max_episode_steps: 1}": ((2, 3, 4), -5),
+    "{type: DtypeObservation, dtype: float32}": ((2, 3, 4), -5),
+    "{type: MaxAndSkipObservation, skip: 2}": ((2, 3, 4), -10),
+}
+
+
+@pytest.mark.parametrize("text", WANTED)
+def test_wrappers_as_yaml_names_them(text: str) -> None:
+    pictures = partial(Images, 3) if "Grayscale" in text else Images
+    make = partial(wrapped, pictures, [yaml.safe_load(text)])
+    with make_env_manager({"type": "base", "max_retry": 0}, [make] * 2) as envs:
+        envs.launch()
+        step = envs.step_all(np.zeros(2, np.int64))
+        assert (envs.observation.shape, float(step.reward[1])) == (
+            (2, *WANTED[text][0]),
+            WANTED[text][1],
+        )
+        assert bool(step.truncated[0]) == ("TimeLimit" in text)
+        assert envs.observation.dtype == ("float32" if "Dtype" in text else "uint8")
+
+
+def wrapped(make: Any, wrappers: Any) -> Any:
+    return wrap(make(), wrappers)
 
 
 def test_channels_come_first_in_the_space_too() -> None:

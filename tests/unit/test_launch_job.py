@@ -49,6 +49,7 @@ def write_run(path: Path, **facts: Any) -> None:
     [
         (None, EXIT_USAGE, EXIT_USAGE),
         (None, REFUSED, 1),
+        (None, 85, 85),  # such as a full disk
         (None, 1, 85),  # mpirun's numbers say little, and not the same in all libraries
         (None, 0, 85),
         (None, 137, 85),

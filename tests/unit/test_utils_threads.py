@@ -185,6 +185,20 @@ def test_a_forgotten_thing_is_closed() -> None:
     assert closed == [1]
 
 
+def test_what_is_alive_at_the_end_of_a_script_holds_nothing_up() -> None:
+    """A thread that is started then never begins, and its starter would wait for it."""
+    script = """
+import threading
+from hpcdi.utils.lifetime import Closing
+class Kept(Closing):
+    def close(self):
+        threading.Thread(target=print, daemon=True).start()
+kept = Kept()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_half_built_thing_goes_in_silence() -> None:
     """Its close() finds no attributes; pytest would turn an error in __del__ into a failure."""
 

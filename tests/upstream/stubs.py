@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 NEEDLESS = frozenset((
     "bitmath", "chardet", "deprecation", "dill", "enum_tools", "flask", "graphviz", "matplotlib",
-    "mpire", "pynng", "pytimeparse", "redis", "requests", "responses", "tqdm", "urlobject", "wandb",
-    "yapf",
+    "mpire", "pynng", "pytimeparse", "redis", "requests", "responses", "six", "tqdm", "urlobject",
+    "wandb", "yapf",
 ))  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Collectors of a parallel run: environments stepped until a task ends.
 
-`BaseParallelCollector` has the template of the seeds' collectors, `ZerglingParallelCollector` fills
-it with the stepping loop: one policy, many environments.
+`BaseParallelCollector` has the template of DI-engine's collectors, `ZerglingParallelCollector`
+fills it with the stepping loop: one policy, many environments.
 """
 
 from __future__ import annotations
@@ -46,16 +46,15 @@ _POLICY_PATIENCE_S = 300.0
 class CollectorPort(Protocol):
     """The part of the message side that a collector calls."""
 
-    @property
-    def meter(self) -> RoleMeter:
-        """Where the rank's time goes."""
-        ...
+    meter: RoleMeter
+    """Where the rank's time goes."""
 
     @property
     def is_paused(self) -> bool:
         """True while collectors are to wait for learners."""
-        ...
+        return False
 
+    @abstractmethod
     def get_policy_update_info(
         self, path: str, have_version: int = -1, *, newest: bool = False
     ) -> dict[str, Any] | None:
@@ -65,10 +64,12 @@ class CollectorPort(Protocol):
         """
         ...
 
+    @abstractmethod
     def send_stepdata(self, path: str, stepdata: Segment) -> None:
         """Queue a segment for the learners."""
         ...
 
+    @abstractmethod
     def send_metadata(self, metadata: Message) -> None:
         """Send a message to the coordinator."""
         ...
@@ -114,8 +115,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     Args:
         cfg: settings; besides those of `Config` it may hold ``env``, ``policy``,
             ``collect_setting``, ``eval_flag``, ``exp_name`` and ``policy_update_path``, as the
-            seeds' callers pass them, a ``seed`` (`numpy.random.SeedSequence`), and its ``number``
-            among the collectors, and how many there are.
+            callers of DI-engine pass them, a ``seed`` (`numpy.random.SeedSequence`), and its
+            ``number`` among the collectors, and how many there are.
         port: to the message side.
     """
 
@@ -221,7 +222,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
 
     @abstractmethod
     def get_finish_info(self) -> dict[str, Any]:
-        """The task's result under the seeds' keys."""
+        """The task's result under DI-engine's keys."""
 
     @property
     @abstractmethod
@@ -337,7 +338,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         return self._version
 
     def get_finish_info(self) -> dict[str, Any]:
-        """The task's result under the seeds' keys."""
+        """The task's result under DI-engine's keys."""
         result = self.result()
         returns, lengths = result.episode_returns, result.episode_lengths
         episodes, steps = self.task.episodes, result.env_steps

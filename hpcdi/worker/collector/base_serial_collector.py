@@ -386,7 +386,7 @@ class CollectReport:
         return train_iter - last_iter >= self._print_freq or now - last >= _REPORT_EVERY_S
 
     def _scalars(self) -> dict[str, float]:
-        """Values under the predecessor's names."""
+        """Values under DI-engine's names."""
         since, seconds = self._since, max(self._since["duration"], 1e-9)
         episodes = max(since.get("episode", 0), 1)
         returns = np.concatenate(self._returns)

@@ -1,4 +1,4 @@
-"""Containers of the seeds' serial collectors, and transitions as tensors."""
+"""Containers of DI-engine's serial collectors, and transitions as tensors."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class CachePool:
     def __getitem__(self, env: int) -> Any:
         return self._values[env]
 
-    def reset(self, env: int) -> None:
+    def reset(self, idx: int) -> None:
         """Forget an environment's value."""
-        self._values[env] = None
+        self._values[idx] = None
 
 
 class TrajBuffer(list[Any]):
@@ -71,14 +71,14 @@ class TrajBuffer(list[Any]):
         self.maxlen, self._deepcopy = maxlen, deepcopy
         self._shorten()
 
-    def append(self, item: Any) -> None:
+    def append(self, data: Any) -> None:
         """Append an item; the oldest is dropped where there are too many."""
-        super().append(copy.deepcopy(item) if self._deepcopy else item)
+        super().append(copy.deepcopy(data) if self._deepcopy else data)
         self._shorten()
 
-    def extend(self, items: Iterable[Any]) -> None:
+    def extend(self, data: Iterable[Any]) -> None:
         """Append several items; see `append`."""
-        super().extend(copy.deepcopy(list(items)) if self._deepcopy else items)
+        super().extend(copy.deepcopy(list(data)) if self._deepcopy else data)
         self._shorten()
 
     def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # as extend: any items
@@ -121,7 +121,8 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         import torch
 
-        return torch.tensor(value, dtype=torch.float32 if value.dtype == np.float64 else None)
+        is_double = value.dtype == np.float64
+        return torch.from_numpy(value.astype(np.float32) if is_double else value.copy())
     if type(value) in _AS_THEY_ARE or is_tensor(value):  # at once: most values are
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Environment managers of the seeds' contract (dicts by environment) in the loop's form."""
+"""Environment managers of DI-engine's contract (dicts by environment) in the loop's form."""
 
 from __future__ import annotations
 

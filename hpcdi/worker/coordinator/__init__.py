@@ -3,7 +3,7 @@
 Owns: tasks and goals (`commanders`; of battles `one_vs_one_parallel_commander` with its `league`),
 the replay buffer's index (`replay`), all decisions (`scheduler`: messages and time in, orders out;
 `lockstep`: the same, reproducibly), snapshots, what people see (`view`), and the loop that carries
-the decisions out, with the seeds' callbacks around it (`coordinator`). May import:
+the decisions out, with DI-engine's callbacks around it (`coordinator`). May import:
 `worker.replay_buffer`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a
 decision that needs no clock, no MPI and no file can be tested with ``==``.
 

@@ -22,6 +22,7 @@ from hpcdi.types import Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.worker.context import get_task_uid
+from hpcdi.worker.coordinator.league import League
 
 
 class BaseCommander(Configurable, ABC):
@@ -36,6 +37,9 @@ class BaseCommander(Configurable, ABC):
         self._cfg: Any = self.parse_config(self._main.policy.other.commander)
         self._collector_space: int | None = self._cfg.collector_task_space
         self._learner_space = self._cfg.learner_task_space
+
+    league: League | None = None
+    """Players and results, of a commander that has a league."""
 
     @dataclass(frozen=True)
     class Config(ComponentConfig):
@@ -56,11 +60,11 @@ class BaseCommander(Configurable, ABC):
         self._collector_space = space
 
     @abstractmethod
-    def get_collector_task(self, now: float) -> CollectTask | None:
+    def get_collector_task(self, now: float = 0.0) -> CollectTask | None:
         """Returns the next collect or evaluation task; None where nothing is to be done now."""
 
     @abstractmethod
-    def get_learner_task(self, now: float) -> LearnTask | None:
+    def get_learner_task(self, now: float = 0.0) -> LearnTask | None:
         """Returns the next learner task; None where nothing is to be done now."""
 
     @abstractmethod
@@ -100,10 +104,10 @@ class BaseCommander(Configurable, ABC):
     def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
         """Take a learner's scalars of its last iterations."""
 
-    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
+    def notify_fail_collector_task(self, task: CollectTask) -> None:
         """A task failed: its place is free again."""
 
-    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:
+    def notify_fail_learner_task(self, task: LearnTask) -> None:
         """See `notify_fail_collector_task`."""
 
     def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:  # noqa: ARG002
@@ -154,7 +158,7 @@ class NaiveCommander(BaseCommander):
         self._learner_task_finish_count = 0
         self._learner_info: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
 
-    def get_collector_task(self, now: float) -> CollectTask | None:  # noqa: ARG002
+    def get_collector_task(self, now: float = 0.0) -> CollectTask | None:  # noqa: ARG002
         """A collect task, while there is room."""
         running = self._collector_task_count - self._collector_task_finish_count
         if self._collector_space is not None and running >= self._collector_space:
@@ -164,7 +168,7 @@ class NaiveCommander(BaseCommander):
             f"collector_task_id{self._collector_task_count}", eval_flag=False, setting={}
         )
 
-    def get_learner_task(self, now: float) -> LearnTask | None:  # noqa: ARG002
+    def get_learner_task(self, now: float = 0.0) -> LearnTask | None:  # noqa: ARG002
         """A learner task, while there is room."""
         running = self._learner_task_count - self._learner_task_finish_count
         if running >= self._learner_space:
@@ -190,11 +194,11 @@ class NaiveCommander(BaseCommander):
         """Keep it."""
         self._learner_info[task_id].append(info)
 
-    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:  # noqa: ARG002
+    def notify_fail_collector_task(self, task: CollectTask) -> None:  # noqa: ARG002
         """Free its place."""
         self._collector_task_count -= 1
 
-    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
+    def notify_fail_learner_task(self, task: LearnTask) -> None:  # noqa: ARG002
         """Free its place."""
         self._learner_task_count -= 1
 
@@ -242,7 +246,7 @@ class SoloCommander(BaseCommander):
         self._evaluation.began(self._count(now))
         return LearnTask(f"learner_task_{get_task_uid()}")
 
-    def get_collector_task(self, now: float) -> CollectTask | None:
+    def get_collector_task(self, now: float = 0.0) -> CollectTask | None:
         """An evaluation if one is due, else collecting."""
         space = self._collector_space
         if space is not None and len(self._tasks) >= space:
@@ -320,13 +324,13 @@ class SoloCommander(BaseCommander):
             return f"max_train_iter reached: {train_iter} of {self._cfg.max_train_iter:.0f}"
         return None
 
-    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
+    def notify_fail_collector_task(self, task: CollectTask) -> None:
         """Free its place; an evaluation is due again at once."""
-        self._tasks.pop(collector_task.task_id, None)
-        if collector_task.eval_flag:
+        self._tasks.pop(task.task_id, None)
+        if task.eval_flag:
             self._evaluation.failed()
 
-    def notify_fail_learner_task(self, learner_task: LearnTask) -> None:  # noqa: ARG002
+    def notify_fail_learner_task(self, task: LearnTask) -> None:  # noqa: ARG002
         """Free its place."""
         self._is_learning = False
 

@@ -1,4 +1,4 @@
-"""The coordinator: the loop that carries out the scheduler's decisions, and the seeds' callbacks.
+"""The coordinator: the loop that carries out the scheduler's decisions, and DI-engine's callbacks.
 
 The callbacks (`deal_with_*`) are a façade: they translate to messages for the scheduler, or ask
 `ItemBuffers`. The modules beneath know neither them nor buffers by name.
@@ -127,7 +127,7 @@ class Coordinator(Closing, Configurable):
     """Rank 0: hands messages to the scheduler, and sends its orders.
 
     Args:
-        cfg: an `ExperimentConfig`, or the seeds' mapping with ``main`` and ``system``.
+        cfg: an `ExperimentConfig`, or DI-engine's mapping with ``main`` and ``system``.
         link: to the workers; by default a world of its own, for use as a library.
         layout: the run folder; without one nothing is written.
         workers: ranks that take part; by default all others of the link's world.
@@ -283,7 +283,7 @@ class Coordinator(Closing, Configurable):
         scheduler.snapshots.resume = resumed.folder
         self._view.adopt(resumed)
 
-    # ----------------------------------------------------------------------- the seeds' callbacks
+    # ----------------------------------------------------------------------- DI-engine's callbacks
 
     def deal_with_collector_send_data(
         self, task_id: str, buffer_id: str, data_id: str, data: Mapping[str, Any]
@@ -411,7 +411,7 @@ class Coordinator(Closing, Configurable):
 
 
 def as_experiment(cfg: Any) -> ExperimentConfig:
-    """The experiment itself, or compiled from the seeds' mapping with ``main`` and ``system``.
+    """The experiment itself, or compiled from DI-engine's mapping with ``main`` and ``system``.
 
     Raises:
         ConfigError: with every problem of the mapping.

@@ -39,6 +39,8 @@ class OneVsOneCommander(SoloCommander):
         )
         league: LeagueConfig = section(LeagueConfig, "opponents, and frozen copies")
 
+    league: League
+
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self.league = League(self._cfg.league)
@@ -82,10 +84,10 @@ class OneVsOneCommander(SoloCommander):
             self.league.freeze(MAIN, name, frozen_file(name), finished_task.policy_version)
         return super().finish_collector_task(task_id, finished_task)
 
-    def notify_fail_collector_task(self, collector_task: CollectTask) -> None:
+    def notify_fail_collector_task(self, task: CollectTask) -> None:
         """See `SoloCommander`; another evaluation will freeze the copy."""
-        self._freezing.pop(collector_task.task_id, None)
-        super().notify_fail_collector_task(collector_task)
+        self._freezing.pop(task.task_id, None)
+        super().notify_fail_collector_task(task)
 
     def count_block(self, ready: BlockReady) -> None:
         """Count the games that ended in a published block."""

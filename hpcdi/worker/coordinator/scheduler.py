@@ -39,6 +39,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
 from hpcdi.worker.coordinator.commanders import BaseCommander
+from hpcdi.worker.coordinator.league import League
 from hpcdi.worker.coordinator.replay import ReplayFigures, ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.workers import (
@@ -137,6 +138,11 @@ class RunState:
         space = self._collector_space()
         working = available if space is None else min(space, available)
         return {"working": working, "there": available, "wanted": self.collectors_wanted}
+
+    @property
+    def league(self) -> League | None:
+        """Players and results, where the run is a league."""
+        return None
 
     def _collector_space(self) -> int | None:
         """Collectors that may work at a time; None: all."""
@@ -443,6 +449,11 @@ class Scheduler(RunState):
         return self._end(Outcome("done", reason, 0), now)
 
     # -------------------------------------------------------------------- how many collectors work
+
+    @property
+    def league(self) -> League | None:
+        """See `RunState`."""
+        return self.commander.league
 
     def _collector_space(self) -> int | None:
         return self.commander.collector_task_space

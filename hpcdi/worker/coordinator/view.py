@@ -49,6 +49,7 @@ from hpcdi.utils.metrics import (
 )
 from hpcdi.utils.progress import Evaluation, Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
+from hpcdi.worker.coordinator.league_view import LeagueView
 from hpcdi.worker.coordinator.scheduler import RunState
 from hpcdi.worker.coordinator.snapshots import (
     Kept,
@@ -307,6 +308,7 @@ class RunView:
         self._record = RunRecord(self._writer, returns)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
+        self._league: LeagueView | None = None
         self._retention: Retention | None = None
         self._keeper: SnapshotKeeper | None = None
         self._uncounted: list[str] = []  # blocks that were published since the last snapshot
@@ -315,6 +317,7 @@ class RunView:
         if layout is None:
             return
         self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
+        self._league = LeagueView(layout.league_file, self._writer)
         self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
         commander = config.policy.other.commander
         limits = (
@@ -367,6 +370,8 @@ class RunView:
 
             self._line.refresh(status, evaluations, now)
             self._file.refresh(status, evaluations, now, at_once=finished)
+        if self._league is not None and run.league is not None:
+            self._league.refresh(run.league, run.counters.env_steps, now, at_once=run.finished)
         if self._retention is not None:
             for path in needed:
                 self._retention.need(path)

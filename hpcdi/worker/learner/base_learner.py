@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,11 @@ from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
-from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.learner.checkpointing import (
+    NOT_SHARED,
     checkpoint_name,
     save_as_file,
     save_learner,
-    shared_state,
-    take_shared_state,
 )
 from hpcdi.worker.learner.data_feed import SampleLoader
 from hpcdi.worker.learner.learner_hook import (
@@ -53,11 +52,7 @@ DEFAULT_HOOKS: dict[str, Any] = {
 class LearnerPort(Protocol):
     """A learner's requests to the ranks around it."""
 
-    @property
-    def meter(self) -> RoleMeter:
-        """Where the rank's time goes."""
-        ...
-
+    @abstractmethod
     def get_data(self, batch_size: int) -> Any:
         """Returns the next batch, None at the end of the run."""
         ...
@@ -76,14 +71,16 @@ class LearnerPort(Protocol):
         """
         ...
 
+    @abstractmethod
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publishes a policy."""
+        """Publishes a policy; ``state_dict["model"]`` holds its parameters."""
         ...
 
     def wants_policy(self, train_iter: int) -> bool:
         """Returns whether a policy of this iteration should be published."""
         ...
 
+    @abstractmethod
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Reports progress to the coordinator."""
         ...
@@ -364,11 +361,18 @@ class BaseLearner(Configurable):
 
     def state_to_share(self) -> dict[str, Any]:
         """Returns weights, optimizer and counters for the other learners of its group."""
-        return shared_state(self)
+        own = self.policy.state_dict()
+        return {
+            "policy": {key: value for key, value in own.items() if key not in NOT_SHARED},
+            "train_iter": self.train_iter,
+            "collector_envstep": self.collector_envstep,
+        }
 
     def take_shared_state(self, state: Mapping[str, Any]) -> None:
         """Loads another learner's `state_to_share`; random numbers stay its own."""
-        take_shared_state(self, state)
+        self.policy.load_state_dict(state["policy"])
+        self.last_iter.update(state["train_iter"])
+        self.collector_envstep = state["collector_envstep"]
 
     def move(self, rank: int, world_size: int) -> None:
         """Takes another rank in the learners' group."""
@@ -437,7 +441,7 @@ class LogBuffer(dict[str, Any]):
 
 
 class TickMonitor:
-    """Means of the last values of a learner's variables, as the predecessor's hooks read them.
+    """Means of the last values of a learner's variables, as DI-engine's hooks read them.
 
     A number that is set is a variable's newest value; ``avg[name]()`` and ``val[name]()`` are the
     mean and the sum of the values that are kept.

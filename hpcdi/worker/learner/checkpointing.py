@@ -30,7 +30,6 @@ from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import (
-    BEST_CHECKPOINT,
     MANIFEST,
     POLICY_FILE,
     Checkpoint,
@@ -50,11 +49,11 @@ if TYPE_CHECKING:
     from hpcdi.worker.learner.base_learner import BaseLearner
 
 
-BEST, FINAL = BEST_CHECKPOINT, "ckpt_final"
+FINAL = "ckpt_final"
 _BY_ITERATION = "iteration_"
-_POLICY, _LEARNER = POLICY_FILE, "learner.pt"
+_LEARNER = "learner.pt"
 _OF_RANK = "learner_{}.pt"
-_OWN = ("rng",)
+NOT_SHARED = ("rng",)
 """Keys of a policy's state that are not shared in a group."""
 _SUFFIXES = (".tar", ".pth", ".pt")
 _FILE = ".pth.tar"
@@ -105,7 +104,7 @@ def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
 
 
 def save_as_file(learner: BaseLearner, name: str) -> None:
-    """Writes ``<name>.pth.tar`` beside a checkpoint, as the predecessor does; see `save_learner`.
+    """Writes ``<name>.pth.tar`` beside a checkpoint, as DI-engine does; see `save_learner`.
 
     It holds the policy's state, ``last_iter`` and ``last_step``.
     """
@@ -133,7 +132,7 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
-        own = {"policy": {k: state[k] for k in _OWN if k in state}, "random": _random_state()}
+        own = {"policy": {k: state[k] for k in NOT_SHARED if k in state}, "random": _random_state()}
         return {_OF_RANK.format(learner.rank): partial(save_tensors, tree=_copied(own))}
     image = pack(state.pop("model"), learner.train_iter)
     rest = {
@@ -143,7 +142,7 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
         "random": _random_state(),
     }
     return {
-        _of_agent(agent, _POLICY): partial(publish_policy, image=image),
+        _of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
         _of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
     }
 
@@ -179,7 +178,7 @@ def load_learner(
     Args:
         learner: with its policy.
         path: a checkpoint's folder, or a policy's file, which holds weights alone; or a .pth.tar
-            file of the predecessor's.
+            file of DI-engine's.
         agent: see `learner_files`.
         load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
             iteration 0; None: all that the path holds, of a policy's file the weights alone.
@@ -196,7 +195,7 @@ def load_learner(
         return
     if path.is_dir():
         checkpoint = open_checkpoint(path)
-        image = read_policy(checkpoint.file(_of_agent(agent, _POLICY)))
+        image = read_policy(checkpoint.file(_of_agent(agent, POLICY_FILE)))
         rest = {}
         if load_last_iter is not False:
             rest = _rest(checkpoint, learner.rank, _of_agent(agent, _LEARNER))
@@ -273,23 +272,6 @@ class SnapshotPartWriter(Closing):
             self._announce(SnapshotPart(order.name, written, train_iter, stall_s))
 
 
-def shared_state(learner: BaseLearner) -> dict[str, Any]:
-    """Returns what the learners of a group share: weights, optimizer, counters."""
-    state = {k: v for k, v in learner.policy.state_dict().items() if k not in _OWN}
-    return {
-        "policy": state,
-        "train_iter": learner.train_iter,
-        "collector_envstep": learner.collector_envstep,
-    }
-
-
-def take_shared_state(learner: BaseLearner, state: Mapping[str, Any]) -> None:
-    """Loads another learner's `shared_state`; random numbers stay its own."""
-    learner.policy.load_state_dict(state["policy"])
-    learner.last_iter.update(state["train_iter"])
-    learner.collector_envstep = state["collector_envstep"]
-
-
 def _of_agent(agent: int, file: str) -> str:
     return f"agent{agent}_{file}" if agent else file
 
@@ -299,11 +281,10 @@ def _rest(checkpoint: Checkpoint, rank: int, file: str) -> dict[str, Any]:
     if not checkpoint.file(file).exists():  # the best policy of a run over ranks
         return {}
     rest: dict[str, Any] = load_tensors(checkpoint.file(file))
-    if (
-        rank > 0
-    ):  # random numbers must differ: its own if it was in the group, else those of its start
+    if rank > 0:
+        # random numbers must differ: its own if it was in the group, else those of its start
         rest["random"] = {}
-        for name in _OWN:
+        for name in NOT_SHARED:
             rest["policy"].pop(name, None)
         path = checkpoint.file(_OF_RANK.format(rank))
         if path.exists():

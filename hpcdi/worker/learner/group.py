@@ -14,34 +14,18 @@ others, a batch that none has done is repeated by all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
 
 from hpcdi.comm.messages import GroupAddress, Message, Regroup
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.backoff import Backoff
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.context import WorkerContext
+from hpcdi.worker.learner.base_learner import BaseLearner
 
 _MEET_S = 60.0
 """Time-out of regrouping; survivors may be in the middle of a batch."""
-
-
-class Member(Protocol):
-    """The group's requests to a learner."""
-
-    def state_to_share(self) -> dict[str, Any]:
-        """Returns all that must be equal on all learners."""
-        ...
-
-    def take_shared_state(self, state: Mapping[str, Any]) -> None:
-        """Loads another learner's state; random numbers stay its own."""
-        ...
-
-    def move(self, rank: int, world_size: int) -> None:
-        """Takes another rank in the group."""
-        ...
 
 
 class LearnerGroup:
@@ -101,7 +85,7 @@ class LearnerGroup:
         """True if a member has died and the survivors must regroup."""
         return self._ordered is not None
 
-    def regroup(self, learner: Member | None, broken: GroupBrokenError | None = None) -> bool:
+    def regroup(self, learner: BaseLearner | None, broken: GroupBrokenError | None = None) -> bool:
         """Forms the group of the survivors.
 
         Args:
@@ -154,7 +138,7 @@ class LearnerGroup:
             meeting = Meeting(own, regroup.hosts, partial(self._share_address, regroup))
             dist_init(self._backend, group=meeting)
 
-    def _share(self, learner: Member, done: int) -> int:
+    def _share(self, learner: BaseLearner, done: int) -> int:
         """Shares the most advanced state; returns how many batches this learner was behind."""
         from hpcdi.comm.dist import broadcast_object, gather_objects
 

@@ -280,7 +280,7 @@ class RingBuffer(IBuffer, Closing):
     def state_dict(self) -> dict[str, Any]:
         """Everything, copied; the random generator's state included.
 
-        It also knows the predecessor's keys; see `BufferState`.
+        It also knows DI-engine's keys; see `BufferState`.
         """
         with self._lock:
             return BufferState(self._state())
@@ -288,7 +288,7 @@ class RingBuffer(IBuffer, Closing):
     def load_state_dict(self, _state_dict: Mapping[str, Any], deepcopy: bool = False) -> None:  # noqa: ARG002
         """Become the buffer of a `state_dict` (always copied).
 
-        One of the predecessor's, with ``data`` and ``tail``, is read as well; ``data`` alone is a
+        One of DI-engine's, with ``data`` and ``tail``, is read as well; ``data`` alone is a
         list of items that are pushed.
 
         Raises:
@@ -351,7 +351,7 @@ class RingBuffer(IBuffer, Closing):
         self._become(ring, state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Hold items of the predecessor's buffer, the oldest first; `state` is all of its state."""
+        """Hold items of DI-engine's buffer, the oldest first; `state` is all of its state."""
         if items:
             self._note(self._push_list(items))
 

@@ -70,7 +70,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
     def sample(
         self,
         size: int,
-        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        cur_learner_iter: int,  # noqa: ARG002 (DI-engine's parameter)
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[Any] | None:

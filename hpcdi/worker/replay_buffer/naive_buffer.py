@@ -49,7 +49,7 @@ class NaiveReplayBuffer(RingBuffer):
     def sample(
         self,
         size: int,
-        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        cur_learner_iter: int,  # noqa: ARG002 (DI-engine's parameter)
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[Any] | None:
@@ -102,7 +102,7 @@ class NaiveReplayBuffer(RingBuffer):
             return self._give(self._ring.store, ids, tensors, pin_memory)
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Nothing is known of items that could change; kept for the seeds' callers."""
+        """Nothing is known of items that could change; kept for DI-engine's callers."""
 
     def _give(
         self, store: RowStore, ids: Array | None, tensors: bool, pin_memory: bool
@@ -229,7 +229,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         self,
         batch: int,
         sequence: int,
-        cur_learner_iter: int,  # noqa: ARG002 (the seeds' parameter)
+        cur_learner_iter: int,  # noqa: ARG002 (DI-engine's parameter)
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[list[Any]] | None:

@@ -1,4 +1,4 @@
-"""A buffer's state in memory, which also answers to the predecessor's keys."""
+"""A buffer's state in memory, which also answers to DI-engine's keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def annealed_beta(start: float, draws: int, steps: float) -> float:
 
 
 class BufferState(dict[str, Any]):
-    """State of a buffer, with the predecessor's keys beside its own: made when they are asked for.
+    """State of a buffer, with DI-engine's keys beside its own: made when they are asked for.
 
     ``data`` (items by slot, None where there is none), ``tail``, ``head``, ``valid_count``,
     ``push_count``, ``next_unique_id``; of a prioritized buffer also ``use_count``,

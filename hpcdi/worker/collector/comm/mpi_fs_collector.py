@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ from hpcdi.errors import EXIT_REQUEUE, CommError, EnvError
 from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import (
     BaseParallelCollector,
+    CollectorPort,
     CollectorTask,
     create_parallel_collector,
 )
@@ -47,7 +46,7 @@ _LAST_TRIES_S = 2.0
 """While the run shuts down, data for which the disk has no room for so long are lost."""
 
 
-class BaseCommCollector(MessageSide):
+class BaseCommCollector(MessageSide, CollectorPort):
     """Stands between a parallel collector and the other ranks.
 
     Args:
@@ -56,25 +55,6 @@ class BaseCommCollector(MessageSide):
     """
 
     role = "collector"
-
-    @abstractmethod
-    def get_policy_update_info(
-        self, path: str, have_version: int = -1, *, newest: bool = False
-    ) -> dict[str, Any] | None:
-        """Returns ``{"model", "iter"}`` of a policy newer than `have_version`, else None."""
-
-    @property
-    def is_paused(self) -> bool:
-        """True while collectors are to wait for learners."""
-        return False
-
-    @abstractmethod
-    def send_metadata(self, metadata: Message) -> None:
-        """Send a message to the coordinator."""
-
-    @abstractmethod
-    def send_stepdata(self, path: str, stepdata: Segment) -> None:
-        """Queue a segment for the learners."""
 
     @property
     def collector_uid(self) -> str:
@@ -112,14 +92,16 @@ class MPIFileSystemCollector(BaseCommCollector):
         if context is None:  # as DI-engine's callers make it; `start` says what to do
             return
         place = self._place
-        self._collectors = _Collectors()
-        self._is_paused = False
+        self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
+        self._health = Counter[str]()  # failures that closed ones have counted
+        self._is_paused = self._is_stopping = False
+        self._closed: deque[str] = deque(maxlen=64)  # tasks that are to end: perhaps not here yet
         self._task = CollectTask("", eval_flag=False, setting={})
-        self._stops = StopFlags(
-            place.link.rank, place.config.system.storage.disk_patience_s,
-            lambda message: self.pump.send(COORDINATOR_RANK, message),
-            lambda: self.meter.mark("disk"),
-        )  # fmt: skip
+        self._patience = DiskPatience(
+            place.config.system.storage.disk_patience_s,
+            self._ask_to_end,
+            lambda: self.meter.mark("disk"),  # a rank that waits for space does not hang
+        )
         self._announced: deque[Message] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
@@ -140,7 +122,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         )
         self._data = DataPublisher(
             config, place.layout, place.link.rank, self._announce,
-            restarts=place.restarts, patience=self._stops.patience,
+            restarts=place.restarts, patience=self._patience,
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- life
@@ -168,9 +150,9 @@ class MPIFileSystemCollector(BaseCommCollector):
             return
         super().close()
         for eval_flag in list(self._collectors):
-            self._collectors.discard(eval_flag)
+            self._discard(eval_flag)
         self._data.close()
-        report = {**self.meter.report(), **self._data.report(), **self._collectors.health}
+        report = {**self.meter.report(), **self._data.report(), **self._health}
         self._shut_down(report)
 
     # ------------------------------------------------------------------------------ called by tasks
@@ -184,11 +166,11 @@ class MPIFileSystemCollector(BaseCommCollector):
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
         self._data.begin(task.task_id)
-        if task.lockstep is not None and task.lockstep.begins_anew and not self._stops.everything:
-            self._collectors.discard(task.eval_flag)
+        if task.lockstep is not None and task.lockstep.begins_anew and not self._is_stopping:
+            self._discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
         collector.begin(CollectorTask(task.task_id, task.setting, lockstep=task.lockstep))
-        if not self._stops.concern(task.task_id):
+        if not self._is_stopping and task.task_id not in self._closed:
             collector.start()
         if task.lockstep is not None:  # rank 0 waits for all data, then for the result
             self._data.flush()
@@ -200,7 +182,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         return vars(self._announced.popleft()) if self._announced else {}
 
     def deal_with_collector_close(self) -> dict[str, Any]:
-        """End the running task; returns its result under the seeds' keys, empty without a task."""
+        """End the running task; returns its result under DI-engine's keys, empty without a task."""
         collector = self._collectors.get(self._task.eval_flag)
         if collector is None:
             return {}
@@ -244,7 +226,7 @@ class MPIFileSystemCollector(BaseCommCollector):
     # ----------------------------------------------------------------------------------- internals
 
     def _next_task(self) -> CollectTask | None:
-        while not self._stops.everything:
+        while not self._is_stopping:
             arrived = self.pump.receive(0.2)
             self.meter.mark("wait")
             for _, message in arrived:
@@ -256,10 +238,17 @@ class MPIFileSystemCollector(BaseCommCollector):
         """No environments are left here: publish the data and return the task to rank 0."""
         LOGGER.info("no environments are left, the task is returned", exc_info=error)
         self._data.seal()
-        self._collectors.discard(task.eval_flag)
+        self._discard(task.eval_flag)
         self.send_metadata(TaskReturned(task.task_id, str(error)))
 
-    def _collector_for(self, eval_flag: bool) -> Any:
+    def _discard(self, eval_flag: bool) -> None:
+        """Close a parallel collector; the next task that needs it makes new environments."""
+        collector = self._collectors.pop(eval_flag, None)
+        if collector is not None:
+            self._health.update(collector.health)
+            collector.close()
+
+    def _collector_for(self, eval_flag: bool) -> BaseParallelCollector:
         if eval_flag not in self._collectors:
             place, config = self._place, self._place.config
             others = {COORDINATOR_RANK, *place.learners}
@@ -282,7 +271,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Returns whether to stop waiting for a policy; raises errors of the other thread."""
         self.meter.mark("wait")
         self.pump.check()
-        return self._stops.everything
+        return self._is_stopping
 
     def _announce(self, ready: BlockReady) -> None:
         if FAULTS.requests("torn_shard"):
@@ -297,13 +286,20 @@ class MPIFileSystemCollector(BaseCommCollector):
             return
         if task.freeze:
             file = self._place.layout.inside(task.freeze)
-            freeze = partial(publish_policy, file, image)
-            self._stops.patience.write(freeze)
+            self._patience.write(partial(publish_policy, file, image))
         mean = float(result.episode_returns.mean())
         if mean > task.publish_above:
-            fsync = self._place.config.system.storage.fsync
-            write = partial(publish_best, self._place.layout, image, mean, fsync=fsync)
-            self._stops.patience.write(write)
+            self._patience.write(partial(self._publish_best, image, mean))
+
+    def _publish_best(self, image: PolicyImage, mean: float) -> None:
+        """Write the best policy's file, and its checkpoint, which holds the weights alone."""
+        layout, fsync = self._place.layout, self._place.config.system.storage.fsync
+        publish_policy(layout.best_policy, image, fsync=fsync)
+        save_checkpoint(
+            layout.checkpoints_dir, BEST_CHECKPOINT,
+            {POLICY_FILE: partial(publish_policy, image=image)},
+            {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
+        )  # fmt: skip
 
     def _take_setting(self, message: CollectSetting) -> None:
         collector = self._collectors.get(False)
@@ -314,7 +310,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._is_paused = message.waits
 
     def _close_task(self, message: CloseTask) -> None:
-        self._stops.end_task(message.task_id)
+        self._closed.append(message.task_id)
         for collector in list(self._collectors.values()):
             if collector.task.task_id == message.task_id:
                 collector.stop()
@@ -324,88 +320,16 @@ class MPIFileSystemCollector(BaseCommCollector):
         super()._lost(rank)
         self._policies.lose(rank)
 
+    def _ask_to_end(self, reason: str) -> None:
+        """The disk has been full for too long."""
+        request = StopRequest(f"rank {self._place.link.rank}: {reason}", EXIT_REQUEUE)
+        self.pump.send(COORDINATOR_RANK, request)
+
     def _stop(self) -> None:
-        self._stops.end_run()
+        self._is_stopping = True
+        self._patience.hurry(_LAST_TRIES_S)
         for collector in list(self._collectors.values()):
             collector.stop()
-
-
-class StopFlags:
-    """Remembers which tasks are to end; the flag of a task may come before the task itself.
-
-    Args:
-        rank: of this collector.
-        patience_s: seconds to wait for room on a full disk.
-        send: sends a message to rank 0, from any thread.
-        waiting: called while there is no room, so that the rank does not count as hung.
-
-    Attributes:
-        everything: whether the run ends.
-        patience: with a full disk; once exceeded, rank 0 is asked to end the run.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        patience_s: float,
-        send: Callable[[Message], None],
-        waiting: Callable[[], None],
-    ) -> None:
-        self.everything = False
-        self.patience = DiskPatience(
-            patience_s,
-            lambda reason: send(StopRequest(f"rank {rank}: {reason}", EXIT_REQUEUE)),
-            waiting,
-        )
-        self._tasks: deque[str] = deque(maxlen=64)
-
-    def concern(self, task_id: str) -> bool:
-        """Returns whether a task is to end."""
-        return self.everything or task_id in self._tasks
-
-    def end_task(self, task_id: str) -> None:
-        """Mark a task as ended."""
-        self._tasks.append(task_id)
-
-    def end_run(self) -> None:
-        """End everything, soon."""
-        self.everything = True
-        self.patience.hurry(_LAST_TRIES_S)
-
-
-class _Collectors(dict[bool, Any]):
-    """Parallel collectors by whether they evaluate; `health`: failures counted by closed ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.health = Counter[str]()
-
-    def discard(self, eval_flag: bool) -> None:
-        """Close one; the next task that needs it makes new environments."""
-        collector = self.pop(eval_flag, None)
-        if collector is not None:
-            self.health.update(collector.health)
-            collector.close()
-
-
-def publish_best(layout: RunLayout, image: PolicyImage, mean: float, *, fsync: bool) -> None:
-    """Write the best policy's file, and its checkpoint, which holds the weights alone.
-
-    Args:
-        layout: the run folder.
-        image: the policy.
-        mean: return of its evaluation.
-        fsync: force it to disk.
-
-    Raises:
-        StoreError: the file system refuses it.
-    """
-    publish_policy(layout.best_policy, image, fsync=fsync)
-    save_checkpoint(
-        layout.checkpoints_dir, BEST_CHECKPOINT,
-        {POLICY_FILE: partial(publish_policy, image=image)},
-        {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
-    )  # fmt: skip
 
 
 FlaskFileSystemCollector = MPIFileSystemCollector
@@ -422,7 +346,7 @@ def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> Bas
 
 
 class CollectorSlave:
-    """Translates the seeds' task dicts to calls of the message side.
+    """Translates DI-engine's task dicts to calls of the message side.
 
     Args:
         callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,

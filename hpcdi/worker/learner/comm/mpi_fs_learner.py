@@ -33,7 +33,7 @@ from hpcdi.transport.files import load_block
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
-from hpcdi.worker.learner.base_learner import BaseLearner, create_learner
+from hpcdi.worker.learner.base_learner import BaseLearner, LearnerPort, create_learner
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.worker.learner.data_feed import (
@@ -56,7 +56,7 @@ _REPORT_EVERY = 100
 """Iterations between two progress reports to rank 0, where no log asks for another number."""
 
 
-class BaseCommLearner(MessageSide):
+class BaseCommLearner(MessageSide, LearnerPort):
     """Connects a learner to the other ranks.
 
     Where the run has several learners it joins their process group, and leaves it in `close`.
@@ -73,18 +73,6 @@ class BaseCommLearner(MessageSide):
             context, lambda rank, message: self.pump.send(rank, message), self._is_ending
         )
         super().__init__(cfg, context)
-
-    @abstractmethod
-    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publishes a policy; ``state_dict["model"]`` holds its parameters."""
-
-    @abstractmethod
-    def get_data(self, batch_size: int) -> Any:
-        """Returns the next batch, None at the end of the run."""
-
-    @abstractmethod
-    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Reports progress to the coordinator."""
 
     @property
     @abstractmethod

@@ -1,0 +1,106 @@
+"""What people see of a league: its file, its curves, and a picture of who beats whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.store.atomic import write_json
+from hpcdi.store.disk_full import or_warn
+from hpcdi.types import Array
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.worker.coordinator.league import MAIN, League, Payoff
+
+_EVERY_S = 2.0
+_PICTURE_S = 60.0
+_MOST = 40
+"""Frozen players in a picture: the newest."""
+_CELL = 12  # pixels
+_WINS, _LOSES, _EVEN, _UNKNOWN = (
+    np.array(colour, float)
+    for colour in ((33, 102, 172), (178, 24, 43), (247, 247, 247), (120, 120, 120))
+)
+
+
+class LeagueView:
+    """Writes a league's file and curves when they are due.
+
+    Args:
+        path: of the file.
+        writer: takes curves and pictures.
+    """
+
+    def __init__(self, path: Path, writer: TensorBoardWriter | None) -> None:
+        self._path, self._writer = path, writer
+        self._due = self._picture_due = float("-inf")
+
+    def refresh(self, league: League, env_steps: int, now: float, *, at_once: bool = False) -> None:
+        """Write what is due.
+
+        Args:
+            league: as it is now.
+            env_steps: of the run so far.
+            now: seconds, any origin.
+            at_once: write everything, whether it is due or not: at the end.
+        """
+        if now < self._due and not at_once:
+            return
+        self._due = now + _EVERY_S
+        shown = shown_of(league, env_steps)
+        or_warn("league.json", lambda: write_json(self._path, shown, fsync=False))
+        if self._writer is None or not shown["payoff"]:
+            return
+        scalars = {"frozen": len(league.frozen()), "games": shown["games"]}
+        if MAIN in shown["ratings"]:
+            scalars["elo"], scalars["elo_std"] = shown["ratings"][MAIN]
+        for name, value in scalars.items():
+            self._writer.add_scalar(f"league/{name}", value, env_steps)
+        if now >= self._picture_due or at_once:
+            self._picture_due = now + _PICTURE_S
+            picture = heat_map(shown).transpose(2, 0, 1)[None, None]
+            self._writer.add_video("league/payoff", picture, env_steps)
+
+
+def shown_of(league: League, env_steps: int) -> dict[str, Any]:
+    """Players, results, ratings ``[elo, std]``, and who is drawn: plain data."""
+    state = league.state_dict()
+    return {
+        "env_steps": env_steps,
+        "games": sum(sum(row["games"]) for row in state["payoff"]),
+        "matchmaking": league.config.matchmaking,
+        "drawn": league.opponents(MAIN),
+        "ratings": {name: [r.elo, r.std] for name, r in league.ratings().items()},
+        **state,
+    }
+
+
+def heat_map(shown: Mapping[str, Any]) -> Array:
+    """Scores of all games, row against column, uint8 [pixels, pixels, 3].
+
+    Blue: the row's player wins; red: it loses; white: they are even; grey: they have not played.
+    The players that learn come first, then fixed ones, then frozen ones, oldest first.
+    """
+    names = names_of(shown)
+    payoff = Payoff()
+    payoff.load_state_dict(shown["payoff"])
+    cells = np.empty((len(names), len(names), 3))
+    for i, one in enumerate(names):
+        for j, other in enumerate(names):
+            wins, draws, losses = payoff.games(one, other)
+            if not wins + draws + losses:
+                cells[i, j] = _UNKNOWN
+                continue
+            lead = (wins - losses) / (wins + draws + losses)
+            end = _WINS if lead > 0 else _LOSES
+            cells[i, j] = _EVEN + abs(lead) * (end - _EVEN)
+    picture: Array = cells.round().astype(np.uint8).repeat(_CELL, 0).repeat(_CELL, 1)
+    return picture
+
+
+def names_of(shown: Mapping[str, Any]) -> Sequence[str]:
+    """Players of a picture, in its order."""
+    frozen = [p["name"] for p in shown["players"] if p["role"] == "historical"]
+    return [p["name"] for p in shown["players"] if p["role"] != "historical"] + frozen[-_MOST:]

@@ -1,0 +1,119 @@
+"""Every public name that DI-engine's `ding.worker` defines is in `hpcdi.worker`, at its path.
+
+Functions and methods take the same parameters by position, and need no others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.ding,
+    pytest.mark.skipif(
+        importlib.util.find_spec("dizoo") is None, reason="DI-engine is not here: make ding"
+    ),
+]
+_SERVER = "there is no server of workers: hpcdi scale, or the queue, adds and removes ranks"
+LEFT_OUT = {
+    "collector.base_parallel_collector:TickMonitor": "the rank's meter has a collector's times",
+    "collector.base_serial_evaluator:ISerialEvaluator.eval": "a metric's takes no n_episode",
+    "collector.comm.base_comm_collector:BaseCommCollector.send_stepdata": "path, as its only "
+    "implementation has it",
+    "coordinator.comm_coordinator:CommCoordinator": "the link has its place, and no threads",
+    "coordinator.operator_server:OperatorServer": _SERVER,
+    "replay_buffer.utils:PeriodicThruputMonitor": "a part of a buffer; reports go to its tb_logger",
+    "replay_buffer.utils:ThruputController": "counts are told to it, by note",
+}
+"""Name, or class, that differs; and why."""
+
+
+def modules() -> Iterator[ModuleType]:
+    """Modules below `ding.worker`."""
+    import stubs
+
+    stubs.install()
+    package = importlib.import_module("ding.worker")
+    for found in pkgutil.walk_packages(package.__path__, "ding.worker."):
+        if ".tests" not in found.name:
+            yield importlib.import_module(found.name)
+
+
+def own(owner: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Public names that an object of a module or class of theirs defines itself."""
+    for key, value in vars(owner).items():
+        if not key.startswith("_") and getattr(value, "__module__", name) == name:
+            yield key, value
+
+
+def takes(function: Any) -> tuple[list[str], list[str]]:
+    """Names of parameters by position, and of those that must be given."""
+    given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    places = [p.name for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return places, [p.name for p in given if p.default is p.empty and p.kind not in variable]
+
+
+def differences(path: str, theirs: Any, ours: Any) -> Iterator[str]:
+    """Names of what is missing or takes other parameters, with the reason."""
+    if inspect.isclass(theirs):
+        for name, member in own(theirs, theirs.__module__):
+            declared = any(name in inspect.get_annotations(base) for base in ours.__mro__)
+            if not declared and not hasattr(ours, name):
+                yield f"{path}.{name}: missing"
+            elif inspect.isfunction(member) and not declared:
+                yield from differences(f"{path}.{name}", member, getattr(ours, name))
+    elif inspect.isfunction(theirs) and callable(ours):
+        places, required = takes(theirs)
+        our_places, our_required = takes(ours)
+        if our_places[: len(places)] != places:
+            yield f"{path}: takes {our_places}, should begin with {places}"
+        if set(our_required) - {*required, *places}:
+            yield f"{path}: needs {our_required}"
+
+
+def compared() -> tuple[int, list[str]]:
+    """Names that were compared, and their differences."""
+    found, count = [], 0
+    for module in modules():
+        path = module.__name__.removeprefix("ding.worker.")
+        for name, theirs in own(module, module.__name__):
+            if getattr(theirs, "__module__", "") != module.__name__:
+                continue
+            count += 1
+            ours = getattr(importlib.import_module(f"hpcdi.worker.{path}"), name, None)
+            place = f"{path}:{name}"
+            found += [f"{place}: missing"] if ours is None else differences(place, theirs, ours)
+    return count, found
+
+
+def test_names_and_parameters() -> None:
+    here = Path(__file__).parent
+    environment = {"PYTHONPATH": f"{here}:{here.parent.parent}", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, __file__], env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    count, found = json.loads(done.stdout.splitlines()[-1])
+    known = tuple(LEFT_OUT)
+    wrong = [line for line in found if not line.startswith(known)]
+    assert not wrong, "\n".join(wrong)
+    assert [name for name in known if not any(line.startswith(name) for line in found)] == []
+    assert count > 70
+
+
+if __name__ == "__main__":
+    print(json.dumps(compared()))
