@@ -102,6 +102,7 @@ def test_it_is_resumed() -> None:
     with Coordinator(experiment()) as coordinator:
         coordinator.load_state_dict(state())
         taken = coordinator.state_dict()
+        assert taken["counters"].pop("evaluated_steps") == 0, "later versions have it"
         assert {k: taken[k] for k in ("commander", "counters", "tasks")} == {
             k: state()[k] for k in ("commander", "counters", "tasks")
         }

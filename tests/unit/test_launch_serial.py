@@ -148,7 +148,7 @@ def test_a_run_folder(go: Callable[..., Any], capfd: pytest.CaptureFixture[str])
 def test_a_policy_that_is_good_enough_solves_it(
     go: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, _ = go("cartpole_dqn", *DQN, "env.stop_value=5", "policy.eval.evaluator.eval_freq=2")
+    code, _ = go("cartpole_dqn", *DQN, "env.stop_value=5", "policy.eval.every=2 iterations")
     assert code == 0
     assert "solved: stop value reached: mean return" in capfd.readouterr().out
 
@@ -186,7 +186,8 @@ def test_a_run_begins_with_a_checkpoint_and_its_restart_does_not(tmp_path: Path)
     with serial_run(first, name, *overrides, FIVE) as run:
         train(run)
     load = f"{HOOK}.load_ckpt_before_run={first / 'checkpoints' / 'ckpt_final'}"
-    with serial_run(second, name, *overrides, load, "seed=9", f"{LIMIT}.max_train_iter=7") as run:
+    settings = (load, "seed=9", "policy.eval.every=null", f"{LIMIT}.max_train_iter=7")
+    with serial_run(second, name, *overrides, *settings) as run:
         train(run)
         evaluations = run.pipeline.evaluations
         assert run.pipeline.train_iter == 7
@@ -629,11 +630,11 @@ def test_an_environment_that_fails_ends_the_run(
     often = "EnvError: an environment failed stepping, 6 times in a row: ValueError: planted: no"
     assert facts["reason"].startswith(often)
     assert err.count(f"FAILED: {often}") == 1
-    assert err.count("all 2 are re-created") == 1, "shown once"
+    assert err.count("all 4 are re-created") == 1, "shown once"
     said = "an environment failed (ValueError: planted: no such step)"
     assert f"warning: 5 times: {said}\n" in err
     log = (run_dir / "log" / "rank00000.jsonl").read_text()
-    assert log.count("all 2 are re-created") == 5
+    assert log.count("all 4 are re-created") == 5
     assert err.count("Traceback (most recent call last):") == 1
 
 

@@ -94,7 +94,7 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     assert image.version == 5
     assert same(image.state_dict(), dict(learner.policy.state_dict()["model"]))
     held = load_tensors(checkpoint.file("learner.pt"))
-    counted = {"updates", "iterations"}
+    counted = {"updates", "iterations", "rng"}
     assert held["policy"].keys() == {"target_model", "optimizer", *counted}, "weights are apart"
     assert (held["train_iter"], held["collector_envstep"]) == (5, 400)
 

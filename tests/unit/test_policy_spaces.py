@@ -296,7 +296,7 @@ def test_ppo_solves_what_needs_a_dict_and_masks(tmp_path: Path, memory: str) -> 
         "env.evaluator_env_num=10", "policy.model.encoder_hidden_size_list=[32,32]",
         "policy.collect.n_sample=32", "policy.learn.batch_size=128",
         "policy.learn.epoch_per_collect=4", "policy.learn.learning_rate=0.003",
-        "policy.learn.entropy_weight=0.01", "policy.eval.evaluator.eval_freq=10",
+        "policy.learn.entropy_weight=0.01", "policy.eval.every=10 iterations",
         "policy.other.commander.max_env_step=60000",
     )  # fmt: skip
     with serial_run(tmp_path, "cartpole_ppo", *settings) as run:
