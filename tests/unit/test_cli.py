@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "league", "export", "convert", "doctor",
+    "league", "export", "new", "convert", "doctor",
 )  # fmt: skip
 
 
