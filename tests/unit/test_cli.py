@@ -98,7 +98,7 @@ def test_examples_with_a_policy_are_right_but_for_the_policy(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["eval", "run", "--episodes", "0"], "--episodes: must be an integer from 1, not '0'"),
+        (["eval", "run", "--episodes", "0"], "must be an integer from 1, not '0'"),
         (["eval", "run", "--episodes", "many"], "must be an integer from 1, not 'many'"),
         (["eval", "run", "--seed", "-1"], "argument --seed: "),
         (["eval", "run", "--policy", "worst"], "argument --policy: invalid choice: 'worst'"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpcdi.cli import main
+from hpcdi.utils.registry import POLICY_REGISTRY
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.parametrize("kind", ["policy", "env"])
@@ -17,17 +21,19 @@ def test_what_is_written_passes_its_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     assert main(["new", kind, "my_own"]) == 0
-    assert {file.name for file in tmp_path.iterdir()} == {
-        "my_own.py",
-        "my_own.yaml",
-        "test_my_own.py",
-    }
-    made = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stdout
+    written = {file.name for file in tmp_path.iterdir()}
+    assert written == {"my_own.py", "my_own.yaml", "test_my_own.py"}
+    try:
+        tests = vars(importlib.import_module("test_my_own"))
+        for name in [name for name in tests if name.startswith("test_")]:
+            takes = inspect.signature(tests[name]).parameters
+            tests[name](**{"tmp_path": tmp_path} if takes else {})
+    finally:
+        POLICY_REGISTRY._classes.pop("my_own", None)
+        for module in ("my_own", "test_my_own"):
+            sys.modules.pop(module, None)
 
 
 @pytest.mark.parametrize(
@@ -48,5 +54,5 @@ def test_names_that_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.yaml").touch()
-    assert said in refused("new", "policy", name)
+    assert said in refused("new", Path("policy"), name)
     assert [file.name for file in tmp_path.iterdir()] == ["there.yaml"]
