@@ -8,7 +8,7 @@ again by the same command, as a batch script does; nothing else is done for it. 
     stop    a random rank is frozen
     cut     no packet passes between the hosts for 2 to 60 s: a firewall rule
     disk    the file system of the run is full for 2 to 20 s
-    flip    a random published block has a bit changed, on disk
+    flip    a random published block has a bit of its rows changed, on disk
 
 It fails if the run hangs, ends with another code, loses a published block (but those that were
 damaged), or has counted other env steps than its shards hold. Needs root and nft (Debian's package
@@ -40,6 +40,7 @@ from bench_faults import Trial, lost_blocks
 from figures import Row, at_least, at_most, parser, show
 from playground import Hosts, SmallDisk, enter_playground
 
+from hpcdi.store.block import ITEM_NAMES
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey
 
@@ -167,7 +168,7 @@ class Chaos:
         if not blocks:
             return "nothing is published"
         ref, _ = self.dice.choice(blocks)
-        column = self.dice.choice([c for c in ref.columns if not c.name.startswith("item_")])
+        column = self.dice.choice([c for c in ref.columns if c.name not in ITEM_NAMES])
         size = math.prod(column.shape) * np.dtype(column.dtype).itemsize
         where = column.offset + self.dice.randrange(size)
         with (layout.root / path).open("r+b") as file:
