@@ -14,7 +14,7 @@ from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "league", "export", "convert", "doctor",
+    "league", "export", "new", "convert", "doctor",
 )  # fmt: skip
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
@@ -33,6 +33,7 @@ others collect.
   hpcdi eval runs/cartpole_dqn/latest         evaluate its policy; --video films it
   hpcdi league runs/tictactoe_league/latest   players of a league, their ratings and results
   hpcdi export runs/cartpole_dqn/latest       write its policy as a file for PyTorch or ONNX
+  hpcdi new policy my_a2c                     an algorithm, or an environment, to begin from
   hpcdi convert cartpole_dqn_config.py        a configuration of DI-engine as YAML
 """
 

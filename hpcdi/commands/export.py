@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ from hpcdi.launch.run_folder import short
 from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
-from hpcdi.types import Array, Spaces
+from hpcdi.types import Array, Columns, Leaf, Spaces
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_bytes
+from hpcdi.utils.nested import split_columns, stack_columns
+from hpcdi.utils.packed import column_of
 
 HELP = """\
 Write a policy as a file that acts without hpcdi: observations float32 [batch, ...] in, greedy
-actions out, with the values that the policy computes. The file is read back and must act as the
-policy does.
+actions out, with the values that the policy computes. Observations of several arrays are inputs
+observation/NAME; a memory has inputs state/NAME, zeros at the start of an episode, and outputs
+next_state/NAME, which are those of the next step. The file is read back and must act as the policy
+does.
 
   hpcdi export runs/cartpole_dqn/latest                        cartpole_dqn.pt2, for torch.export
   hpcdi export runs/cartpole_dqn/latest -o policy.onnx         for ONNX
@@ -34,7 +39,7 @@ ONNX needs the packages onnx and onnxscript: pip install 'hpcdi[onnx]'
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 """Format -> suffix of its files."""
 _PACKAGES = {"torch": (), "onnx": ("onnx", "onnxscript")}
-_TRIALS = 64
+_TRIALS, _STEPS = 64, 3
 _RTOL, _ATOL = 1e-4, 1e-5  # float32, by other kernels
 
 
@@ -70,13 +75,13 @@ def main(arguments: Sequence[str]) -> int:
     from hpcdi.policy.programs import PROGRAMS
 
     module = _module_of(loaded)
-    program = PROGRAMS[kind].trace(module, _shape_of(loaded.spaces), given.batch)
+    program = PROGRAMS[kind].trace(module, loaded.spaces.observation[0].shape, given.batch)
     file = _file_of(given.output, loaded.config.exp_name + FORMATS[kind])
     with or_refuse(short(file)), published(file) as out:
         out.write(program.data)
         out.flush()
         read_back = PROGRAMS[kind].load(Path(out.name).read_bytes())
-        difference = _compare(read_back, loaded, given.batch, file)
+        difference = _compare(read_back, module, loaded, given.batch, file)
     say(f"  written      {short(file)}, {human_bytes(file.stat().st_size)}")
     for name, described in program.signature:
         say(f"  {name:<12} {described}")
@@ -127,20 +132,38 @@ def _module_of(loaded: LoadedPolicy) -> Any:
         ) from error
 
 
-def _compare(act: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> float:
+def _compare(act: Any, module: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> float:
     """Returns the largest difference between the program's actions and the policy's own.
 
     Raises:
         PolicyFileError: it is too large.
     """
-    size = batch or _TRIALS
-    observations = _observations(loaded.spaces, -(-_TRIALS // size) * size)
-    outputs = loaded.mode.forward(dict(enumerate(observations)))
-    own = np.stack(list(map(np.asarray, actions_of(outputs, range(len(observations))).values())))
-    given = observations.astype(np.float32)
-    made = np.concatenate([act(given[k : k + size]) for k in range(0, len(given), size)])
-    if batch is None:  # in use it often gets a single observation
-        made = np.concatenate([act(given[:1]), made[1:]])
+    size, differences = batch or _TRIALS, [0.0]
+    numbers = itertools.count()
+    for _ in range(-(-_TRIALS // size)):
+        loaded.mode.reset()
+        state: Columns = {}
+        for _ in range(_STEPS):  # of episodes, as far as there is a memory
+            given = _observations(loaded.spaces, size, next(numbers))
+            rows = [row["observation"] for row in split_columns(given)]
+            outputs = loaded.mode.forward(dict(enumerate(rows)))
+            actions = actions_of(outputs, range(size))
+            own = stack_columns([{"action": action} for action in actions.values()])
+            inputs = {name: column.astype(np.float32) for name, column in given.items()}
+            made = act({**inputs, **(state or _first_state(module, size))})
+            if batch is None and not state:  # in use it often gets a single observation
+                alone = {name: column[:1] for name, column in inputs.items()}
+                first = act({**alone, **_first_state(module, 1)})
+                made = {n: np.concatenate([first[n], column[1:]]) for n, column in made.items()}
+            differences += [_difference(made[name], own[name], file) for name in own]
+            after = [name for name in made if name.startswith("next_state/")]
+            state = {name.removeprefix("next_"): made[name] for name in after}
+            if not state:
+                break
+    return max(differences)
+
+
+def _difference(made: Array, own: Array, file: Path) -> float:
     if made.shape != own.shape:
         raise PolicyFileError(
             file, f"was not written: its actions are {made.shape}, not {own.shape}"
@@ -152,29 +175,26 @@ def _compare(act: Any, loaded: LoadedPolicy, batch: int | None, file: Path) -> f
             f"was not written: read back, its actions differ from the policy's by up to "
             f"{difference.max():.3g}",
         )
-    return float(difference.max())
+    return float(difference.max(initial=0.0))
 
 
-def _shape_of(spaces: Spaces) -> tuple[int, ...]:
-    """Returns the shape of an observation.
+def _first_state(module: Any, count: int) -> Columns:
+    """What a memory knows at the start of so many episodes; empty where there is none."""
+    from hpcdi.policy import memories
 
-    Raises:
-        PolicyError: it has several arrays, or an action has.
-    """
-    for what, leaves in (("observations", spaces.observation), ("actions", spaces.action)):
-        if len(leaves) > 1 or leaves[0].name:
-            raise PolicyError(
-                f"a program takes one array and returns one, and {what} have several, "
-                f"{', '.join(map(str, leaves))}: flatten them by a wrapper of the environment"
-            )
-    return spaces.observation[0].shape
+    network = getattr(module, "network", None)
+    state = {} if network is None else memories.initial_state(network, count)
+    return {f"state/{name}": held.numpy(force=True) for name, held in state.items()}
 
 
-def _observations(spaces: Spaces, count: int) -> Array:
-    """Returns random observations of the environment's shape and dtype, always the same ones."""
-    (leaf,) = spaces.observation
-    rng, shape = np.random.default_rng(0), (count, *leaf.shape)
-    dtype = np.dtype(leaf.dtype)
+def _observations(spaces: Spaces, count: int, seed: int) -> Columns:
+    """Returns random observations of the environment's shapes and dtypes, by column."""
+    rng = np.random.default_rng(seed)
+    return {column_of("observation", leaf): _drawn(leaf, count, rng) for leaf in spaces.observation}
+
+
+def _drawn(leaf: Leaf, count: int, rng: np.random.Generator) -> Array:
+    dtype, shape = np.dtype(leaf.dtype), (count, *leaf.shape)
     if leaf.counts:
         first = np.array(leaf.starts or 0)
         drawn = rng.integers(first, first + np.array(leaf.counts), (count, len(leaf.counts)))

@@ -255,11 +255,12 @@ class OneHot(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Of whole numbers [batch, ...], in any dtype."""
-        rows = values.reshape(len(values), self.places.numel()).long() + self.places
+        rows = values.reshape(-1, self.places.numel()).long() + self.places
         if self.embedding is not None:
             learnt: Tensor = self.embedding(rows).flatten(1)
             return learnt
-        return torch.zeros(len(rows), self._total, device=rows.device).scatter_(1, rows, 1.0)
+        zeros = torch.zeros(rows.shape[0], self._total, device=rows.device)  # len() would fix it
+        return zeros.scatter(1, rows, 1.0)
 
 
 class MLP(nn.Sequential):
@@ -652,21 +653,41 @@ class Greedy(nn.Module):
         network: the network.
         greedy: its output -> the best actions, and what else is of interest.
         names: of what `greedy` returns; the first is "action".
+        inputs: name -> shape of one: ``observation`` or, of several arrays, ``observation/<name>``;
+            with a memory also ``state/<name>``, zeros at the start of an episode. None: one array.
+
+    Attributes:
+        output_names: of what is returned; actions of several parts are ``action/<name>``, and the
+            states after the step, ``next_state/<name>``, come last.
     """
 
     def __init__(
-        self, network: nn.Module, greedy: Callable[[Any], tuple[Tensor, ...]], names: Sequence[str]
+        self,
+        network: nn.Module,
+        greedy: Callable[[Any], tuple[Any, ...]],
+        names: Sequence[str],
+        inputs: Mapping[str, tuple[int, ...]] | None = None,
+        action_names: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.network, self.output_names = network, tuple(names)
+        self.network, self.inputs = network, dict(inputs or {})
         self._greedy = greedy
+        action, *others = names
+        self._parts = [name.removeprefix("action/") for name in action_names]
+        self._states = [name for name in self.inputs if name.startswith("state/")]
+        after = [f"next_{name}" for name in self._states]
+        self.output_names = (*(action_names or (action,)), *others, *after)
 
-    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
-        """Of observations float32 [batch, ...]."""
-        normalizer = getattr(self.network, "normalizer", None)
-        seen = observation if normalizer is None else normalizer(observation)
-        output, _ = self.network(seen, {})
-        return self._greedy(output)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Of float32 [batch, ...], in the order of `inputs`."""
+        given = grouped(dict(zip(self.inputs or ("observation",), inputs, strict=True)))
+        normalizer, seen = getattr(self.network, "normalizer", None), given["observation"]
+        seen = seen if normalizer is None else normalizer(seen)
+        output, state = self.network(seen, given.get("state", {}))
+        action, *others = self._greedy(output)
+        actions = [action[name] for name in self._parts] if self._parts else [action]
+        after = (state[name.removeprefix("state/")] for name in self._states)
+        return (*actions, *others, *after)
 
 
 def learner_device(*, cuda: bool) -> torch.device:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
+from hpcdi.policy.networks import Greedy
 from hpcdi.types import Array
 
+Act: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
 _INPUT = "observation"
+_NAMES = "names.json"
 _EXAMPLES = 2
 """Observations that an export looks at, where a program is to take any number: 1 would be fixed."""
 
@@ -42,8 +46,8 @@ class ProgramKind(Protocol):
         """Make a program.
 
         Args:
-            module: see `hpcdi.policy.networks.Greedy`.
-            obs_shape: of one observation.
+            module: see `hpcdi.policy.networks.Greedy`, which says what it takes and returns.
+            obs_shape: of one observation, where the module is another and does not say.
             batch: observations at a time; None: any number.
 
         Raises:
@@ -51,8 +55,8 @@ class ProgramKind(Protocol):
         """
         ...
 
-    def load(self, data: bytes) -> Callable[[Array], Array]:
-        """The program's actions, as a function of observations float32 [batch, ...]."""
+    def load(self, data: bytes) -> Act:
+        """The program as a function: name -> float32 [batch, ...] to name -> [batch, ...]."""
         ...
 
 
@@ -61,21 +65,24 @@ class TorchProgram:
 
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """See `ProgramKind.trace`."""
-        example, free = _example(obs_shape, batch)
+        example, free = _example(module, obs_shape, batch)
         with _export_of(module):
-            exported = torch.export.export(module, (example,), dynamic_shapes=free)
+            exported = torch.export.export(module, tuple(example.values()), dynamic_shapes=free)
             file = io.BytesIO()
-            torch.export.save(exported, file)
+            names = json.dumps({"inputs": list(example), "outputs": _names(module)})
+            torch.export.save(exported, file, extra_files={_NAMES: names})
         return Program(file.getvalue(), _signature(module, example, batch))
 
-    def load(self, data: bytes) -> Callable[[Array], Array]:
+    def load(self, data: bytes) -> Act:
         """See `ProgramKind.load`."""
-        module = torch.export.load(io.BytesIO(data)).module()
+        extra = {_NAMES: ""}
+        module = torch.export.load(io.BytesIO(data), extra_files=extra).module()
+        names = json.loads(extra[_NAMES])
 
-        def act(observation: Array) -> Array:
+        def act(inputs: Mapping[str, Array]) -> dict[str, Array]:
             with torch.no_grad():
-                actions: Array = _outputs(module(torch.from_numpy(observation)))[0].numpy()
-            return actions
+                made = _outputs(module(*(torch.from_numpy(inputs[n]) for n in names["inputs"])))
+            return dict(zip(names["outputs"], [part.numpy() for part in made], strict=True))
 
         return act
 
@@ -85,16 +92,16 @@ class OnnxProgram:
 
     def trace(self, module: nn.Module, obs_shape: Sequence[int], batch: int | None) -> Program:
         """See `ProgramKind.trace`."""
-        example, free = _example(obs_shape, batch)
+        example, free = _example(module, obs_shape, batch)
         with _export_of(module):
             made = torch.onnx.export(
-                module, (example,), dynamo=True, dynamic_shapes=free, verbose=False,
-                input_names=[_INPUT], output_names=list(_names(module)),
+                module, tuple(example.values()), dynamo=True, dynamic_shapes=free, verbose=False,
+                input_names=list(example), output_names=list(_names(module)),
             )  # fmt: skip
             data: bytes = made.model_proto.SerializeToString()  # type: ignore[union-attr]
         return Program(data, _signature(module, example, batch))
 
-    def load(self, data: bytes) -> Callable[[Array], Array]:
+    def load(self, data: bytes) -> Act:
         """See `ProgramKind.load`."""
         import onnx
         from onnx.reference import ReferenceEvaluator
@@ -103,8 +110,9 @@ class OnnxProgram:
         onnx.checker.check_model(model)
         evaluator = ReferenceEvaluator(model)
 
-        def act(observation: Array) -> Array:
-            return np.asarray(evaluator.run(None, {_INPUT: observation})[0])
+        def act(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            made = map(np.asarray, evaluator.run(None, dict(inputs)))
+            return dict(zip(evaluator.output_names, made, strict=True))
 
         return act
 
@@ -112,10 +120,16 @@ class OnnxProgram:
 PROGRAMS: dict[str, ProgramKind] = {"torch": TorchProgram(), "onnx": OnnxProgram()}
 
 
-def _example(obs_shape: Sequence[int], batch: int | None) -> tuple[Tensor, Any]:
-    """An input, and which of its axes are free."""
-    example = torch.zeros(batch or _EXAMPLES, *obs_shape)
-    return example, None if batch else ({0: torch.export.Dim("batch", min=1)},)
+def _example(
+    module: nn.Module, obs_shape: Sequence[int], batch: int | None
+) -> tuple[dict[str, Tensor], Any]:
+    """Inputs by name, and which of their axes are free."""
+    inputs = getattr(module, "inputs", {}) or {_INPUT: tuple(obs_shape)}
+    example = {name: torch.zeros(batch or _EXAMPLES, *shape) for name, shape in inputs.items()}
+    if batch:
+        return example, None
+    free = tuple({0: torch.export.Dim("batch", min=1)} for _ in example)
+    return example, (free,) if isinstance(module, Greedy) else free
 
 
 def _names(module: nn.Module) -> tuple[str, ...]:
@@ -127,17 +141,17 @@ def _outputs(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def _signature(
-    module: nn.Module, example: Tensor, batch: int | None
+    module: nn.Module, example: Mapping[str, Tensor], batch: int | None
 ) -> tuple[tuple[str, str], ...]:
     with torch.no_grad():
-        outputs = _outputs(module(example))
+        outputs = _outputs(module(*example.values()))
     first = "batch" if batch is None else str(batch)
     return tuple(
         (
             name,
             f"{str(t.dtype).removeprefix('torch.')} [{', '.join([first, *map(str, t.shape[1:])])}]",
         )
-        for name, t in zip((_INPUT, *_names(module)), (example, *outputs), strict=True)
+        for name, t in zip((*example, *_names(module)), (*example.values(), *outputs), strict=True)
     )
 
 

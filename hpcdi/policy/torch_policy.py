@@ -27,7 +27,7 @@ import numpy as np
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
-from hpcdi.policy.spaces import fill_spaces, is_normalised
+from hpcdi.policy.spaces import fill_spaces, is_normalised, obs_leaves
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
 from hpcdi.utils.packed import (
@@ -448,12 +448,13 @@ class TorchPolicy(Policy):
         return network
 
     def _get_export_module(self) -> nn.Module:
-        if self._remembers:
-            raise PolicyError(
-                "a policy with a memory cannot be exported yet: load its weights with "
-                "hpcdi.policy.create.create_policy, and act by its eval_mode"
-            )
-        return networks.Greedy(self._model, self.greedy, self.OUTPUTS)
+        model = self._cfg.model
+        inputs = {column_of("observation", leaf): leaf.shape for leaf in obs_leaves(model)}
+        for name, state in memories.initial_state(self._model, 1).items():
+            inputs[_STATE + name] = tuple(state.shape[1:])
+        parts = [leaf for leaf in getattr(model, "action_leaves", ()) if leaf.name]
+        actions = [column_of("action", leaf) for leaf in parts]
+        return networks.Greedy(self._model, self.greedy, self.OUTPUTS, inputs, actions)
 
 
 class ReplayPolicy(TorchPolicy):

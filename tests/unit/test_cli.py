@@ -21,7 +21,7 @@ ATARI = importlib.util.find_spec("ale_py") is not None
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 COMMANDS = (
     "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "league", "export", "convert", "doctor",
+    "league", "export", "new", "convert", "doctor",
 )  # fmt: skip
 
 

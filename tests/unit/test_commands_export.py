@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes.serial_runs import COUNT, DQN, PPO, RUNS, files_of, policy_file
+from fakes.serial_runs import COUNT, DQN, PPO, RUNS, SMALL, files_of, policy_file
 from hpcdi.cli import main
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy import programs
@@ -140,7 +140,8 @@ def test_images(tmp_path: Path) -> None:
     program = programs.PROGRAMS["torch"].trace(module, (4, 36, 36), None)
     assert program.signature[0] == ("observation", "float32 [batch, 4, 36, 36]")
     given = np.random.default_rng(0).integers(0, 256, (9, 4, 36, 36), dtype=np.uint8)
-    actions = programs.PROGRAMS["torch"].load(program.data)(given.astype(np.float32))
+    act = programs.PROGRAMS["torch"].load(program.data)
+    actions = act({"observation": given.astype(np.float32)})["action"]
     assert actions.tolist() == own_actions(mode, given).tolist()
 
 
@@ -161,6 +162,30 @@ def test_actions_of_several_axes(unbounded: bool) -> None:
     np.testing.assert_allclose(actions.detach().numpy(), own, rtol=1e-5, atol=1e-6)
     assert (np.abs(own).max() > 1) or not unbounded
     assert unbounded or (own.min() == np.float32(-0.1) and own[:, 0, 0].max() == np.float32(0.1))
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("blackjack_ppo", ("observation/0 float32 [batch]", "observation/2 float32 [batch]")),
+        (
+            "cartpole_novel_ppo_lstm",
+            ("state/hidden float32 [batch, 64]", "state/value_cell float32"),
+        ),
+    ],
+)
+def test_several_arrays_and_a_memory(
+    export: Callable[..., str], tmp_path: Path, config: str, words: tuple[str, ...], suffix: str
+) -> None:
+    """The command itself plays the written program beside the policy, three steps of episodes."""
+    if suffix == ".onnx":
+        pytest.importorskip("onnxscript")
+    policy = policy_file(tmp_path, config, *SMALL)
+    said = " ".join(export(policy, *SMALL, "-o", str(tmp_path / f"p{suffix}")).split())
+    assert "checked 64 observations, largest difference of an action 0" in said
+    for text in words:
+        assert text in said, said
 
 
 # -------------------------------------------------------------------------------- what is refused

@@ -190,7 +190,10 @@ def test_it_is_exported_for_any_number_of_observations(dueling: bool) -> None:
     act = PROGRAMS["torch"].load(program.data)
     for count in (1, 7):
         observation = np.random.default_rng(count).standard_normal((count, 4), dtype=np.float32)
-        assert act(observation).tolist() == built._act_greedily(observation, {})["action"].tolist()
+        assert (
+            act({"observation": observation})["action"].tolist()
+            == built._act_greedily(observation, {})["action"].tolist()
+        )
 
 
 def test_a_learner_goes_on_as_if_it_had_not_been_stopped() -> None:
