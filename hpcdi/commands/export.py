@@ -74,8 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     say(str(saved))
     from hpcdi.policy.programs import PROGRAMS
 
-    module = _module_of(loaded)
-    program = PROGRAMS[kind].trace(module, loaded.spaces.observation[0].shape, given.batch)
+    module, first = _module_of(loaded), loaded.spaces.observation[0]
+    if "observation" in getattr(module, "inputs", {}):  # the network's own shape may be flat
+        module.inputs["observation"] = first.shape
+    program = PROGRAMS[kind].trace(module, first.shape, given.batch)
     file = _file_of(given.output, loaded.config.exp_name + FORMATS[kind])
     with or_refuse(short(file)), published(file) as out:
         out.write(program.data)

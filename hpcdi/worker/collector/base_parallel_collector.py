@@ -20,6 +20,7 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError, Problem
+from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Lockstep, Settings
@@ -295,7 +296,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         env_seed, policy_seed = seed.spawn(2)
         mode = "eval" if self.evaluates else "collect"
         policy = create_policy(self._given["policy"], [mode], seed=policy_seed)
-        if "number" in self._given:
+        if "number" in self._given and isinstance(policy, Policy):  # others do not ask for it
             policy.set_attribute("collector", self._given["number"])
         self._policy = getattr(policy, f"{mode}_mode")
         length = None if self.evaluates else policy.get_attribute("cfg").collect.n_sample
