@@ -64,8 +64,8 @@ jobs: $(BIN)/.ready-dev  ## only whole jobs
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on three Slurm clusters of this machine (about 6 minutes)"
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slurm -o faulthandler_timeout=1800 tests/slurm
+	$(SAY) "test: on two Slurm clusters of this machine (about 6 minutes)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
 	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"

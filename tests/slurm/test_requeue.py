@@ -11,8 +11,6 @@ from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 pytestmark = pytest.mark.slurm
 
 SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
-UNTIL_DONE = ["running", "pending", "starting", "running", "done"]
-"""States of a run that is requeued once."""
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 
@@ -31,10 +29,12 @@ def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     with job.watched() as states:
         cluster.run("scancel", "--signal=TERM", job.number)
         said = job.wait()
-    assert states == UNTIL_DONE
+    # Open MPI crashes now and then in MPI_Init (its issue 12495): such a start is begun again
+    parts = said.split("stopped: received SIGTERM")
+    before, again = (part.count("will start the run again") for part in parts)
+    assert states == ["running", *["pending", "starting"] * (1 + again), "running", "done"]
     check_gone_on(job, 1)
-    assert job.restarts == 1
-    assert "received SIGTERM" in said
+    assert job.restarts == 1 + before + again
 
 
 def test_a_job_that_may_not_be_requeued_is_submitted_again(
