@@ -204,7 +204,9 @@ def write() -> None:
         "| configuration | published | ours | seeds that reach it | env steps | minutes | curve |",
         "|---|---|---|---|---|---|---|",
     )
-    before, _, rest = README.read_text().partition(BEGIN)
+    before, found, rest = README.read_text().partition(BEGIN)
+    if not found:
+        raise SystemExit(f"{README} has no line {BEGIN}")
     after = rest.partition(END)[2]
     README.write_text(before + "\n".join((BEGIN, *head, *rows, END)) + after)
 
