@@ -164,12 +164,16 @@ def test_the_cluster_guide_is_short_and_its_files_exist() -> None:
 
 @pytest.mark.parametrize("line", GUIDE_LINES)
 def test_commands_of_the_cluster_guide_are_understood(
-    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What needs Slurm is printed instead, and of runs there are none."""
-    monkeypatch.chdir(ROOT)
     words = shlex.split(line)
-    if "runs/" in line or words[0] == "status":
+    is_of_runs = "runs/" in line or words[0] == "status"
+    monkeypatch.chdir(tmp_path if is_of_runs else ROOT)
+    if is_of_runs:
         assert cli.main(words) == (1 if words[0] == "inspect" else 2)
         assert capsys.readouterr().err.startswith(f"hpcdi {words[0]}: ")
     else:
