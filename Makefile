@@ -43,7 +43,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 
 test: unit mpi jobs  ## the tests of the main promises: 7 minutes on two cores
 
-test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 22 minutes on two cores
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 24 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
 	@$(MAKE) --no-print-directory mpi MPI=mpich
 
@@ -60,15 +60,15 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),7,3.5) minutes)"
+	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),8.5,4) minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on two Slurm clusters of this machine (about 6 minutes)"
+	$(SAY) "test: on two Slurm clusters of this machine (about 9 minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
-	$(SAY) "test: DI-engine beside hpcdi (about 3 minutes)"
+	$(SAY) "test: DI-engine beside hpcdi (about 4 minutes)"
 	@$(DING)/bin/python -m pytest -q -m ding tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs
