@@ -105,6 +105,30 @@ def test_the_first_collector_is_not_the_last_while_others_have_not_come_yet() ->
     assert "it was the last collector" in reason_of(run)
 
 
+def test_the_run_goes_on_without_a_collector_that_has_not_come() -> None:
+    """The learner has: so the one that is missing collects, and others are here."""
+    run = Run(3, ready=False)
+    run.scheduler.workers.faults.is_possible = True
+    for rank in (1, 2, 3):
+        run.ready(rank)
+    run.hear(4, RankLost())
+    assert run.scheduler.phase is Phase.RUNNING
+    assert run.scheduler.workers.lost == {4: "collector"}
+    run.hear(3, RankLost())
+    assert run.scheduler.phase is Phase.RUNNING
+    run.hear(2, RankLost())
+    assert "it was the last collector" in reason_of(run)
+
+
+def test_a_rank_that_has_not_come_may_be_the_learner() -> None:
+    run = Run(3, ready=False)
+    run.scheduler.workers.faults.is_possible = True
+    run.ready(2)
+    run.ready(3)
+    run.hear(1, RankLost())
+    assert "it had not come yet" in reason_of(run)
+
+
 def test_the_learner_that_is_expected_is_no_collector() -> None:
     run = Run(1, ready=False)
     run.ready(2)
@@ -116,13 +140,6 @@ def test_who_does_not_want_it_has_the_run_end() -> None:
     run = run_of(on_collector_death="abort")
     run.hear(3, RankLost())
     assert "on_collector_death is 'abort'" in reason_of(run)
-
-
-def test_a_rank_that_dies_before_it_has_come_ends_the_run() -> None:
-    run = Run(2, ready=False)
-    run.ready(1)
-    run.hear(3, RankLost())
-    assert reason_of(run).startswith("rank 3 has died")
 
 
 def test_nobody_waits_for_the_goodbye_of_the_dead() -> None:

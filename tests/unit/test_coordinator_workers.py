@@ -62,11 +62,12 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 def test_who_is_who() -> None:
     workers = Workers([2, 3, 9], 1)
     assert workers.silent == [2, 3, 9]
+    assert workers.why_not_without(9) == "it had not come yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
     workers.report(3, WorkerReady("collector", "b", 1))
     assert [worker.rank for worker in workers.available("learner")] == [2]
     assert [str(workers[rank]) for rank in (3, 9)] == ["rank 3 (collector, host b)", "rank 9"]
-    assert workers.why_not_without(9) == "it had not come yet"
+    assert workers.why_not_without(9) == "", "it is a collector, and rank 3 is another"
     assert not workers.all_reported
 
 

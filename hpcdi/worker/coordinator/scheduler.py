@@ -269,10 +269,13 @@ class Scheduler(RunState):
         self.workers.report(rank, message)
         if not self.is_on:
             return []  # it has its Stop already
-        if self.workers.all_reported:
-            self.phase = Phase.RUNNING
+        self._begin_if_all_reported()
         self._fit_task_space()
         return self._assign(now)
+
+    def _begin_if_all_reported(self) -> None:
+        if self.workers.all_reported:
+            self.phase = Phase.RUNNING
 
     def stop(self, outcome: Outcome, now: float) -> list[Order]:
         """End the run, after a last snapshot. The first reason counts."""
@@ -356,6 +359,7 @@ class Scheduler(RunState):
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         if worker.role == "collector":
+            self._begin_if_all_reported()
             self._fit_task_space()
             return [*self._assign(now), *self._serve()]
         self.snapshots.lose(rank)

@@ -326,10 +326,16 @@ class Workers:
         learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
         return len(self.available("collector")) + max(expected - learners, 0)
 
+    def _role_of(self, worker: Worker) -> str:
+        """Role of a worker; who has not come, while the whole group of learners has, collects."""
+        learners_are_here = len(self.available("learner")) >= self.learners
+        return worker.role or ("collector" if learners_are_here else "")
+
     def lose(self, rank: int) -> Task | None:
         """A worker has died and the run goes on; returns its task."""
         worker = self[rank]
-        task, worker.task, worker.state, worker.policy_version = worker.task, None, State.LOST, None
+        task, worker.task, worker.policy_version = worker.task, None, None
+        worker.role, worker.state = self._role_of(worker), State.LOST
         worker.demand = worker.info = worker.result = None
         if worker.role == "learner":
             self.learners -= 1
@@ -348,12 +354,13 @@ class Workers:
         worker, faults = self[rank], self.faults
         if worker.state is State.PAUSED:
             return ""
-        if not worker.is_available:
+        role = self._role_of(worker)
+        if not role or worker.state is State.LOST:
             return "it had not come yet"
-        is_learner = worker.role == "learner"
+        is_learner = role == "learner"
         others = (len(self.available("learner")) if is_learner else self.collectors_left) - 1
         if not others:
-            return f"it was the last {worker.role}"
+            return f"it was the last {role}"
         if is_learner:
             rule = faults.rules.on_learner_death
         else:
@@ -361,7 +368,7 @@ class Workers:
             if others < self.collectors_needed:
                 return "on-policy there must be a collector to each learner"
         if rule == "abort":
-            return f"system.survival.on_{worker.role}_death is 'abort'"
+            return f"system.survival.on_{role}_death is 'abort'"
         if is_learner and faults.learners_on_gpu:
             return "learners on GPUs cannot form their group anew"
         return ""
