@@ -58,6 +58,13 @@ def marine(
     )  # fmt: skip
 
 
+def blank(render_mode: str | None = None) -> Any:
+    """Tic-tac-toe that draws nothing."""
+    from pettingzoo.classic import tictactoe_v3
+
+    return tictactoe_v3.env()
+
+
 _LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import (
     CARTPOLE,
+    ENDLESS,
     FAULTS_ALLOWED,
     ONE_COLLECTOR,
     PPO,
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.job
 Start = Callable[..., Running]
 
 ITERATIONS = 1500
-LONG = (
-    "env.stop_value=1e9", "policy.other.commander.max_env_step=1e9", max_train_iter(ITERATIONS),
-)  # fmt: skip
+LONG = (*ENDLESS, max_train_iter(ITERATIONS))
 
 
 def check_survived(ended: Ended, *ranks: int) -> None:
@@ -87,34 +86,55 @@ def test_three_learners_are_equal_to_the_bit_and_so_are_two_survivors(
 
 
 @pytest.mark.slow
-def test_a_learner_dies_on_policy_and_the_run_goes_on_with_one(start: Start, resume: Start) -> None:
+def test_on_policy_one_of_two_learners_dies_then_the_other_and_the_run_is_resumed_with_one(
+    start: Start, resume: Start, tmp_path: Path
+) -> None:
+    """Until one dies they are equal to the bit, and the first one writes all files."""
+    watched = tmp_path / "watched"
+    watched.mkdir()
     job = start(
-        PPO, *LONG[:2], max_train_iter(30), TWO_LEARNERS, "policy.collect.collector.collector_num=2"
-    )
-    job.until_learning()
+        PPO, *ENDLESS, TWO_LEARNERS, "policy.collect.collector.collector_num=2",
+        "policy.type=watched_ppo", "policy.import_names=[fakes.planted_policies]",
+        "system.snapshot_s=1", variables={"WATCHED": str(watched)},
+    )  # fmt: skip
+    steps = [watched / f"steps{learner}" for learner in range(2)]
+
+    def until_steps(count: int) -> None:
+        job.until(lambda: steps[0].exists() and len(steps[0].read_text().split()) > count)
+
+    until_steps(100)
     job.kill_rank(2)
+    job.until(lambda: bool(logged(job.run_dir, 0, "rank 2 has died")))
+    until_steps(len(steps[0].read_text().split()) + 40)  # it goes on with one
+    job.kill_rank(1)
     ended = job.wait()
-    check_survived(ended, 2)
+    ended.check(85, "stopped")
+    assert "rank 1 (learner, host " in ended.said
+    assert "has died, and the run cannot go on without it: it was the last learner" in ended.said
+    first, second = (path.read_text().split() for path in steps)
+    met = second[:-1]  # the last line may be cut
+    assert len(set(met)) == len(met) >= 99, "each step changes the parameters"
+    assert met == first[: len(met)], "bit-equal before the first step and after every one"
+    assert "/policies/" in (watched / "files0").read_text()
+    others = (watched / "files1").read_text() if (watched / "files1").exists() else ""
+    assert "/policies/" not in others
+    assert "/checkpoints/" not in others
     goal = ended.run["figures"]["train_iter"] + 4
     one = ("-n", "3", "policy.learn.learner.learner_num=1", ONE_COLLECTOR)
-    ended = resume(job.run_dir, *one, max_train_iter(goal)).wait()
+    variables = {"WATCHED": str(watched)}
+    ended = resume(job.run_dir, *one, max_train_iter(goal), variables=variables).wait()
     ended.check(0, "done")
     assert "  resumed      snapshot_" in ended.out
     assert ended.run["figures"]["train_iter"] >= goal
 
 
-@pytest.mark.parametrize(
-    ("rank", "role"),
-    [(0, "coordinator"), pytest.param(1, "learner", marks=pytest.mark.slow)],
-    ids=["coordinator", "the only learner"],
-)
-def test_without_these_nobody_can_go_on(start: Start, rank: int, role: str) -> None:
+def test_without_the_coordinator_nobody_can_go_on(start: Start) -> None:
     job = start(CARTPOLE, *LONG, ONE_COLLECTOR)
     job.until_learning()
-    job.kill_rank(rank)
+    job.kill_rank(0)
     ended = job.wait()
     ended.check(85, "stopped")
-    assert f"rank {rank} ({role}" in ended.said
+    assert "rank 0 (coordinator" in ended.said
     assert "has died" in ended.err
 
 
