@@ -313,5 +313,5 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main(arguments)
         out = capsys.readouterr().out
-        assert out.count("\n  hpcdi sweep ") == 6
+        assert out.count("\n  hpcdi sweep ") == 7
         assert "exit codes: 0 submitted" in out
