@@ -44,15 +44,8 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     root, names, games = layout.root, names_of(shown), given.games or GAMES
     if len(names) < 2:
         raise LaunchError(f"{short(root)} has one player yet: wait until a copy of it is frozen")
-    roles = {player["name"]: player["role"] for player in shown["players"]}
-    files = [frozen_file(name) for name in names if roles[name] == "historical"]
-    missing = [file for file in files if not (root / file).is_file()]
-    if missing:
-        raise LaunchError(
-            f"{short(root)} lacks the policies of {len(missing)} players: {', '.join(missing)}. "
-            "Copy them back; two others play by hpcdi eval RUN --player A --against B"
-        )
-    given.config, share = None, given.random or 0.0
+    check_files(layout, shown)
+    share = given.random or 0.0
     found: dict[tuple[str, str], Result] = {}
     with Arena(root, given, games, "main", random_share=share) as arena:
         sources = {name: arena.source(name) for name in names}
@@ -86,6 +79,23 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
             print_lines(["each pair repeated one game a seat; --random 0.1 makes games differ"])
         print_lines([f"table {short(layout.cross_play_file)}, picture {short(picture)}"])
     return EXIT_DONE
+
+
+def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
+    """See that the policies of a league's frozen players are there, the newest ones.
+
+    Raises:
+        LaunchError: one is missing.
+    """
+    roles = {player["name"]: player["role"] for player in shown["players"]}
+    files = [frozen_file(name) for name in names_of(shown) if roles[name] == "historical"]
+    missing = [file for file in files if not (layout.root / file).is_file()]
+    if missing:
+        raise LaunchError(
+            f"{short(layout.root)} lacks the policies of {len(missing)} players: "
+            f"{', '.join(missing)}. Copy them back; two others play by hpcdi eval RUN --player A "
+            "--against B"
+        )
 
 
 def _matrices(names: Sequence[str], found: Mapping[tuple[str, str], Result]) -> tuple[Array, Array]:

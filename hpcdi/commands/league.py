@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands import cross_play
+from hpcdi.commands import cross_play, exploitability
 from hpcdi.commands.options import at_least, in_columns, make_parser, print_lines
 from hpcdi.commands.run_state import find
 from hpcdi.commands.score_picture import write_picture
@@ -34,10 +34,16 @@ cross_play.json and cross_play.png into the run folder. Where neither the game n
 draw anything, two players repeat one game a seat, and that error is 0: --random 0.1 draws every
 tenth move of theirs, so that games differ.
 
+With --exploitability, for zero-sum games of two players that are small (tic-tac-toe; not connect
+four): the exact best response to each policy, and to their average, which draws one of the frozen
+players before each game. Its mean win over both seats is 0 where nobody can win from them. In a
+game of chance the environment has an attribute deals; see hpcdi/env/best_response.py.
+
   hpcdi league runs/tictactoe_league/latest
   hpcdi league runs/tictactoe_league/latest --png payoff.png     who beats whom, as a picture
   hpcdi league runs/tictactoe_league/latest --json               for a program
   hpcdi league runs/tictactoe_league/latest --cross-play         all play all, here and now
+  hpcdi league runs/tictactoe_league/latest --exploitability     what a best response wins
   hpcdi eval runs/tictactoe_league/latest --player main --against main_000003 --games 200
 """
 EXIT_CODES = "exit codes: 0 done; 1 the picture cannot be written; 2 there is no such league\n"
@@ -52,11 +58,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("league", HELP, EXIT_CODES)
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
     parser.add_argument(
-        "override", nargs="*", default=[], metavar="key=value", help="settings for --cross-play"
+        "override", nargs="*", default=[], metavar="key=value", help="settings for these games"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--png", metavar="FILE", help="write a picture of who beats whom")
     parser.add_argument("--cross-play", action="store_true", help="all players play each other")
+    parser.add_argument(
+        "--exploitability", action="store_true", help="solve best responses: small games only"
+    )
     parser.add_argument(
         "--games", type=at_least(2), metavar="N",
         help=f"with --cross-play: games of each pair (default: {cross_play.GAMES})",
@@ -78,8 +87,11 @@ def main(arguments: Sequence[str]) -> int:
             f"{short(layout.root)} has no league.json: it is no league (policy.other.commander."
             "type: one_vs_one), or has not begun; see hpcdi status"
         )
+    given.config = None  # that of the run
     if given.cross_play:
         return cross_play.play(layout, shown, given)
+    if given.exploitability:
+        return exploitability.show(layout, shown, given)
     of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(given, n)]
     for option in [*of_games, *given.override]:
         raise LaunchError(f"{option} is for the games of --cross-play: add that")

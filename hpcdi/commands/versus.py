@@ -16,6 +16,7 @@ from hpcdi.commands.film import Film
 from hpcdi.commands.run_state import find as find_run
 from hpcdi.commands.saved_policy import find as find_policy
 from hpcdi.commands.saved_policy import load_policy
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.launch.run_folder import short
@@ -28,6 +29,7 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.nested import jsonable
+from hpcdi.utils.packed import ACTION_MASK, legal_of
 from hpcdi.worker.collector.battle_loop import (
     LEARNER,
     OPPONENTS,
@@ -244,6 +246,22 @@ class Arena(Closing):
         raise LaunchError(
             f"{option} {name} is no player of {short(self._layout.root)}; {self._known()}".lstrip()
         )
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The experiment, overrides applied."""
+        return self._loaded.config
+
+    def strategy(self, source: str) -> Callable[[Array], int]:
+        """Returns what acts for a source on one packed observation [1]."""
+        player = self._sources.get(source)
+
+        def act(seen: Array) -> int:
+            legal = legal_of(seen)
+            given = {} if legal is None else {ACTION_MASK: legal}
+            return int(player.act(seen, given)["action"][0])
+
+        return act
 
     def play(self, one: str, other: str) -> Result:
         """Play the games of two players, given by their sources; the first sits in all seats."""

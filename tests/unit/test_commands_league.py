@@ -40,11 +40,16 @@ def league() -> League:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run folder with two frozen players, random networks all."""
-    layout = RunLayout(tmp_path / "run")
+    """See `made_run`."""
+    return made_run(tmp_path / "run")
+
+
+def made_run(root: Path, *overrides: str) -> Path:
+    """A run folder with two frozen players, random networks all; the second has no file."""
+    layout = RunLayout(root)
     script = "policy.other.commander.league.fixed={script: fakes.battles:first_legal}"
     small = "policy.model.encoder_hidden_size_list=[8]"
-    compiled, _ = load_experiment(str(CONFIG), [small, script])
+    compiled, _ = load_experiment(str(CONFIG), [small, script, *overrides])
     layout.root.mkdir()
     layout.config_file.write_text(dump(compiled.to_mapping()))
     write_json(layout.run_file, {"state": "done"})
@@ -116,6 +121,21 @@ def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--json"]) == 0
     twins = json.loads(capsys.readouterr().out)["pairs"][-1]
     assert (twins["score"], twins["score_std_error"]) == (0.5, 0.0)
+
+
+def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = RunLayout(made_run(tmp_path / "run", "env.env_id=fakes.battles:KuhnPoker"))
+    shown = league()
+    del shown.players["main_000002"]
+    LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)
+    arguments = ["league", str(layout.root), "--exploitability"]
+    assert main([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert list(said) == ["main", "main_000001", "average of the frozen"], "fixed ones may draw"
+    assert said["main_000001"] == said["average of the frozen"], "the only one"
+    assert all(one["exploitability"] == sum(one["won"]) / 2 > 0 for one in said.values())
+    assert main(arguments) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_options_of_cross_play_need_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
