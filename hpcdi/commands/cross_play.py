@@ -52,22 +52,24 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
             f"{short(root)} lacks the policies of {len(missing)} players: {', '.join(missing)}. "
             "Copy them back; two others play by hpcdi eval RUN --player A --against B"
         )
-    given.config = None
+    given.config, share = None, given.random or 0.0
     found: dict[tuple[str, str], Result] = {}
-    with Arena(root, given, games, "main", random_share=given.random or 0.0) as arena:
+    with Arena(root, given, games, "main", random_share=share) as arena:
         sources = {name: arena.source(name) for name in names}
         pairs = list(itertools.combinations(names, 2))
         if not given.json:
+            drawn = f"{share:g} of the policies' moves at random" if share else "no move at random"
             going = "" if status_of(root).is_over else "; the run goes on, and main with it"
             print_lines([
                 f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {games} games each "
-                f"in all seats, without exploration, seed {arena.seed}; main is of train "
+                f"in all seats, {drawn}, seed {arena.seed}; main is of train "
                 f"iteration {arena.iteration}{going}"
             ])  # fmt: skip
         for one, other in pairs:
             found[one, other] = arena.play(sources[one], sources[other])
     kept = {
         "env_steps": shown["env_steps"], "main_train_iter": arena.iteration, "seed": arena.seed,
+        "random_share": share,
         "players": [p for p in shown["players"] if p["name"] in names],
         "pairs": [{"one": a, "other": b, **result.figures()} for (a, b), result in found.items()],
     }  # fmt: skip
