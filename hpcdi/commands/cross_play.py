@@ -52,7 +52,9 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
         pairs = list(itertools.combinations(names, 2))
         if not given.json:
             drawn = f"{share:g} of the policies' moves at random" if share else "no move at random"
-            going = "" if status_of(root).is_over else "; the run goes on, and main with it"
+            going = (
+                "" if status_of(root).is_over else ", its newest policy on disk: the run goes on"
+            )
             print_lines([
                 f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {games} games each "
                 f"in all seats, {drawn}, seed {arena.seed}; main is of train "

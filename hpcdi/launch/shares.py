@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ def _hosts(variables: Mapping[str, str]) -> dict[str, int]:
             f"{known}: only Slurm's srun can place several jobs on several hosts. Take one host, "
             "or say --local, for this one alone"
         )
+    if shutil.which("srun") is None:
+        raise LaunchError(f"{known}: there is no srun here to place runs on these hosts")
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", variables.get("SLURM_JOB_CPUS_PER_NODE", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,13 @@ def test_on_this_host() -> None:
     assert shares(1, 1, None, {"PBS_JOBID": "7.pbs"}) == [Share(0, 1)]
 
 
+@pytest.fixture
+def _srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.usefixtures("_srun")
 def test_on_several_hosts() -> None:
     found = shares(4, 99, None, NODES)
     assert found == [
@@ -41,6 +49,7 @@ def test_on_several_hosts() -> None:
     assert shares(4, 2, None, alone) == [Share(0, 1, "n1")]  # salloc leaves one on the login node
 
 
+@pytest.mark.usefixtures("_srun")
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
