@@ -19,7 +19,7 @@ _INDEX = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A run as a batch job, or a sweep as an array job.
+    """A run as a batch job, or a sweep as an array job or packed into one.
 
     Attributes:
         name: of the job.
@@ -30,6 +30,7 @@ class BatchJob:
         array: indices of an array job as ``sbatch --array`` takes them; empty: a single run.
         arguments: of `hpcdi train`, in a script that runs although nothing has been written; empty:
             the experiment lies in `submit_dir`.
+        packed: more arguments of `hpcdi sweep resume --pack`; None: it is no packed sweep.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BatchJob:
     is_resumed: bool = False
     array: str = ""
     arguments: tuple[str, ...] = ()
+    packed: tuple[str, ...] | None = None
 
     @property
     def submit_dir(self) -> Path:
@@ -56,14 +58,9 @@ class BatchJob:
         return self.slurm.nodes * self.slurm.ntasks_per_node
 
 
-_START = {
-    "srun": """\
-code=0
-srun --mpi={mpi} --kill-on-bad-exit=1 "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
-""",
-    "mpirun": """\
+_BESIDE_SHELL = """\
 # This shell gets the signal before the time limit, and passes it on.
-"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN" &
+{command} &
 pid=$!
 trap 'kill -USR2 "$pid"' USR2 TERM
 while
@@ -71,15 +68,25 @@ while
     wait "$pid" || code=$?
     kill -0 "$pid" 2>/dev/null
 do :; done
+"""
+_START = {
+    "srun": """\
+code=0
+srun --mpi={mpi} --kill-on-bad-exit=1 "${PYTHON[@]}" -m hpcdi train "$@" --run-dir "$RUN" || code=$?
 """,
+    "mpirun": _BESIDE_SHELL.replace(
+        "{command}", '"${PYTHON[@]}" -m hpcdi train "$@" -n "$SLURM_NTASKS" --run-dir "$RUN"'
+    ),
 }
 
-SLURM_BODY = """\
+_LIMITS = """\
 # Slurm 22.05 to 23.02 do not pass this on to srun; before 23.02 the job does not know its end time.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null | sed -n 1p || true)
 if end=$(date -d "${end:-unknown}" +%s 2>/dev/null); then export SLURM_JOB_END_TIME=$end; fi
 
+"""
+_VERDICT = """\
 # How the run ended stands in its run.json. The exit codes of srun and mpirun are unreliable: a rank
 # that has left may look like one that was killed, and mpirun returns 0 after it has lost a node.
 mkdir -p "$RUN"
@@ -109,6 +116,8 @@ case $said in
     *) exit "$said" ;;
 esac
 
+"""
+_AGAIN = """\
 # Requeue, unless Slurm itself is ending this job (scancel, time limit) or requeues it.
 job() {
     scontrol show job --oneliner "$SLURM_JOB_ID" |
@@ -125,6 +134,14 @@ elif [[ $(job) == RUNNING* ]]; then  # it may not be requeued: another job resum
 fi
 exit 85
 """
+SLURM_BODY = f"{_LIMITS}{_VERDICT}{_AGAIN}"
+_PACKED = f"""\
+{_LIMITS}\
+{_BESIDE_SHELL.replace("{command}", '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@"')}\
+if [ "$code" != 85 ]; then exit "$code"; fi
+echo "hpcdi: the sweep was stopped; job $SLURM_JOB_ID will resume it"
+
+{_AGAIN}"""
 
 
 def slurm_body(launcher: str, mpi: str = "pmix") -> str:
@@ -197,11 +214,13 @@ def script_text(job: BatchJob) -> str:
             f'RUN=${{HPCDI_RUN:-"$SWEEP/{_INDEX}"}}',
             f'set -- "$SWEEP/experiments/{_INDEX}.yaml"',
         ]
+    elif job.packed is not None:
+        lines += [f"RUN={folder}", shlex.join(["set", "--", *job.packed])]
     elif job.arguments:
         lines += [f"RUN={folder}", shlex.join(["set", "--", *job.arguments])]
     else:
         lines += [f"RUN={folder}", f'set -- "$RUN/{submit}/{EXPERIMENT_FILE}"']
-    body = slurm_body(asked.launcher, asked.mpi)
+    body = _PACKED if job.packed is not None else slurm_body(asked.launcher, asked.mpi)
     if job.is_resumed:
         body = body.replace('--run-dir "$RUN"', '--resume "$RUN"')
     return "\n".join([*lines, "", body])

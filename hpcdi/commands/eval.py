@@ -16,29 +16,21 @@ from typing import Any
 import numpy as np
 
 from hpcdi.commands import versus
+from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
-from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
-from hpcdi.errors import EXIT_DONE, ConfigError, EnvError, LaunchError
+from hpcdi.errors import EXIT_DONE
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import evaluation_goal
 from hpcdi.policy.exploration import RandomPolicy
-from hpcdi.store.atomic import published
-from hpcdi.store.disk_full import or_refuse
-from hpcdi.types import Array
-from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
 from hpcdi.utils.nested import jsonable
-from hpcdi.utils.video import encode_video
-from hpcdi.worker.collector.episode_videos import Camera, RenderConfig
 from hpcdi.worker.collector.evaluation import (
     BattleInteractionSerialEvaluator,
     InteractionSerialEvaluator,
-    VectorEvalMonitor,
-    play_episodes,
 )
 
 HELP = """\
@@ -57,7 +49,7 @@ Without --episodes it plays as many as the experiment evaluates with, but at lea
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
 With --player or --against two players of a league play, in all seats equally often (default: main
 against random, 200 games): main, best, a frozen player, a fixed one, or my_module:play; --against
-also random. See `hpcdi league`.
+also random. --video then films two games, in which each sits first once. See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little; an experiment that evaluates by fewer is given so many here."""
@@ -183,7 +175,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--video", nargs="?", const="", metavar="DIR",
-        help="film one episode (default folder: videos in the run folder)",
+        help="film an episode, of two players two (default folder: videos in the run folder)",
     )  # fmt: skip
     parser.add_argument("--player", metavar="A", help="in a league: who plays")
     parser.add_argument("--against", metavar="B", help="in a league: the opponent")
@@ -258,83 +250,3 @@ def _play(
     else:
         returns, lengths = infos["eval_episode_return"], infos[_LENGTH]
     return EvalResult(returns, lengths, duration_s, evaluation_goal(config)[1])
-
-
-# ----------------------------------------------------------------------------------------- the film
-
-
-class Film(Closing):
-    """An environment that renders; made before the evaluation, so that it fails early.
-
-    Args:
-        config: the experiment.
-        seed: of the environment.
-
-    Raises:
-        EnvError: the environment cannot render.
-    """
-
-    def __init__(self, config: ExperimentConfig, seed: np.random.SeedSequence) -> None:
-        evaluator = config.policy.eval.evaluator
-        self._render: RenderConfig = getattr(evaluator, "render", RenderConfig())
-        self._transform_obs = bool(getattr(evaluator, "transform_obs", False))
-        env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=None)
-        if hasattr(env, "kwargs"):
-            env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
-        self._env: Any = None
-        try:
-            self._env = create_env_manager(env, evaluate=True, seed=seed)
-            self._env.launch()
-            self._env.ready_imgs()
-        except Exception as error:  # whatever a foreign renderer raises
-            self.close()
-            reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
-            name = getattr(env, "env_id", env.type)
-            raise EnvError(
-                f"{name} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video out, or "
-                "install what it draws with: pip install 'hpcdi[video]'"
-            ) from error
-
-    def shoot(self, modes: Sequence[Any], name: Path) -> tuple[Path, str]:
-        """Play an episode and write its video; returns the file, and a line about it.
-
-        Args:
-            modes: eval modes, one a player.
-            name: of the file, without its suffix, which depends on what can be encoded here.
-
-        Raises:
-            EnvError: the environment breaks its contract.
-            LaunchError: the film cannot be written, or nothing here encodes it.
-        """
-        monitor = VectorEvalMonitor(1, 1, max_video_bytes=self._render.memory_mb << 20)
-        camera = Camera(self._render.max_size)
-        policies = modes[0] if len(modes) == 1 else list(modes)
-        for _ in play_episodes(
-            self._env, policies, monitor, transform_obs=self._transform_obs, camera=camera
-        ):
-            pass
-        if camera.is_broken:
-            raise EnvError("the film broke off: the environment has drawn, and draws no more")
-        pictures = monitor.get_video()[0].transpose(0, 2, 3, 1)
-        fps = max(1.0, self._render.fps / monitor.video_stride)
-        played = f"an episode of return {human_return(monitor.get_latest_reward(0))}"
-        return _write(pictures, fps, name), f"{len(pictures)} pictures of {played}"
-
-    def close(self) -> None:
-        """Close the environment. Idempotent."""
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-
-
-def _write(pictures: Array, fps: float, name: Path) -> Path:
-    try:
-        encoded, suffix = encode_video(pictures, fps)
-    except ImportError as error:
-        raise LaunchError(
-            f"nothing here encodes a film ({error}): pip install 'hpcdi[video]'"
-        ) from error
-    file = name.with_name(name.name + suffix)
-    with or_refuse(f"the film {short(file)}"), published(file) as out:
-        out.write(encoded)
-    return file

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdi.commands.options import make_parser
+from hpcdi.commands import cross_play, exploitability
+from hpcdi.commands.options import at_least, in_columns, make_parser, print_lines
 from hpcdi.commands.run_state import find
+from hpcdi.commands.score_picture import write_picture
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.launch.run_folder import short
-from hpcdi.store.atomic import published, read_json
-from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import human_count
 from hpcdi.worker.coordinator.league import LEARNING, MAIN, Payoff
-from hpcdi.worker.coordinator.league_view import heat_map, names_of
+from hpcdi.worker.coordinator.league_view import names_of, scores_of
 
 HELP = """\
 Print the players of a league: who trains, when the others were frozen, their Elo with its standard
@@ -26,9 +27,23 @@ deviation (1500 is the mean of all), games of the main player against each and w
 alone, also while the run goes on. Games are those that were collected, exploration included; those
 against itself are counted as the first seat saw them.
 
+With --cross-play each pair of these players plays --games games in this process, without
+exploration and in all seats equally often; the main player by its latest policy, frozen ones by
+their files (the newest 40). It prints scores in percent with their standard errors, and writes
+cross_play.json and cross_play.png into the run folder. Where neither the game nor the policies
+draw anything, two players repeat one game a seat, and that error is 0: --random 0.1 draws every
+tenth move of theirs, so that games differ.
+
+With --exploitability, for zero-sum games of two players that are small (tic-tac-toe; not connect
+four): the exact best response to each policy, and to their average, which draws one of the frozen
+players before each game. Its mean win over both seats is 0 where nobody can win from them. In a
+game of chance the environment has an attribute deals; see hpcdi/env/best_response.py.
+
   hpcdi league runs/tictactoe_league/latest
   hpcdi league runs/tictactoe_league/latest --png payoff.png     who beats whom, as a picture
   hpcdi league runs/tictactoe_league/latest --json               for a program
+  hpcdi league runs/tictactoe_league/latest --cross-play         all play all, here and now
+  hpcdi league runs/tictactoe_league/latest --exploitability     what a best response wins
   hpcdi eval runs/tictactoe_league/latest --player main --against main_000003 --games 200
 """
 EXIT_CODES = "exit codes: 0 done; 1 the picture cannot be written; 2 there is no such league\n"
@@ -42,9 +57,29 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = make_parser("league", HELP, EXIT_CODES)
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
+    parser.add_argument(
+        "override", nargs="*", default=[], metavar="key=value", help="settings for these games"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--png", metavar="FILE", help="write a picture of who beats whom")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--cross-play", action="store_true", help="all players play each other")
+    parser.add_argument(
+        "--exploitability", action="store_true", help="solve best responses: small games only"
+    )
+    parser.add_argument(
+        "--games", type=at_least(2), metavar="N",
+        help=f"with --cross-play: games of each pair (default: {cross_play.GAMES})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=at_least(0), metavar="S",
+        help="with --cross-play: of the games (default: the experiment's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--random", type=_share, metavar="SHARE",
+        help="with --cross-play: share of the policies' moves that are drawn at random (default 0)",
+    )  # fmt: skip
+    parser.add_argument("--trust", action="store_true", help="with --cross-play: as for hpcdi eval")
+    given = parser.parse_intermixed_args(arguments)
     layout = RunLayout(find(given.run))
     shown = read_json(layout.league_file)
     if not shown:
@@ -52,14 +87,32 @@ def main(arguments: Sequence[str]) -> int:
             f"{short(layout.root)} has no league.json: it is no league (policy.other.commander."
             "type: one_vs_one), or has not begun; see hpcdi status"
         )
+    given.config = None  # that of the run
+    if given.cross_play:
+        return cross_play.play(layout, shown, given)
+    if given.exploitability:
+        return exploitability.show(layout, shown, given)
+    of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(given, n)]
+    for option in [*of_games, *given.override]:
+        raise LaunchError(f"{option} is for the games of --cross-play: add that")
     lines = [json.dumps(shown)] if given.json else [_title(layout, shown), *_table(shown)]
-    sys.stdout.write("\n".join(lines) + "\n")
+    print_lines(lines)
     if given.png is not None:
-        _write_picture(shown, Path(given.png))
+        names = names_of(shown)
+        write_picture(names, scores_of(shown), Path(given.png))
         if not given.json:
-            order = ", ".join(names_of(shown))
-            sys.stdout.write(f"picture {given.png}: rows and columns are {order}\n")
+            print_lines([f"picture {given.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {text!r}")
+    return share
 
 
 def _title(layout: RunLayout, shown: Mapping[str, Any]) -> str:
@@ -95,18 +148,4 @@ def _table(shown: Mapping[str, Any]) -> list[str]:
                 f"{shown['drawn'].get(name, 0.0):.0%}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _write_picture(shown: Mapping[str, Any], path: Path) -> None:
-    from PIL import Image
-
-    with or_refuse(f"the picture {path}"), published(path) as file:
-        Image.fromarray(heat_map(shown)).save(file, "PNG")
+    return in_columns(rows, left=2)

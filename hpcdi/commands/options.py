@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 to be resumed (time limit,
@@ -115,3 +115,20 @@ def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def in_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Returns the lines of a table.
+
+    Args:
+        rows: of cells, the heads first.
+        left: columns that begin at their left; the others end at their right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -19,6 +19,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import shlex
 import signal
@@ -39,9 +40,19 @@ from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
 from hpcdi.commands.submit import add_resources, ask_slurm, check_job, resolved, settings_of
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import SlurmConfig
-from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, LaunchError
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    EXIT_TERMINATED,
+    LaunchError,
+)
 from hpcdi.launch import run_folder, slurm_queue
+from hpcdi.launch.environment import allocation
+from hpcdi.launch.requests import end_of, preempt_signals
 from hpcdi.launch.run_folder import short
+from hpcdi.launch.shares import Share, shares
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.backoff import wait_s
@@ -54,20 +65,31 @@ Run one experiment with several settings, each combination as a run of its own:
   hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-3,3e-4 seed=0..2 --dry-run
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --array-parallelism 4      four at a time
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local --jobs 2           on this machine
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --pack --ntasks-per-node 16    in one job
   hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
   hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done
 
-On a Slurm cluster it submits one array job; with --local it runs them here and waits. Key=a,b,c
-and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key changes
-fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job and
-state; every run folder is an ordinary one, for `hpcdi status`, `eval`, `inspect`.
+On a Slurm cluster it submits one array job; with --local it runs them here and waits. With --pack
+it submits one ordinary job, in which they run side by side: each with cores and GPUs of one host to
+itself, as many at a time as have a core for each rank, or --jobs N; what ends makes room for the
+next. No run can end another, and one that loses a rank which it needs (exit code 85) is started
+again. Typed in an allocation (salloc, sbatch), or with --local, --pack does so there.
+
+Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
+changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job
+and state; every run folder is an ordinary one, for `hpcdi status`, `eval`, `inspect`.
 """
 EXIT_CODES = """\
-exit codes: 0 submitted, with --local: all runs are done; 1 some have failed, also of `status`;
-2 wrong configuration or command; 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 submitted, or all runs are done; 1 some have failed, also of
+`status`; 2 wrong configuration or command; 85 stopped by USR2 or the time limit: resume it; 130
+Ctrl-C, 143 SIGTERM
 """
 _LOOK_S = 0.1
 _SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+_STARTS = 4
+"""Of a run, while each ends with exit code 85."""
+_LEAST_S = 120.0
+"""Before the job's time limit; with less left nothing is started."""
 _SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job")
 WAITING = "waiting"
 """State of a run that has not been started yet."""
@@ -112,10 +134,10 @@ def _start(arguments: Sequence[str]) -> int:
         given.config, settings, given.ranks, given.array_parallelism, serial=given.serial
     )
     slurm = compile_config(experiments[0]).config.slurm
-    if not given.local and not given.dry_run:
-        check(made, slurm)  # before there is a folder
     if given.dry_run:
-        return _print_plan(made, range(len(made.elements)), slurm if not given.local else None)
+        return _print_plan(made, range(len(made.elements)), slurm, given)
+    if not _is_here(given):
+        check(made, _job(made, slurm, given))  # before there is a folder
     root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
     made = replace(made, root=root)
     keep(made, experiments)
@@ -135,7 +157,18 @@ def _resume(arguments: Sequence[str]) -> int:
     found, _ = look(read(Path(given.folder)))
     if given.array_parallelism:
         found = replace(found, parallel=given.array_parallelism)
+    packed, is_its_job = packed_job(found), found.job == os.environ.get("SLURM_JOB_ID")
+    if packed is not None and not is_its_job:
+        raise LaunchError(
+            f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
+            f"stop it: scancel {packed.job_id}"
+        )
     left = to_start(found)
+    if is_its_job:  # nobody else runs them; after a requeue, not what has failed before
+        over = (
+            ("done", "failed") if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else ("done",)
+        )
+        left = [element.index for element in found.elements if element.state not in over]
     unknown = sorted(set(given.index) - set(left))
     if unknown:
         raise LaunchError(
@@ -145,9 +178,9 @@ def _resume(arguments: Sequence[str]) -> int:
     chosen = sorted(given.index) or left
     if not chosen:
         print_lines(["nothing to start: every run is done, pending or running"])
-        return EXIT_DONE
+        return EXIT_FAILED if to_start(found) else EXIT_DONE
     if given.dry_run:
-        return _print_plan(found, chosen, None if given.local else resources_of(found))
+        return _print_plan(found, chosen, resources_of(found), given)
     return _run(found, chosen, given)
 
 
@@ -165,33 +198,61 @@ def _status(arguments: Sequence[str]) -> int:
     elif given.json:
         print_lines([json.dumps(rows, indent=2)])
     else:
-        left = to_start(found)
-        again = [f"  next         hpcdi sweep resume {short(found.root)}"] if left else []
+        packed = packed_job(found)
+        again = (
+            [f"  next         hpcdi sweep resume {short(found.root)}"] if to_start(found) else []
+        )
+        if packed is not None:
+            again = [f"  job          {packed.job_id} is {packed.state}"]
         print_lines([*table_of(found, rows), *again])
     fine = (*GOES_WELL, WAITING)
     return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
 
 
 def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
-    if given.local:
-        return LocalRuns(made, indices, given.jobs).run()
-    submitted = submit(made, indices)
-    number = submitted.elements[indices[0]].job.partition("_")[0]
+    if _is_here(given):
+        return LocalRuns(made, indices, _places(made, indices, given)).run()
+    number = submit(made, indices, _job(made, resources_of(made), given))
     root = short(made.root)
     print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
     return EXIT_DONE
 
 
-def _print_plan(made: Sweep, indices: Sequence[int], slurm: SlurmConfig | None) -> int:
+def _is_here(given: argparse.Namespace) -> bool:
+    """Returns whether the runs are started here, not by a new job."""
+    return bool(given.local or (given.pack and allocation(os.environ) is not None))
+
+
+def _job(made: Sweep, slurm: SlurmConfig, given: argparse.Namespace) -> BatchJob:
+    """Returns the job of a sweep: packed, or an array."""
+    return packed_into(made, slurm, given.jobs) if given.pack else array_job(made, slurm)
+
+
+def _places(
+    made: Sweep, indices: Sequence[int], given: argparse.Namespace
+) -> list[Share] | list[None]:
+    """Returns where runs are started at a time; None: anywhere on this machine."""
+    if not given.pack:
+        return [None] * (given.jobs or 1)
+    variables = {} if given.local else os.environ
+    found = shares(max(1, made.ranks), len(indices), given.jobs, variables)
+    print_lines([f"{len(found)} of {len(indices)} runs at a time"])
+    return found
+
+
+def _print_plan(
+    made: Sweep, indices: Sequence[int], slurm: SlurmConfig, given: argparse.Namespace
+) -> int:
     """Print what would be started: commands on this host, or a Slurm job."""
+    is_here = _is_here(given)
     for index in indices:
         overrides = " ".join(made.elements[index].overrides)
-        what = f": {shlex.join(command_of(made, index))}" if slurm is None else ""
+        what = f": {shlex.join(command_of(made, index))}" if is_here else ""
         print_lines([f"run {index} ({overrides}){what}"])
-    if slurm is not None:
-        tasks = array_of(indices, made.parallel)
-        text = script_text(array_job(made, slurm))
-        print_lines(["", f"sbatch --array={tasks} {made.root}/submit/job.sbatch", "", text])
+    if not is_here:
+        job = _job(made, slurm, given)
+        command = shlex.join(command_to_submit(made, indices, job))
+        print_lines(["", command, "", script_text(job)])
     return EXIT_DONE
 
 
@@ -202,7 +263,11 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
     parser.add_argument(
-        "--jobs", type=at_least(1), default=1, metavar="N", help="with --local: N at a time (1)"
+        "--jobs", type=at_least(1), metavar="N",
+        help="with --local: N at a time (1); with --pack: N shares (as many as have enough cores)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pack", action="store_true", help="side by side in one job, or where this is typed"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
 
@@ -228,31 +293,65 @@ def array_of(indices: Sequence[int], parallel: int) -> str:
     return ",".join(ranges(indices)) + (f"%{parallel}" if parallel else "")
 
 
-def check(sweep: Sweep, slurm: SlurmConfig) -> None:
+def packed_into(sweep: Sweep, slurm: SlurmConfig, jobs: int | None) -> BatchJob:
+    """Returns a sweep as one job, in which `jobs` runs at a time share the resources.
+
+    Raises:
+        LaunchError: nothing says how large it is.
+    """
+    if not (jobs or slurm.ntasks_per_node):
+        raise LaunchError(
+            "--pack needs the size of the job: --nodes and --ntasks-per-node (a core for each rank "
+            f"of the runs at a time; each run has {sweep.ranks}), or --jobs, the runs at a time"
+        )
+    # the script passes signals on, as it does for mpirun
+    asked = replace(resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), launcher="mpirun")
+    return BatchJob(
+        f"hpcdi-{sweep.exp_name}", sweep.root.absolute(), asked, sys.executable,
+        packed=("--jobs", str(jobs)) if jobs else (),
+    )  # fmt: skip
+
+
+def check(sweep: Sweep, job: BatchJob) -> None:
     """Check that Slurm accepts a sweep.
 
     Raises:
-        LaunchError: it does not; or the runs are of one process each.
+        LaunchError: it does not; or the runs of an array are of one process each.
     """
-    if not sweep.ranks:
-        raise LaunchError("--serial goes with --local: a job of a cluster has several ranks")
-    check_job(array_job(sweep, slurm))
+    if not sweep.ranks and job.packed is None:
+        raise LaunchError(
+            "--serial goes with --local or --pack: a job of a cluster has several ranks"
+        )
+    check_job(job)
 
 
-def submit(sweep: Sweep, indices: Sequence[int]) -> Sweep:
-    """Submit some runs of a sweep as one array job; returns the sweep with their job ids.
+def command_to_submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> list[str]:
+    """Returns sbatch's command line for some runs of a sweep."""
+    array = [] if job.packed is not None else [f"--array={array_of(indices, sweep.parallel)}"]
+    return ["sbatch", *array, str(short(job.script))]
+
+
+def submit(sweep: Sweep, indices: Sequence[int], job: BatchJob) -> str:
+    """Submit some runs of a sweep as an array job, or what is left of it; returns the job's id.
 
     Raises:
         LaunchError: Slurm refuses it, or the folder cannot be written.
     """
-    job = array_job(sweep, resources_of(sweep))
     with or_refuse(str(job.script)):
         write_text(job.script, script_text(job))
-    array = f"--array={array_of(indices, sweep.parallel)}"
-    number = ask_slurm(["sbatch", "--parsable", array, str(job.script)]).strip().split(";")[0]
-    submitted = sweep.with_jobs({index: f"{number}_{index}" for index in indices})
-    submitted.save()
-    return submitted
+    sbatch, *rest = command_to_submit(sweep, indices, job)
+    number = ask_slurm([sbatch, "--parsable", *rest]).strip().split(";")[0]
+    if job.packed is not None:
+        replace(sweep, job=number).save()
+    else:
+        sweep.with_jobs({index: f"{number}_{index}" for index in indices}).save()
+    return number
+
+
+def packed_job(sweep: Sweep) -> slurm_queue.QueueJob | None:
+    """Returns the job that runs a packed sweep, while it waits or runs."""
+    job = slurm_queue.ask(sweep.job) if sweep.job else None
+    return job if job is not None and (job.waits or job.is_on) else None
 
 
 # ---------------------------------------------------------------------------------- on this machine
@@ -267,36 +366,48 @@ def command_of(sweep: Sweep, index: int) -> list[str]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Started:
+    process: subprocess.Popen[bytes]
+    began: float
+    place: Share | None
+
+
 class LocalRuns:
-    """Runs of a sweep as child processes.
+    """Runs of a sweep as child processes; one that ends with exit code 85 is started again.
 
     Args:
         sweep: which sweep.
         indices: which of its runs, in order.
-        jobs: how many at a time.
+        places: for each run at a time, its share of an allocation; None: anywhere on this machine.
     """
 
-    def __init__(self, sweep: Sweep, indices: Sequence[int], jobs: int) -> None:
-        self._sweep, self._jobs = sweep, jobs
+    def __init__(
+        self, sweep: Sweep, indices: Sequence[int], places: Sequence[Share | None]
+    ) -> None:
+        self._sweep, self._free = sweep, deque(places)
         self._waiting = deque(indices)
-        self._running: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self._running: dict[int, _Started] = {}
+        self._starts = Counter[int]()
+        self._exit_codes = _SIGNALS | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
+        self._last_start = end_of(None, os.environ, time.time()) - _LEAST_S
         self._asked: int | None = None
 
     def run(self) -> int:
         """Run them; returns the exit code: 0 if all runs of the sweep are done."""
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in self._exit_codes}
         try:
-            while self._running or (self._waiting and self._asked is None):
-                while self._waiting and len(self._running) < self._jobs and self._asked is None:
-                    self._start(self._waiting.popleft())
+            while self._running or (self._waiting and self._may_start):
+                while self._waiting and self._free and self._may_start:
+                    self._start(self._waiting.popleft(), self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
                 self._collect()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for process, _ in self._running.values():
-                process.kill()
-                process.wait()
+            for started in self._running.values():
+                started.process.kill()
+                started.process.wait()
         sweep, _ = look(self._sweep)
         left = to_start(sweep)
         if left:
@@ -306,32 +417,46 @@ class LocalRuns:
                 f"  hpcdi sweep resume {short(sweep.root)}\n"
             )
         if self._asked is not None:
-            return _SIGNALS[signal.Signals(self._asked)]
-        return EXIT_FAILED if left else EXIT_DONE
+            return self._exit_codes[signal.Signals(self._asked)]
+        if left:
+            return EXIT_FAILED if self._may_start else EXIT_REQUEUE
+        return EXIT_DONE
 
-    def _start(self, index: int) -> None:
-        path = self._sweep.output(index)
+    @property
+    def _may_start(self) -> bool:
+        return self._asked is None and time.time() < self._last_start
+
+    def _start(self, index: int, place: Share | None) -> None:
+        path, command = self._sweep.output(index), command_of(self._sweep, index)
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603 (our own command line)
-                command_of(self._sweep, index), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, process_group=0,
+                command if place is None else place.command(command),
+                env=None if place is None else place.environment(os.environ),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
             )  # fmt: skip
-        self._running[index] = process, time.monotonic()
+        self._starts[index] += 1
+        self._running[index] = _Started(process, time.monotonic(), place)
         self._say(index, f"started; it prints to {short(path)}")
 
     def _collect(self) -> None:
         """Report the runs that have ended."""
-        for index, (process, began) in list(self._running.items()):
-            if process.poll() is None:
+        for index, started in list(self._running.items()):
+            code = started.process.poll()
+            if code is None:
                 continue
             del self._running[index]
-            lasted = human_time(time.monotonic() - began)
+            self._free.append(started.place)
+            lasted = human_time(time.monotonic() - started.began)
             sweep, found = look(self._sweep)
             status, self._sweep = found[index], sweep
             why = f": {status.why}" if status is not None and status.why else ""
             state = status.state if status is not None else "it has not begun"
-            self._say(index, f"{state} after {lasted} (exit code {process.returncode}){why}")
+            is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start
+            if is_again:
+                self._waiting.appendleft(index)
+            again = "; it is started again" * is_again
+            self._say(index, f"{state} after {lasted} (exit code {code}){why}{again}")
 
     def _say(self, index: int, text: str) -> None:
         overrides = " ".join(self._sweep.elements[index].overrides)
@@ -341,8 +466,12 @@ class LocalRuns:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Passes the signal on to the runs; a second one ends them at once."""
         self._asked = number
-        for process, _ in self._running.values():
-            process.send_signal(number)
+        for started in self._running.values():
+            is_step = started.place is not None and started.place.host
+            # srun does not pass the first Ctrl-C on
+            started.process.send_signal(
+                signal.SIGTERM if is_step and number == signal.SIGINT else number
+            )
 
 
 # ---------------------------------------------------------------------------------------- the table
@@ -456,6 +585,7 @@ class Sweep:
         ranks: of each run; 0: one process (`hpcdi serial`).
         parallel: runs at a time; 0: no limit.
         started: time and command line of its start.
+        job: the Slurm job that runs all of it (`--pack`); empty: none.
     """
 
     root: Path
@@ -464,6 +594,7 @@ class Sweep:
     ranks: int
     parallel: int
     started: dict[str, Any] = field(default_factory=dict)
+    job: str = ""
 
     @property
     def manifest(self) -> Path:
@@ -491,7 +622,7 @@ class Sweep:
         runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
         held = {
             "format": _FORMAT, "exp_name": self.exp_name, "ranks": self.ranks,
-            "parallel": self.parallel, **self.started, "runs": runs,
+            "parallel": self.parallel, **self.started, "job": self.job, "runs": runs,
         }  # fmt: skip
         write_json(self.manifest, held)
 
@@ -630,8 +761,9 @@ def read(root: Path) -> Sweep:
         )
         started = {name: held.get(name) for name in ("command", "started")}
         return Sweep(
-            root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started
-        )
+            root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started,
+            held.get("job", ""),
+        )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
 

@@ -1,30 +1,46 @@
-"""`hpcdi eval RUN --player A --against B`: games between two players of a league."""
+"""Games between players of a run: of two (`hpcdi eval RUN --player A --against B`), or of all."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcdi.commands.film import Film
 from hpcdi.commands.run_state import find as find_run
 from hpcdi.commands.saved_policy import find as find_policy
 from hpcdi.commands.saved_policy import load_policy
-from hpcdi.config.fields import to_mapping
-from hpcdi.env.create import battle_players
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.launch.run_folder import short
+from hpcdi.policy.create import create_policy
+from hpcdi.policy.exploration import RandomPolicy
 from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage
+from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_return
-from hpcdi.worker.collector.base_parallel_collector import CollectorTask
-from hpcdi.worker.collector.marine_parallel_collector import MarineParallelCollector
+from hpcdi.utils.nested import jsonable
+from hpcdi.utils.packed import ACTION_MASK, legal_of
+from hpcdi.worker.collector.battle_loop import (
+    LEARNER,
+    OPPONENTS,
+    BattleLoop,
+    Player,
+    Players,
+    actor_of,
+)
 
 _GAMES = 200
+_KEPT_BYTES = 1 << 28
 
 
 def play(given: argparse.Namespace) -> int:
@@ -32,73 +48,298 @@ def play(given: argparse.Namespace) -> int:
 
     Raises:
         LaunchError: there is no such player, or the run has no battles.
+        EnvError: the environment cannot be filmed.
     """
     root = find_run(given.policy)
-    layout = RunLayout(root)
     name, against = given.player or "main", given.against or "random"
-    file = _file_of(layout, name)
-    if file is None:
-        raise LaunchError(f"--player {name} is no policy of {short(root)}; {_known(layout)}")
-    kept = find_policy(str(file), config=given.config, trust=given.trust)
-    ready = load_policy(kept, given.override, given.seed)
-    if battle_players(ready.config.env) < 2:
-        raise LaunchError(f"{short(root)} has an environment of one player; leave --against out")
     games = given.episodes or _GAMES
-    fixed = getattr(getattr(ready.config.policy.other.commander, "league", None), "fixed", {})
-    opponent = _file_of(layout, against)
-    source = fixed.get(against, against) if opponent is None else str(opponent)
-    if opponent is None and source != "random" and ":" not in source:
-        raise LaunchError(f"--against {against} is no player of {short(root)}; {_known(layout)}")
-    returns = _returns(ready, kept.image, str(root.absolute()), source, games)
-    wins, draws = int((returns > 0).sum()), int((returns == 0).sum())
-    losses = len(returns) - wins - draws
-    points = (np.sign(returns) + 1) / 2
-    score, error = float(points.mean()), float(points.std() / np.sqrt(len(points)))
+    with Arena(root, given, games, name, is_filmed=given.video is not None) as arena:
+        source, other = arena.source(name, "--player"), arena.source(against, "--against")
+        result = arena.play(source, other)
+        video, on_it = None, ""
+        if given.video is not None:
+            folder = Path(given.video) if given.video else root / "videos"
+            safe = f"{name}_against_{against}_seed_{arena.seed}".replace(":", ".").replace("/", ".")
+            video, count, ends = arena.film(source, other, folder / safe)
+            on_it = (
+                f"{count} pictures of 2 games: in the first seat {name} has {ends[0]}, then "
+                f"{against} has {ends[1]}"
+            )
     if given.json:
         figures = {
-            "player": name, "against": against, "games": len(returns), "wins": wins,
-            "draws": draws, "losses": losses, "score": score, "score_std_error": error,
-            "return_mean": float(returns.mean()), "returns": returns.tolist(),
+            "player": name, "against": against, **result.figures(),
+            "return_mean": float(result.own.mean()), "returns": result.own.tolist(),
+            "video": None if video is None else str(video),
         }  # fmt: skip
-        say(json.dumps(figures))
+        say(json.dumps(jsonable(figures)))
         return EXIT_DONE
-    say(f"{name} (train iteration {kept.image.version}) against {against}, greedy, in all seats")
-    say(f"  games        {len(returns)}: {wins} won, {draws} drawn, {losses} lost")
-    say(f"  score        {score:.3f} ± {error:.3f}")
-    say(f"  mean return  {human_return(float(returns.mean()))}")
+    wins, draws, losses = result.counts
+    say(
+        f"{name} (train iteration {arena.iteration}) against {against}, without exploration, "
+        "in all seats"
+    )
+    say(f"  games        {result.games}: {wins} won, {draws} drawn, {losses} lost")
+    say(f"  score        {result.score:.3f} ± {result.std_error:.3f}")
+    say(f"  mean return  {human_return(float(result.own.mean()))}")
+    if video is not None:
+        say(f"  video        {short(video)}: {on_it}")
     return EXIT_DONE
 
 
-def _returns(ready: Any, image: Any, root: str, source: str, games: int) -> Any:
-    """Returns of one player, in all seats equally often, against another."""
-    most = min(ready.config.env.evaluator_env_num, games)
-    env_num = next(count for count in range(most, 0, -1) if games % count == 0)
-    env = dataclasses.replace(
-        ready.config.env, evaluator_env_num=env_num, evaluator_episode_num=games // env_num
-    )
-    cfg = {
-        **to_mapping(MarineParallelCollector.Config()), "env": env, "policy": ready.config.policy,
-        "eval_flag": True, "policy_update_path": root, "seed": ready.seed.spawn(1)[0],
-    }  # fmt: skip
-    with MarineParallelCollector(cfg) as collector:
-        collector.policy.load_state_dict({"model": image.state_dict()})
-        collector.begin(CollectorTask("games", {"opponents": {"against": [1.0, source]}}))
-        collector.start()
-        return collector.result().episode_returns
+@dataclass(frozen=True)
+class Result:
+    """Games of a player against another.
+
+    Attributes:
+        own: its returns [games].
+        others: mean return of the other seats [games].
+        seats: where it sat [games].
+    """
+
+    own: Array
+    others: Array
+    seats: Array
+
+    @property
+    def games(self) -> int:
+        """How many."""
+        return len(self.own)
+
+    @property
+    def points(self) -> Array:
+        """Of each game [games]: 1 it is won, 0.5 drawn, 0 lost."""
+        points: Array = (np.sign(self.own - self.others) + 1) / 2
+        return points
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Wins, draws and losses."""
+        wins, draws, losses = ((self.points == p).sum() for p in (1.0, 0.5, 0.0))
+        return int(wins), int(draws), int(losses)
+
+    @property
+    def score(self) -> float:
+        """Mean of the points."""
+        return float(self.points.mean())
+
+    @property
+    def std_error(self) -> float:
+        """Of the score; each seat has its share of the games, so what differs by seat is no error.
+
+        (Cochran 1977, "Sampling Techniques", 5.3: stratified sampling.) NaN: a seat has one game.
+        """
+        by_seat = [self.points[self.seats == seat] for seat in np.unique(self.seats)]
+        if min(map(len, by_seat)) < 2:
+            return float("nan")
+        return float(np.sqrt(sum(len(p) * p.var(ddof=1) for p in by_seat)) / self.games)
+
+    def figures(self) -> dict[str, Any]:
+        """For programs."""
+        wins, draws, losses = self.counts
+        return {
+            "games": self.games, "wins": wins, "draws": draws, "losses": losses,
+            "score": self.score, "score_std_error": self.std_error,
+        }  # fmt: skip
 
 
-def _file_of(layout: RunLayout, name: str) -> Path | None:
-    """The policy file of a player; None: it has none."""
-    known = {
-        "main": layout.latest_policy, "latest": layout.latest_policy, "best": layout.best_policy
-    }  # fmt: skip
-    if "/" in name or ":" in name:
-        return None
-    file = known.get(name, layout.league_dir / f"{name}.safetensors")
-    return file if file.is_file() else None
+class Distracted:
+    """A policy, some of whose actions are drawn uniformly at random.
+
+    Args:
+        actor: the policy, see `ColumnarActor`.
+        random: draws.
+        share: of its actions, from 0 to 1.
+        rng: decides which.
+    """
+
+    def __init__(
+        self, actor: Player, random: Player, share: float, rng: np.random.Generator
+    ) -> None:
+        self._actor, self._random, self._share, self._rng = actor, random, share, rng
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        """See `ColumnarActor.act`."""
+        action = self._actor.act(observation, setting)["action"].copy()
+        is_drawn = self._rng.random(len(action)) < self._share
+        action[is_drawn] = self._random.act(observation, setting)["action"][is_drawn]
+        return {"action": action}
 
 
-def _known(layout: RunLayout) -> str:
-    frozen: Sequence[str] = sorted(path.stem for path in layout.league_dir.glob("*.safetensors"))
-    some = f"{frozen[0]} to {frozen[-1]}, " if frozen else ""
-    return f"there are main, best, {some}random, the league's fixed players, and my_module:play"
+class Arena(Closing):
+    """Environments in which players of a run play, without exploration.
+
+    Args:
+        root: the run folder.
+        given: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
+        games: of two players.
+        name: of one whose policy there must be: it tells what the others are.
+        is_filmed: make an environment that can be filmed, too.
+        random_share: of the policies' actions, which are drawn at random.
+
+    Raises:
+        LaunchError: there is no such policy, or the environment has one player.
+        EnvError: the environment cannot be filmed.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        given: argparse.Namespace,
+        games: int,
+        name: str,
+        *,
+        is_filmed: bool = False,
+        random_share: float = 0.0,
+    ) -> None:
+        self._layout = RunLayout(root.absolute())
+        self._random_share = random_share
+        self._manager: Any = None
+        self._film: Film | None = None
+        file = self._file_of(name)
+        if file is None:
+            raise LaunchError(f"--player {name} is no policy of {short(root)}; {self._known()}")
+        kept = find_policy(str(file), config=given.config, trust=given.trust)
+        self._loaded = load_policy(kept, given.override, given.seed)
+        self.iteration = kept.image.version
+        config = self._loaded.config
+        self.seed = config.seed if given.seed is None else given.seed
+        self.players = battle_players(config.env)
+        """Seats of a game."""
+        if self.players < 2:
+            raise LaunchError(
+                f"{short(root)} has an environment of one player; leave --against out"
+            )
+        most = min(config.env.evaluator_env_num, games)
+        env_num = next(count for count in range(most, 0, -1) if games % count == 0)
+        env = dataclasses.replace(
+            config.env, evaluator_env_num=env_num, evaluator_episode_num=games // env_num
+        )
+        envs, films, loops, self._acts = self._loaded.seed.spawn(4)
+        if is_filmed:
+            self._film = Film(config, films)
+        self._manager = create_env_manager(env, evaluate=True, seed=envs)
+        self._manager.launch()
+        draws, random, scripts = loops.spawn(3)
+        self._random = RandomPolicy(self._loaded.spaces, self._loaded.mode, random)
+        self._sources = Players(
+            str(self._layout.root), self._made, self._random, scripts, _KEPT_BYTES
+        )
+        self._rng = np.random.default_rng(draws)
+
+    def source(self, name: str, option: str = "") -> str:
+        """Returns what acts for a player: a policy's file, "random", or ``module:function``.
+
+        Args:
+            name: of the player, or a source.
+            option: of the command line, that named it.
+
+        Raises:
+            LaunchError: there is no such player.
+        """
+        file = self._file_of(name)
+        if file is not None:
+            return str(file.relative_to(self._layout.root))
+        commander = self._loaded.config.policy.other.commander
+        source = str(getattr(getattr(commander, "league", None), "fixed", {}).get(name, name))
+        if source == "random" or ":" in source or (self._layout.root / source).is_file():
+            return source
+        raise LaunchError(
+            f"{option} {name} is no player of {short(self._layout.root)}; {self._known()}".lstrip()
+        )
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The experiment, overrides applied."""
+        return self._loaded.config
+
+    def strategy(self, source: str) -> Callable[[Array], int]:
+        """Returns what acts for a source on one packed observation [1]."""
+        player = self._sources.get(source)
+
+        def act(seen: Array) -> int:
+            legal = legal_of(seen)
+            given = {} if legal is None else {ACTION_MASK: legal}
+            return int(player.act(seen, given)["action"][0])
+
+        return act
+
+    def play(self, one: str, other: str) -> Result:
+        """Play the games of two players, given by their sources; the first sits in all seats."""
+        loop = BattleLoop(self._manager, self._random, self._sources, self._rng)
+        return self._play(loop, self._manager, one, other)
+
+    def film(self, one: str, other: str, name: Path) -> tuple[Path, int, list[str]]:
+        """Film two games: in the first seat sits the one player, then the other.
+
+        Args:
+            one: source of a player.
+            other: of the other.
+            name: of the file, see `Film.write`.
+
+        Returns:
+            The file, the number of its pictures, and how each game has ended for its first seat.
+        """
+        film = self._film
+        if film is None:
+            raise LaunchError("this arena was made without a film")
+        loop = BattleLoop(film.env, self._random, self._sources, self._rng)
+        ends = []
+        for first, second in ((one, other), (other, one)):
+            result = self._play(loop, film.env, first, second, film.snap)
+            film.snap()  # how it has ended
+            ends.append(("lost", "drawn", "won")[round(2 * result.score)])
+        file, count = film.write(name)
+        return file, count, ends
+
+    def close(self) -> None:
+        """Close the environments. Idempotent."""
+        for one in (self._manager, self._film):
+            if one is not None:
+                one.close()
+
+    def _play(
+        self,
+        loop: BattleLoop,
+        manager: Any,
+        one: str,
+        other: str,
+        before: Callable[[], None] = lambda: None,
+    ) -> Result:
+        setting = {LEARNER: "one", OPPONENTS: {"one": [0.0, one], "other": [1.0, other]}}
+        manager.reset()
+        loop.begin()
+        while not manager.done:
+            before()
+            observation = loop.observe()
+            outputs = loop.act(observation, setting)
+            loop.record(observation, outputs, loop.step(outputs))
+        returns, seats, _ = loop.take_games()
+        own = returns[np.arange(len(seats)), seats]
+        return Result(own, (returns.sum(axis=1) - own) / (returns.shape[1] - 1), seats)
+
+    def _made(self, image: PolicyImage) -> Any:
+        policy = self._loaded.config.policy
+        mode = create_policy(policy, ["eval"], seed=self._acts.spawn(1)[0]).eval_mode
+        mode.load_state_dict({"model": image.state_dict()})
+        actor = actor_of(mode)
+        if not self._random_share:
+            return actor
+        return Distracted(actor, self._random, self._random_share, self._rng)
+
+    def _file_of(self, name: str) -> Path | None:
+        """The policy file of a player; None: it has none."""
+        layout = self._layout
+        known = {
+            "main": layout.latest_policy, "latest": layout.latest_policy, "best": layout.best_policy
+        }  # fmt: skip
+        if "/" in name or ":" in name:
+            return None
+        file = known.get(name, layout.league_dir / f"{name}.safetensors")
+        return file if file.is_file() else None
+
+    def _known(self) -> str:
+        frozen: Sequence[str] = sorted(
+            p.stem for p in self._layout.league_dir.glob("*.safetensors")
+        )
+        some = f"{frozen[0]} to {frozen[-1]}, " if frozen else ""
+        return f"there are main, best, {some}random, the league's fixed players, and my_module:play"

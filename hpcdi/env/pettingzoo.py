@@ -141,6 +141,9 @@ class BattleEnv(abc.ABC):
         self.agents = len(self._names)
         self.observation_space = [env.observation_space(name) for name in self._names]
         self.action_space = [env.action_space(name) for name in self._names]
+        deals = getattr(getattr(env, "unwrapped", env), "deals", None)
+        if deals is not None:  # see `hpcdi.env.best_response`
+            self.deals = int(deals)
         self._returns = np.zeros(self.agents)
         self._last: dict[str, Any] = {}  # observation of each player when it last had one
 

@@ -49,6 +49,12 @@ def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
     problems += check_faults(config, os.environ)
     if over_ranks:
         problems += _check_league(config, battle_players(config.env))
+    elif config.policy.other.commander.type == "one_vs_one":
+        said = (
+            f"a league is trained over ranks: hpcdi train {path}. One policy a player, in one "
+            "process: configs/tictactoe_dqn.yaml"
+        )
+        problems.append(Problem("policy.other.commander.type", said))
     if problems:
         raise ConfigError(problems, path)
 

@@ -129,6 +129,11 @@ class RunLayout:
         return self.root / "league.json"
 
     @property
+    def cross_play_file(self) -> Path:
+        """Games of all players of a league against each other; beside it is the picture, .png."""
+        return self.root / "cross_play.json"
+
+    @property
     def snapshots_dir(self) -> Path:
         """Snapshots of the whole run, one folder each."""
         return self.root / "snapshots"

@@ -1,15 +1,28 @@
-"""`hpcdi sweep --local`: real runs, of which one fails and is started again alone."""
+"""`hpcdi sweep --local`: real runs; one fails or loses a rank, and is started again alone."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from jobs import CARTPOLE, HPCDI, PYTHONPATH, QUICK, hpcdi, until, wait_until_gone
+from jobs import (
+    CARTPOLE,
+    ENDLESS,
+    FAULTS_ALLOWED,
+    HPCDI,
+    ONE_COLLECTOR,
+    PYTHONPATH,
+    QUICK,
+    hpcdi,
+    max_train_iter,
+    until,
+    wait_until_gone,
+)
 
 from fakes.patience import stretched
 
@@ -65,4 +78,24 @@ def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert states(root) == ["stopped", "waiting", "waiting", "waiting"]
+    wait_until_gone(root)
+
+
+def test_a_killed_learner_ends_its_own_run_alone(tmp_path: Path) -> None:
+    """Three runs over ranks share two cores; kill -9 in one, which is resumed."""
+    root, kill = tmp_path / "s", "{kind: kill, role: learner, at_step: 20}"
+    ran = hpcdi(
+        "sweep", CARTPOLE, f"fault=[],[{kill}],[ ]", *ENDLESS, max_train_iter(200), ONE_COLLECTOR,
+        "--local", "--pack", "--jobs", 3, "--sweep-dir", root, variables=FAULTS_ALLOWED,
+    )  # fmt: skip
+    assert ran.code == 0, ran.said
+    assert "3 of 3 runs at a time" in ran.out
+    assert ran.out.count("(exit code 85)") == ran.out.count("it is started again") == 1
+    runs = [json.loads((root / name / "run.json").read_text()) for name in ("000", "001", "002")]
+    assert [(run["state"], run.get("restarts", 0)) for run in runs] == [
+        ("done", 0), ("done", 1), ("done", 0),
+    ]  # fmt: skip
+    assert all(run["slurm"] == {} for run in runs)  # a share is a machine of its own
+    cores = [run["placement"][1]["cores"] for run in runs]
+    assert all(len(each) <= math.ceil(len(os.sched_getaffinity(0)) / 3) for each in cores)
     wait_until_gone(root)

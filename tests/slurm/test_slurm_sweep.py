@@ -1,4 +1,4 @@
-"""A sweep as an array job of a real Slurm: one run fails, and is submitted again alone."""
+"""Sweeps on a real Slurm: as an array job, of which one run fails; packed into one job."""
 
 from __future__ import annotations
 
@@ -72,6 +72,33 @@ def test_the_run_that_failed_is_submitted_again_alone(planted: Cluster, tmp_path
     assert (found["run"], found["state"]) == (str(root / "002"), "done")
 
 
+def test_a_packed_sweep_goes_on_when_its_job_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
+    root = tmp_path / "sweep"
+    said = cluster.hpcdi(
+        "sweep", CARTPOLE, "seed=0..2", "env.stop_value=1e9", "system.snapshot_s=2",
+        "policy.other.commander.max_train_iter=1500", "policy.collect.collector.collector_num=1",
+        "--pack", "--nodes", "2", "--ntasks-per-node", "3", "--time", "0:10:00",
+        "--sweep-dir", root,
+    )  # fmt: skip
+    number = json.loads((root / "sweep.json").read_text())["job"]
+    assert f"job {number}\n" in said
+    job = Job(cluster, number, root / "submit" / f"slurm-{number}.out", root / "001")
+    job.until(lambda: job.state == "RUNNING")
+    assert f"{number} is RUNNING" in cluster.hpcdi("sweep", "status", root)
+    assert "it runs this sweep" in cluster.hpcdi("sweep", "resume", root, "--local", code=2)
+    job.until(lambda: job.progress.get("train_iter"))
+    cluster.run("scancel", "--batch", "--signal=USR2", number)  # as before its time limit
+    said = job.wait()
+    assert job.restarts == 1
+    assert said.count("2 of 3 runs at a time") == 2
+    assert "run 1 (seed=1) stopped after" in said
+    assert "3 runs, 3 done" in cluster.hpcdi("sweep", "status", root)
+    placements = [json.loads((root / name / "run.json").read_text())["placement"]
+                  for name in ("000", "001")]  # fmt: skip
+    hosts = [{place["host"] for place in placement} for placement in placements]
+    assert all(len(each) == 1 for each in hosts)
+
+
 def test_a_cluster_that_cannot_run_it_says_so_before_there_is_a_folder(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -79,5 +106,5 @@ def test_a_cluster_that_cannot_run_it_says_so_before_there_is_a_folder(
     sweep = ("sweep", CARTPOLE, "seed=0..3", "--sweep-dir", root)
     said = cluster.hpcdi(*sweep, "--partition", "nowhere", code=2)
     assert "invalid partition specified: nowhere" in said
-    assert "--serial goes with --local" in cluster.hpcdi(*sweep, "--serial", code=2)
+    assert "--serial goes with --local or --pack" in cluster.hpcdi(*sweep, "--serial", code=2)
     assert not root.exists()

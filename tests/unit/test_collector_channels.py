@@ -138,7 +138,7 @@ def test_the_rest_of_a_segment_that_filled_a_block_is_as_young_as_the_segment(
 
 
 def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that learning begins; later ones are as old as they may be."""
+    """So that learning begins; later ones are as old as they may be, also after thousands."""
     clock = Clock()
     monkeypatch.setattr(channels, "time", clock)
     announced: list[BlockReady] = []
@@ -146,6 +146,7 @@ def test_the_first_blocks_are_sealed_early(tmp_path: Path, monkeypatch: pytest.M
         counter = Counter()
         for second in range(33):
             clock.now = float(second)
+            made._blocks *= 1000 if second == 20 else 1
             made.put(counter.segment(0 if second == 32 else 1))
     ages = np.diff([0.0, *(ready.sealed_at for ready in announced)])
     assert ages.tolist()[:3] == [1.0, 3.0, 5.0], "1, 2 and 4 s, from the next segment on"

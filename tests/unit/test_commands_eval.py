@@ -15,7 +15,7 @@ import torch
 from fakes.serial_runs import COUNT, DQN, ROOT, RUNS, files_of, policy_file
 from fakes.videos import decode_mp4
 from hpcdi.cli import main
-from hpcdi.commands import eval as eval_command
+from hpcdi.commands import film
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy, read_policy
@@ -379,7 +379,7 @@ def test_a_film_that_nothing_encodes(
     def missing(*_: Any) -> Any:
         raise ModuleNotFoundError("No module named 'PIL'")
 
-    monkeypatch.setattr(eval_command, "encode_video", missing)
+    monkeypatch.setattr(film, "encode_video", missing)
     error = refused("eval", run_dir, "--video", "--episodes", "1")
     assert (
         "nothing here encodes a film (No module named 'PIL'): pip install 'hpcdi[video]'" in error

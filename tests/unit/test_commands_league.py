@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.videos import decode_mp4
 from hpcdi.cli import main
+from hpcdi.commands.versus import Result
 from hpcdi.config.load import dump
 from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy.create import create_policy
@@ -16,7 +18,7 @@ from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
 from hpcdi.worker.coordinator.league import League, LeagueConfig, frozen_file
-from hpcdi.worker.coordinator.league_view import LeagueView, heat_map, shown_of
+from hpcdi.worker.coordinator.league_view import LeagueView, heat_map, scores_of, shown_of
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -38,9 +40,16 @@ def league() -> League:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run folder with two frozen players, random networks all."""
-    layout = RunLayout(tmp_path / "run")
-    compiled, _ = load_experiment(str(CONFIG), ["policy.model.encoder_hidden_size_list=[8]"])
+    """See `made_run`."""
+    return made_run(tmp_path / "run")
+
+
+def made_run(root: Path, *overrides: str) -> Path:
+    """A run folder with two frozen players, random networks all; the second has no file."""
+    layout = RunLayout(root)
+    script = "policy.other.commander.league.fixed={script: fakes.battles:first_legal}"
+    small = "policy.model.encoder_hidden_size_list=[8]"
+    compiled, _ = load_experiment(str(CONFIG), [small, script, *overrides])
     layout.root.mkdir()
     layout.config_file.write_text(dump(compiled.to_mapping()))
     write_json(layout.run_file, {"state": "done"})
@@ -78,7 +87,7 @@ def test_a_run_that_is_no_league(run_dir: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_picture_is_blue_where_the_row_wins() -> None:
-    picture = heat_map(shown_of(league(), 0))
+    picture = heat_map(scores_of(shown_of(league(), 0)))
     main_row, against_first = picture[0], 2 * 12  # main, script, main_000001
     red, _, blue = main_row[against_first].astype(int)
     assert blue > red
@@ -87,9 +96,82 @@ def test_the_picture_is_blue_where_the_row_wins() -> None:
     assert len(set(main_row[12].tolist())) == 1, "grey: they have not played"
 
 
+def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = RunLayout(run_dir)
+    arguments = ["league", str(run_dir), "--cross-play", "--games", "8", "env.evaluator_env_num=4"]
+    assert main(arguments) == 2
+    missing = capsys.readouterr().err
+    assert "lacks the policies of 1 players: league/main_000002.safetensors" in missing
+    assert not layout.cross_play_file.exists()
+    frozen = layout.root / frozen_file("main_000001")
+    (layout.root / frozen_file("main_000002")).write_bytes(frozen.read_bytes())
+    assert main([*arguments, "--random", "0.3"]) == 0
+    title, _, *rows, last = capsys.readouterr().out.splitlines()
+    assert "6 pairs of 4 players, 8 games each" in title
+    assert "the run goes on" not in title
+    assert [row.split()[0] for row in rows] == ["main", "script", "main_000001", "main_000002"]
+    assert last.endswith("cross_play.png")
+    assert layout.cross_play_file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    kept = json.loads(layout.cross_play_file.read_text())
+    assert all(pair["wins"] + pair["draws"] + pair["losses"] == 8 for pair in kept["pairs"])
+    assert [pair["other"] for pair in kept["pairs"][:3]] == ["script", "main_000001", "main_000002"]
+    assert main([*arguments, "--random", "0.3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == kept, "seeded"
+    # the same policy twice, and nothing is drawn: one game a seat, which the same one wins
+    assert main([*arguments, "--json"]) == 0
+    twins = json.loads(capsys.readouterr().out)["pairs"][-1]
+    assert (twins["score"], twins["score_std_error"]) == (0.5, 0.0)
+
+
+def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = RunLayout(made_run(tmp_path / "run", "env.env_id=fakes.battles:KuhnPoker"))
+    shown = league()
+    del shown.players["main_000002"]
+    LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)
+    arguments = ["league", str(layout.root), "--exploitability"]
+    assert main([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert list(said) == ["main", "main_000001", "average of the frozen"], "fixed ones may draw"
+    assert said["main_000001"] == said["average of the frozen"], "the only one"
+    assert all(one["exploitability"] == sum(one["won"]) / 2 > 0 for one in said.values())
+    assert main(arguments) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_options_of_cross_play_need_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["league", str(run_dir), "--games", "8"]) == 2
+    assert "--games is for the games of --cross-play: add that" in capsys.readouterr().err
+
+
+def test_the_error_of_a_score_is_that_within_seats() -> None:
+    own, seats = np.array([1.0, 1, 1, -1, -1, -1]), np.array([0, 0, 0, 1, 1, 1])
+    assert Result(own, -own, seats).std_error == 0.0
+    mixed = Result(np.array([1.0, -1, 1, -1]), np.zeros(4), np.array([0, 0, 1, 1]))
+    # each seat: variance 1/2 of its points, 1/4 of the mean of its two games; half of each
+    assert mixed.std_error == pytest.approx(np.sqrt(2 * 0.25 / 4))
+    assert np.isnan(Result(own[:3], -own[:3], seats[2:5]).std_error)
+    assert Result(np.array([3.0, 1, 2]), np.full(3, 2.0), np.zeros(3)).counts == (1, 1, 1)
+
+
+def test_two_players_are_filmed(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
+    arguments = ["eval", str(run_dir), "--player", "main_000001", "--against", "random"]
+    assert main([*arguments, "--games", "2", "--video", "--json", "--seed", "5"]) == 0
+    video = Path(json.loads(capsys.readouterr().out)["video"])
+    assert video == run_dir / "videos" / "main_000001_against_random_seed_5.mp4"
+    frames = decode_mp4(video, 320, 320)
+    assert 2 * 6 <= len(frames) <= 2 * 10  # 5 to 9 moves, and a picture of how it has ended
+    blank = [k for k, f in enumerate(frames) if np.abs(f.astype(int) - frames[0]).max() < 40]
+    assert len(blank) == 2, "each game begins with an empty board"
+    unknown = [*arguments, "--video", "env.env_id=fakes.battles:blank"]
+    assert main(unknown) == 1
+    assert "fakes.battles:blank cannot be filmed (" in capsys.readouterr().err
+
+
 def test_two_players_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", str(run_dir), "--player", "main_000001", "--games", "12", "--json"]
-    for against in ("main", "random", "script=fakes.battles:first_legal"):
+    for against in ("main", "random", "script", "module=fakes.battles:first_legal"):
         name, _, source = against.partition("=")
         code = main([*arguments, "--against", source or name])
         out, err = capsys.readouterr()

@@ -234,6 +234,54 @@ def test_a_dry_run_for_slurm_shows_the_script(capsys: pytest.CaptureFixture[str]
     assert "/output/slurm-%A_%a.out" in out
 
 
+def test_a_dry_run_of_a_packed_sweep_shows_one_job(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["sweep", CONFIG, "seed=0..3", "--dry-run", "--pack"]
+    assert cli.main([*asked, "--jobs", "2", "--nodes", "2"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "sbatch runs/cartpole_dqn/sweeps/TIME/submit/job.sbatch",
+        "#SBATCH --ntasks-per-node=4",  # two runs of four ranks on two nodes
+        "#SBATCH --signal=B:USR2@120",
+        "set -- --jobs 2",
+        '"${PYTHON[@]}" -m hpcdi sweep resume "$RUN" --pack "$@" &',
+    ):
+        assert f"{line}\n" in out, out
+    assert "array=0" not in out
+    assert cli.main(asked) == 2
+    assert "--pack needs the size of the job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "restarts", "printed", "code"),
+    [
+        ("9", "0", ["run 1", "run 2"], 0),  # its own start
+        ("9", "1", ["run 2"], 0),  # requeued: what has failed is not tried again
+        ("8", "0", ["hpcdi"], 2),  # another job would start what this one runs
+    ],
+)
+def test_a_packed_sweep_belongs_to_its_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    job: str,
+    restarts: str,
+    printed: list[str],
+    code: int,
+) -> None:
+    sweep = dataclasses.replace(make_sweep(tmp_path / "s"), job="9")
+    sweep.save()
+    begin(sweep, 0, "done")
+    begin(sweep, 1, "failed")
+    monkeypatch.setattr(slurm_queue, "ask", lambda job: QueueJob(job, "RUNNING"))
+    assert cli.main(["sweep", "status", "s"]) == 1
+    assert capsys.readouterr().out.endswith("\n  job          9 is RUNNING\n")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    assert cli.main(["sweep", "resume", "s", "--pack", "--dry-run"]) == code
+    said = "".join(capsys.readouterr())
+    assert [line[: len(printed[0])] for line in said.splitlines()] == printed
+
+
 @pytest.mark.parametrize(
     ("indices", "parallel", "told"),
     [([0, 1, 2, 3], 0, "0-3"), ([5], 4, "5%4"), ([9, 0, 1, 7], 2, "0-1,7,9%2")],
@@ -313,5 +361,5 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main(arguments)
         out = capsys.readouterr().out
-        assert out.count("\n  hpcdi sweep ") == 6
+        assert out.count("\n  hpcdi sweep ") == 7
         assert "exit codes: 0 submitted" in out

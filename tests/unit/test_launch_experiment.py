@@ -130,5 +130,7 @@ def test_battles_over_ranks_need_their_collector_and_commander() -> None:
     (problem,) = caught.value.problems
     assert problem.path == "policy.collect.collector.type"
     assert "2 players: over ranks it needs 'marine'" in problem.message
+    with pytest.raises(ConfigError, match=r"over ranks: hpcdi train .*tictactoe_league\.yaml"):
+        load_experiment(league, [], over_ranks=False)
     found = problems("policy.other.commander.type=one_vs_one")
     assert "one player" in found["policy.other.commander.type"]

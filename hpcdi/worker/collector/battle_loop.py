@@ -31,7 +31,8 @@ from hpcdi.worker.collector.loop import columnar_actor
 from hpcdi.worker.collector.recorder import Recorder
 
 OPPONENTS = "opponents"
-"""Key of a task's setting: name of a player -> probability that it is drawn, and its source."""
+"""Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
+empty source is the learner's own policy."""
 LEARNER = "learner"
 """Key of a task's setting: name of the player that is trained."""
 
@@ -173,7 +174,7 @@ class BattleLoop:
         self._sources: dict[str, str] = {}
         self._played = np.zeros(self._env_num, dtype=np.int64)  # games since `begin`
         self._lengths = np.zeros(self._env_num, dtype=np.int64)
-        self._ended: list[tuple[float, int]] = []
+        self._ended: list[tuple[Sequence[float], int, int]] = []  # returns, own seat, length
 
     def begin(self) -> None:
         """New games begin in all environments: those that were running are forgotten."""
@@ -223,8 +224,9 @@ class BattleLoop:
         seen = np.stack([self._seats[seat].observation[env] for seat, env in places])
         legal = legal_of(seen)
         given = setting if legal is None else {**setting, ACTION_MASK: legal}
-        is_learner = name == self._learner
-        actor: Any = self._actor if is_learner else self._players.get(self._sources[name])
+        is_learner, source = name == self._learner, self._sources.get(name, "")
+        is_own = is_learner and not source
+        actor: Any = self._actor if is_own else self._players.get(source)
         outputs = actor.act(seen, given)
         for row, (seat, env) in enumerate(places):
             place = self._seats[seat]
@@ -310,7 +312,7 @@ class BattleLoop:
         """
         names = self._seated[env]
         own = names.index(self._learner)
-        self._ended.append((float(returns[own]), int(self._lengths[env])))
+        self._ended.append((returns, own, int(self._lengths[env])))
         for seat in seats:
             results = _results(names, returns, own) if seat == seats[0] else ()
             self._seats[seat].games[env].append(results)
@@ -323,12 +325,19 @@ class BattleLoop:
         for place in self._seats:
             place.has_acted[env], place.reward[env] = False, 0.0
 
-    def take_episodes(self) -> tuple[Array, Array]:
-        """The learner's returns, and lengths in steps, of the games that ended since."""
+    def take_games(self) -> tuple[Array, Array, Array]:
+        """The games that ended since: returns [games, seats], the learner's seat, and length."""
         self._manager.take_episodes()  # else it keeps them for the whole run
         ended, self._ended = self._ended, []
-        returns, lengths = zip(*ended, strict=True) if ended else ((), ())
-        return np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64)
+        returns, seats, lengths = zip(*ended, strict=True) if ended else ((), (), ())
+        shape = (len(ended), len(self._seats))
+        of_seats = np.array(returns, dtype=np.float64).reshape(shape)
+        return of_seats, np.array(seats, dtype=np.int64), np.array(lengths, dtype=np.int64)
+
+    def take_episodes(self) -> tuple[Array, Array]:
+        """The learner's returns, and lengths in steps, of the games that ended since."""
+        returns, seats, lengths = self.take_games()
+        return returns[np.arange(len(seats)), seats], lengths
 
     # ------------------------------------------------------------------------------------- segments
 

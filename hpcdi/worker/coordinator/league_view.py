@@ -60,7 +60,7 @@ class LeagueView:
             self._writer.add_scalar(f"league/{name}", value, env_steps)
         if now >= self._picture_due or at_once:
             self._picture_due = now + _PICTURE_S
-            picture = heat_map(shown).transpose(2, 0, 1)[None, None]
+            picture = heat_map(scores_of(shown)).transpose(2, 0, 1)[None, None]
             self._writer.add_video("league/payoff", picture, env_steps)
 
 
@@ -77,30 +77,43 @@ def shown_of(league: League, env_steps: int) -> dict[str, Any]:
     }
 
 
-def heat_map(shown: Mapping[str, Any]) -> Array:
-    """Scores of all games, row against column, uint8 [pixels, pixels, 3].
+def heat_map(scores: Array, cell: int = _CELL) -> Array:
+    """Scores, row against column, as a picture, uint8 [pixels, pixels, 3].
 
     Blue: the row's player wins; red: it loses; white: they are even; grey: they have not played.
-    The players that learn come first, then fixed ones, then frozen ones, oldest first.
+
+    Args:
+        scores: [players, players], see `scores_of`.
+        cell: pixels of one.
+    """
+    lead = np.nan_to_num(2 * scores - 1)[..., None]
+    cells = _EVEN + np.abs(lead) * (np.where(lead > 0, _WINS, _LOSES) - _EVEN)
+    cells[np.isnan(scores)] = _UNKNOWN
+    picture: Array = cells.round().astype(np.uint8).repeat(cell, 0).repeat(cell, 1)
+    return picture
+
+
+def scores_of(shown: Mapping[str, Any]) -> Array:
+    """Returns the scores of all games, row against column, in the order of `names_of`.
+
+    float64 [players, players]: a win is 1, a draw 0.5; NaN: they have not played.
     """
     names = names_of(shown)
     payoff = Payoff()
     payoff.load_state_dict(shown["payoff"])
-    cells = np.empty((len(names), len(names), 3))
+    scores = np.full((len(names), len(names)), np.nan)
     for i, one in enumerate(names):
         for j, other in enumerate(names):
             wins, draws, losses = payoff.games(one, other)
-            if not wins + draws + losses:
-                cells[i, j] = _UNKNOWN
-                continue
-            lead = (wins - losses) / (wins + draws + losses)
-            end = _WINS if lead > 0 else _LOSES
-            cells[i, j] = _EVEN + abs(lead) * (end - _EVEN)
-    picture: Array = cells.round().astype(np.uint8).repeat(_CELL, 0).repeat(_CELL, 1)
-    return picture
+            if games := wins + draws + losses:
+                scores[i, j] = (wins + draws / 2) / games
+    return scores
 
 
 def names_of(shown: Mapping[str, Any]) -> Sequence[str]:
-    """Players of a picture, in its order."""
+    """Players of a picture, in its order.
+
+    The players that learn come first, then fixed ones, then the newest frozen ones, oldest first.
+    """
     frozen = [p["name"] for p in shown["players"] if p["role"] == "historical"]
     return [p["name"] for p in shown["players"] if p["role"] != "historical"] + frozen[-_MOST:]

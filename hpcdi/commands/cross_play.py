@@ -1,0 +1,129 @@
+"""`hpcdi league RUN --cross-play`: all players of a league play each other."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.commands.options import in_columns, print_lines
+from hpcdi.commands.run_state import status_of
+from hpcdi.commands.score_picture import write_picture
+from hpcdi.commands.versus import Arena, Result
+from hpcdi.errors import EXIT_DONE, LaunchError
+from hpcdi.launch.run_folder import short
+from hpcdi.store.atomic import write_json
+from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import Array
+from hpcdi.utils.nested import jsonable
+from hpcdi.worker.coordinator.league import frozen_file
+from hpcdi.worker.coordinator.league_view import names_of
+
+GAMES = 20
+"""Of each pair, by default."""
+
+
+def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace) -> int:
+    """Play all pairs, print the table of scores and write it; returns the exit code.
+
+    Args:
+        layout: the run folder.
+        shown: its league.json.
+        given: ``games``, ``seed``, ``override``, ``trust``, ``json`` and ``png``.
+
+    Raises:
+        LaunchError: the league has one player yet, a player's policy is missing, or the results
+            cannot be written.
+    """
+    root, names, games = layout.root, names_of(shown), given.games or GAMES
+    if len(names) < 2:
+        raise LaunchError(f"{short(root)} has one player yet: wait until a copy of it is frozen")
+    check_files(layout, shown)
+    share = given.random or 0.0
+    found: dict[tuple[str, str], Result] = {}
+    with Arena(root, given, games, "main", random_share=share) as arena:
+        sources = {name: arena.source(name) for name in names}
+        pairs = list(itertools.combinations(names, 2))
+        if not given.json:
+            drawn = f"{share:g} of the policies' moves at random" if share else "no move at random"
+            going = (
+                "" if status_of(root).is_over else ", its newest policy on disk: the run goes on"
+            )
+            print_lines([
+                f"{short(root)}: {len(pairs)} pairs of {len(names)} players, {games} games each "
+                f"in all seats, {drawn}, seed {arena.seed}; main is of train "
+                f"iteration {arena.iteration}{going}"
+            ])  # fmt: skip
+        for one, other in pairs:
+            found[one, other] = arena.play(sources[one], sources[other])
+    kept = {
+        "env_steps": shown["env_steps"], "main_train_iter": arena.iteration, "seed": arena.seed,
+        "random_share": share,
+        "players": [p for p in shown["players"] if p["name"] in names],
+        "pairs": [{"one": a, "other": b, **result.figures()} for (a, b), result in found.items()],
+    }  # fmt: skip
+    scores, errors = _matrices(names, found)
+    picture = Path(given.png) if given.png else layout.cross_play_file.with_suffix(".png")
+    with or_refuse(f"the table {short(layout.cross_play_file)}"):
+        write_json(layout.cross_play_file, jsonable(kept))
+    write_picture(names, scores, picture)
+    if given.json:
+        print_lines([json.dumps(jsonable(kept))])
+    else:
+        print_lines(_table(names, scores, errors))
+        if games > arena.players and not np.nansum(errors):
+            print_lines(["each pair repeated one game a seat; --random 0.1 makes games differ"])
+        print_lines([f"table {short(layout.cross_play_file)}, picture {short(picture)}"])
+    return EXIT_DONE
+
+
+def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
+    """See that the policies of a league's frozen players are there, the newest ones.
+
+    Raises:
+        LaunchError: one is missing.
+    """
+    roles = {player["name"]: player["role"] for player in shown["players"]}
+    files = [frozen_file(name) for name in names_of(shown) if roles[name] == "historical"]
+    missing = [file for file in files if not (layout.root / file).is_file()]
+    if missing:
+        raise LaunchError(
+            f"{short(layout.root)} lacks the policies of {len(missing)} players: "
+            f"{', '.join(missing)}. Copy them back; two others play by hpcdi eval RUN --player A "
+            "--against B"
+        )
+
+
+def _matrices(names: Sequence[str], found: Mapping[tuple[str, str], Result]) -> tuple[Array, Array]:
+    """Scores and their standard errors, row against column; NaN against oneself."""
+    scores, errors = np.full((2, len(names), len(names)), np.nan)
+    for (one, other), result in found.items():
+        i, j = names.index(one), names.index(other)
+        scores[i, j], scores[j, i] = result.score, 1 - result.score
+        errors[i, j] = errors[j, i] = result.std_error
+    return scores, errors
+
+
+def _table(names: Sequence[str], scores: Array, errors: Array) -> list[str]:
+    """Lines; the last column has the mean over all opponents."""
+    rows = [("score in %", "", *map(str, range(1, len(names) + 1)), "mean")]
+    others = len(names) - 1
+    for i, name in enumerate(names):
+        mean, error = np.nansum(scores[i]) / others, np.sqrt(np.nansum(errors[i] ** 2)) / others
+        against = [
+            "-" if i == j else _cell(scores[i, j], errors[i, j], digits=0)
+            for j in range(len(names))
+        ]
+        rows.append((name, str(i + 1), *against, _cell(mean, error, digits=1)))
+    return in_columns(rows)
+
+
+def _cell(score: float, error: float, digits: int) -> str:
+    spread = "?" if np.isnan(error) else f"{100 * error:.{digits}f}"
+    return f"{100 * score:.{digits}f}±{spread}"

@@ -1,0 +1,129 @@
+"""Films of single episodes, and of battles: an environment that renders, and a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.env.create import create_env_manager
+from hpcdi.errors import ConfigError, EnvError, LaunchError
+from hpcdi.launch.run_folder import short
+from hpcdi.store.atomic import published
+from hpcdi.store.disk_full import or_refuse
+from hpcdi.types import Array
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.metrics import human_return
+from hpcdi.utils.video import encode_video
+from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos, RenderConfig
+from hpcdi.worker.collector.evaluation import VectorEvalMonitor, play_episodes
+
+_SHORTEST_S = 5.0
+"""A film lasts so long at least: a game of nine moves is over in a blink."""
+
+
+class Film(Closing):
+    """An environment that renders; made before the evaluation, so that it fails early.
+
+    Args:
+        config: the experiment.
+        seed: of the environment.
+
+    Raises:
+        EnvError: the environment cannot render.
+    """
+
+    def __init__(self, config: ExperimentConfig, seed: np.random.SeedSequence) -> None:
+        evaluator = config.policy.eval.evaluator
+        self._render: RenderConfig = getattr(evaluator, "render", RenderConfig())
+        self._transform_obs = bool(getattr(evaluator, "transform_obs", False))
+        # with its one episode done it stands still, and can be drawn once more
+        env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
+        if hasattr(env, "kwargs"):
+            env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
+        self.env: Any = None
+        """Its manager."""
+        try:
+            self.env = create_env_manager(env, evaluate=True, seed=seed)
+            self.env.launch()
+            self.env.ready_imgs()
+        except Exception as error:  # whatever a foreign renderer raises
+            self.close()
+            reason = str(error.problems[0] if isinstance(error, ConfigError) else error)
+            name = getattr(env, "env_id", env.type)
+            raise EnvError(
+                f"{name} cannot be filmed ({reason.partition(chr(10))[0]}); leave --video out, or "
+                "install what it draws with: pip install 'hpcdi[video]'"
+            ) from error
+
+        self._camera = Camera(self._render.max_size)
+        self._videos = EpisodeVideos(1, self._render.memory_mb << 20)
+
+    def snap(self) -> None:
+        """Add a picture of the environment as it is."""
+        for picture in self._camera.take(self.env, [0]).values():
+            self._videos.add(0, picture)
+
+    def shoot(self, modes: Sequence[Any], name: Path) -> tuple[Path, str]:
+        """Play an episode and write its video; returns the file, and a line about it.
+
+        Args:
+            modes: eval modes, one a player.
+            name: see `write`.
+
+        Raises:
+            EnvError: the environment breaks its contract.
+            LaunchError: see `write`.
+        """
+        monitor = VectorEvalMonitor(1, 1, max_video_bytes=self._render.memory_mb << 20)
+        policies = modes[0] if len(modes) == 1 else list(modes)
+        for _ in play_episodes(
+            self.env, policies, monitor, transform_obs=self._transform_obs, camera=self._camera
+        ):
+            pass
+        if not self._camera.is_broken:
+            for picture in monitor.get_video()[0].transpose(0, 2, 3, 1):
+                self._videos.add(0, picture)
+        if len(modes) > 1:
+            self.snap()  # how the game has ended
+        file, count = self.write(name, monitor.video_stride)
+        returned = human_return(monitor.get_latest_reward(0))
+        return file, f"{count} pictures of an episode of return {returned}"
+
+    def write(self, name: Path, stride: int = 1) -> tuple[Path, int]:
+        """Write the video of all pictures; returns the file, and how many they are.
+
+        Args:
+            name: of the file, without its suffix, which depends on what can be encoded here.
+            stride: steps between two pictures that were added.
+
+        Raises:
+            EnvError: the environment has stopped drawing.
+            LaunchError: the film cannot be written, or nothing here encodes it.
+        """
+        if self._camera.is_broken:
+            raise EnvError("the film broke off: the environment has drawn, and draws no more")
+        self._videos.end(0)
+        pictures: Array = self._videos.stack([(0, 0)])[0].transpose(0, 2, 3, 1)
+        fps = self._render.fps / (stride * self._videos.stride)
+        fps = min(fps, len(pictures) / _SHORTEST_S)
+        try:
+            encoded, suffix = encode_video(pictures, max(1.0, fps))
+        except ImportError as error:
+            raise LaunchError(
+                f"nothing here encodes a film ({error}): pip install 'hpcdi[video]'"
+            ) from error
+        file = name.with_name(name.name + suffix)
+        with or_refuse(f"the film {short(file)}"), published(file) as out:
+            out.write(encoded)
+        return file, len(pictures)
+
+    def close(self) -> None:
+        """Close the environment. Idempotent."""
+        env, self.env = self.env, None
+        if env is not None:
+            env.close()

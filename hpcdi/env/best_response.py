@@ -1,0 +1,244 @@
+"""Exact best responses in small games of two players: how much a strategy can lose.
+
+A position is what a sequence of joint actions leads to from a reset; the environment is stepped
+there once and the position kept, so that it need not be able to copy itself. Chance is in the reset
+alone: an environment with an attribute ``deals`` resets to its deal k by ``seed=k``, and all deals
+are equally likely. Without it nothing may be drawn; what does differ by the seed is an error.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.env.spaces import Form
+from hpcdi.errors import EnvError
+from hpcdi.types import Array
+from hpcdi.utils.packed import legal_of
+
+MOST_POSITIONS = 300_000
+"""A game that has more is not small."""
+_PLAYOUTS = 20
+_SMALL = ": best responses are solved in small games alone, such as tic-tac-toe"
+Act = Callable[[Array], int]
+"""A strategy: a row of packed observations [1] (see `hpcdi.utils.packed`) -> an action from 0."""
+Joint = tuple[int | None, ...]
+_World = tuple[float, int, int, tuple[Joint, ...]]
+"""Its probability but for the response's moves, the strategy drawn, the deal, all actions."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a game stands.
+
+    Attributes:
+        seen: of each player that is to act: its packed observation [1]; else None.
+        returns: of each player, so far.
+        done: it is over.
+    """
+
+    seen: Sequence[Array | None]
+    returns: tuple[float, ...]
+    done: bool
+
+
+class SmallGame:
+    """Positions of an environment.
+
+    Args:
+        env: a battle in `BattleEnv`'s shape.
+        most: positions.
+
+    Raises:
+        EnvError: it has not two players, or its actions are not single numbers.
+    """
+
+    def __init__(self, env: Any, most: int = MOST_POSITIONS) -> None:
+        if env.agents != 2:
+            raise EnvError(f"best responses are solved for 2 players, and these are {env.agents}")
+        acts = [Form.of_actions(space) for space in env.action_space]
+        if any(len(a.leaves) != 1 or len(a.leaves[0].counts) != 1 for a in acts):
+            raise EnvError("best responses are solved where an action is one number from few")
+        self.deals = int(getattr(env, "deals", 1))
+        self._counts = [form.leaves[0].counts[0] for form in acts]
+        self._draws_nothing = not hasattr(env, "deals")
+        self._env, self._acts, self._most = env, acts, most
+        self._forms = [Form.of_observations(space) for space in env.observation_space]
+        self._kept: dict[tuple[int, tuple[Joint, ...]], Position] = {}
+        self._now: tuple[int, tuple[Joint, ...]] | None = None
+        self._resets = 0
+
+    def at(self, deal: int, actions: tuple[Joint, ...]) -> Position:
+        """Returns the position after joint actions, one for each step; None: does not act.
+
+        Raises:
+            EnvError: there are too many, or the environment has drawn something.
+        """
+        key = (deal, actions)
+        if key not in self._kept:
+            if len(self._kept) >= self._most:
+                raise EnvError(f"the game has more than {self._most} positions{_SMALL}")
+            if actions and self._now != (deal, actions[:-1]):
+                self._go_to(deal, actions[:-1])
+            self._kept[key] = self._step(deal, actions)
+            self._now = key
+        return self._kept[key]
+
+    def legal(self, player: int, seen: Array) -> list[int]:
+        """Returns the actions, from 0, of a player who sees this."""
+        mask = legal_of(seen)
+        legal: list[int] = np.arange(self._counts[player]).tolist()
+        return legal if mask is None else np.flatnonzero(mask[0]).tolist()
+
+    def check_small(self, seat: int) -> None:
+        """See that what a response can do is little: estimated by random games (Knuth 1975).
+
+        "Estimating the efficiency of backtrack programs": the product of a player's numbers of
+        choices in a random game is on average the number of lines of play.
+
+        Args:
+            seat: of the response.
+
+        Raises:
+            EnvError: it is too much.
+        """
+        rng, total = np.random.default_rng(0), 0.0
+        for _ in range(_PLAYOUTS):
+            deal, lines = int(rng.integers(self.deals)), 1.0
+            actions: tuple[Joint, ...] = ()
+            while not (position := self.at(deal, actions)).done:
+                choices = [
+                    [None] if seen is None else self.legal(player, seen)
+                    for player, seen in enumerate(position.seen)
+                ]
+                lines *= len(choices[seat])
+                actions = (*actions, tuple(own[rng.integers(len(own))] for own in choices))
+            total += lines
+        if total / _PLAYOUTS > self._most:
+            raise EnvError(f"a player has about {total / _PLAYOUTS:.0e} lines of play{_SMALL}")
+
+    def _go_to(self, deal: int, actions: tuple[Joint, ...]) -> None:
+        for count in range(len(actions) + 1):
+            way = (deal, actions[:count])
+            if not _equal(self._step(*way), self._kept[way]):
+                raise EnvError(
+                    "the same moves have led to two positions: the environment draws something. "
+                    "Give it an attribute deals: how many equally likely deals it has, each of "
+                    "which it resets to by its number as the seed"
+                )
+
+    def _step(self, deal: int, actions: tuple[Joint, ...]) -> Position:
+        """Make the last of the actions; none: reset, by any seed where nothing is drawn."""
+        if not actions:
+            self._resets += 1
+            observation = self._env.reset(seed=self._resets if self._draws_nothing else deal)
+            return Position(self._packed(observation), (0.0, 0.0), done=False)
+        given = [
+            None if a is None else form.unpack(np.array([a]), 0)
+            for form, a in zip(self._acts, actions[-1], strict=True)
+        ]
+        observation, reward, done, _ = self._env.step(given)
+        before = self._kept[deal, actions[:-1]].returns
+        returns = (before[0] + float(reward[0]), before[1] + float(reward[1]))
+        if done and not np.isclose(sum(returns), 0.0):
+            raise EnvError(f"a game has ended with {returns}: exploitability is of zero-sum games")
+        return Position((None, None) if done else self._packed(observation), returns, bool(done))
+
+    def _packed(self, observation: Sequence[Any]) -> list[Array | None]:
+        rows: list[Array | None] = [None, None]
+        for player, (form, own) in enumerate(zip(self._forms, observation, strict=True)):
+            if own is not None:
+                row = np.zeros((1, *form.shape), dtype=form.dtype)
+                form.put(row, 0, own)
+                rows[player] = row
+        return rows
+
+
+def _equal(one: Position, other: Position) -> bool:
+    return (one.returns, one.done, *map(_key, one.seen)) == (
+        other.returns, other.done, *map(_key, other.seen)
+    )  # fmt: skip
+
+
+def _key(seen: Array | None) -> bytes:
+    return b"" if seen is None else seen.tobytes()
+
+
+def best_response_value(game: SmallGame, seat: int, mixture: Sequence[tuple[float, Act]]) -> float:
+    """Returns what the best response from a seat earns a game, on average.
+
+    It knows the mixture, remembers all that its seat saw and did, and sees nothing else: its
+    positions that look the same so far are one information set, in which it takes one action.
+
+    Args:
+        game: the game.
+        seat: of the response.
+        mixture: what the other seat plays by: one of these strategies, drawn before each game.
+
+    Raises:
+        EnvError: see `SmallGame`.
+    """
+    other = 1 - seat
+    chosen: dict[tuple[int, bytes], int] = {}
+
+    def answer(who: int, seen: Array | None) -> int | None:
+        if seen is None:
+            return None
+        key = (who, seen.tobytes())
+        if key not in chosen:
+            chosen[key] = int(mixture[who][1](seen))
+        return chosen[key]
+
+    def joint(who: int, position: Position, own: int | None) -> Joint:
+        others = answer(who, position.seen[other])
+        return (own, others) if seat == 0 else (others, own)
+
+    def value(worlds: Iterable[_World]) -> float:
+        total = 0.0
+        alike = defaultdict[bytes, list[_World]](list)
+        for world in worlds:
+            share, who, deal, actions = world
+            position = game.at(deal, actions)
+            while not position.done and position.seen[seat] is None:
+                actions = (*actions, joint(who, position, None))
+                position = game.at(deal, actions)
+            if position.done:
+                total += share * position.returns[seat]
+            else:
+                alike[_key(position.seen[seat])].append((share, who, deal, actions))
+        return total + sum(map(best, alike.values()))
+
+    def best(worlds: list[_World]) -> float:
+        places = [game.at(deal, actions) for _, _, deal, actions in worlds]
+        seen = places[0].seen[seat]
+        return max(
+            value(
+                (share, who, deal, (*actions, joint(who, place, action)))
+                for (share, who, deal, actions), place in zip(worlds, places, strict=True)
+            )
+            for action in ([] if seen is None else game.legal(seat, seen))
+        )
+
+    game.check_small(seat)
+    return value(
+        (share / game.deals, who, deal, ())
+        for who, (share, _) in enumerate(mixture)
+        for deal in range(game.deals)
+    )
+
+
+def exploitability(game: SmallGame, mixture: Sequence[tuple[float, Act]]) -> float:
+    """Returns what best responses win a game from a strategy that plays both seats; 0: an optimum.
+
+    (b1 + b2) / 2, b1 and b2 being what the best response earns from each seat: Johanson et al.
+    2011, "Accelerating best response calculation in large extensive games", section 2.
+
+    Args:
+        game: a zero-sum game.
+        mixture: see `best_response_value`.
+    """
+    return sum(best_response_value(game, seat, mixture) for seat in (0, 1)) / 2

@@ -1,0 +1,95 @@
+"""Shares of an allocation: which there are, and what a job on one may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdi.errors import LaunchError
+from hpcdi.launch.shares import Share, portion, shares
+
+HERE = len(os.sched_getaffinity(0))
+NODES = {
+    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2],big", "SLURMD_NODENAME": "n1",
+    "SLURM_JOB_CPUS_PER_NODE": "4(x2),16",
+}  # fmt: skip
+
+
+def test_on_this_host() -> None:
+    assert shares(1, 99, None, {}) == [Share(k, HERE) for k in range(HERE)]
+    assert shares(10 * HERE, 99, None, {}) == [Share(0, 1)]  # it is too small for one
+    assert shares(1, 99, 3 * HERE, {}) == [Share(k, 3 * HERE) for k in range(3 * HERE)]
+    assert shares(1, 1, None, {}) == [Share(0, 1)]  # all for the only one
+    one = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
+    assert shares(1, 1, None, one) == [Share(0, 1)]
+    assert shares(1, 1, None, {"PBS_JOBID": "7.pbs"}) == [Share(0, 1)]
+
+
+@pytest.fixture
+def _srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.usefixtures("_srun")
+def test_on_several_hosts() -> None:
+    found = shares(4, 99, None, NODES)
+    assert found == [
+        Share(0, 1, "n1"), Share(0, 1, "n2"), Share(0, 4, "big"),
+        Share(1, 4, "big"), Share(2, 4, "big"), Share(3, 4, "big"),
+    ]  # fmt: skip
+    assert [share.host for share in shares(1, 3, None, NODES)] == ["big"] * 3
+    assert [share.host for share in shares(4, 99, 6, NODES)].count("big") == 4
+    login = {k: v for k, v in NODES.items() if k != "SLURMD_NODENAME"}
+    alone = {**login, "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "4"}
+    assert shares(4, 2, None, alone) == [Share(0, 1, "n1")]  # salloc leaves one on the login node
+
+
+@pytest.mark.usefixtures("_srun")
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 4 b 4"}, r"LSF job 7 on a,b: only Slurm's srun"),
+        ({**NODES, "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}, "heterogeneous"),
+    ],
+)
+def test_hosts_that_it_cannot_share(variables: dict[str, str], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        shares(1, 1, None, variables)
+
+
+@pytest.mark.parametrize(("count", "of"), [(16, 3), (2, 2), (7, 1)])
+def test_portions_are_disjoint_and_leave_nothing(count: int, of: int) -> None:
+    parts = [portion(range(count), number, of) for number in range(of)]
+    assert [item for part in parts for item in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_portions_of_too_few() -> None:
+    assert [portion("ab", number, 5) for number in range(5)] == [["a"], ["b"], ["a"], ["b"], ["a"]]
+    assert portion([], 3, 5) == []
+
+
+def test_a_job_sees_its_share_and_no_allocation() -> None:
+    program = (
+        "import os; print(len(os.sched_getaffinity(0)), os.environ['CUDA_VISIBLE_DEVICES'], "
+        "sorted(k for k in os.environ if k.startswith(('SLURM', 'PBS', 'LSB'))))"
+    )
+    command = Share(1, 2).command([sys.executable, "-c", program])
+    given = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_JOB_END_TIME": "9", "SLURMD_NODENAME": "n"}
+    said = subprocess.check_output(command, env={**os.environ, **NODES, **given}, text=True)
+    assert said == f"{max(1, HERE - HERE // 2)} 6,7 ['SLURM_JOB_END_TIME']\n"
+
+
+def test_a_job_on_another_host_is_a_step() -> None:
+    share = Share(1, 4, "n2")
+    command = share.command(["job"])
+    assert command[0] == "srun"
+    assert "--nodelist=n2" in command
+    assert command[-2:] == ["1/4", "job"]
+    assert share.environment({"SLURM_CPUS_PER_TASK": "1", "A": "b"}) == {"A": "b"}
+    assert Share(1, 4).environment({"A": "b"}) == {"A": "b"}
