@@ -126,8 +126,9 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
 def groups_of(roles: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Returns groups of ranks with a communicator of their own, by name: several learners are one.
 
-    All such groups are made here: an environment's ranks, a league's players, a job's trials would
-    be more of them, and start-up makes their communicators without knowing what they are for.
+    All such groups are made here: an environment's ranks, a league's players would be more of them,
+    and start-up makes their communicators without knowing what they are for. Trials that share an
+    allocation are no groups, but jobs of their own: see `hpcdi.launch.shares`.
     """
     learners = tuple(rank for rank, role in enumerate(roles) if role == "learner")
     return {"learners": learners} if len(learners) > 1 else {}
