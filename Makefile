@@ -64,12 +64,12 @@ jobs: $(BIN)/.ready-dev  ## only whole jobs
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on two Slurm clusters of this machine (about 9 minutes)"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slurm -o faulthandler_timeout=1800 tests/slurm
+	$(SAY) "test: on three Slurm clusters of this machine (about 7 minutes)"
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
-	$(SAY) "test: DI-engine beside hpcdi (about 4 minutes)"
-	@$(DING)/bin/python -m pytest -q -m ding tests/upstream
+	$(SAY) "test: DI-engine beside hpcdi (about 2.5 minutes)"
+	@$(DING)/bin/python -m pytest -q -n 2 -m ding tests/upstream
 
 # DI-engine wants other versions of what it imports; what a serial run never calls has stubs
 $(DING)/.ready: tools/ding.txt pyproject.toml tools/constraints.txt

@@ -96,6 +96,7 @@ class DQNPolicy(ReplayPolicy):
     def prepare_acting(self) -> None:
         """Random numbers of exploration, and who among all collectors explores."""
         self._rng = self.random(_EXPLORING)
+        self._noisy = networks.noisy_layers(self._model)
         self._env_num = 1
         self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
@@ -107,7 +108,7 @@ class DQNPolicy(ReplayPolicy):
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
-        with networks.noise(self._rng, self._model):
+        with networks.noise(self._rng, self._noisy):
             best = self._act_greedily(observation, setting)["action"]
         eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
         if self._cfg.other.eps.ladder:
@@ -132,6 +133,7 @@ class DQNPolicy(ReplayPolicy):
         self._target = copy.deepcopy(self._model).requires_grad_(False)
         self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
         self._noise = self.random(_LEARNING)
+        self._noisy_learning = networks.noisy_layers(self._model, self._target)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """One gradient step.
@@ -156,7 +158,7 @@ class DQNPolicy(ReplayPolicy):
             seen.append((value.detach(), priority.detach()))
             return gradient_step.mean_share(losses, count)
 
-        with networks.noise(self._noise, self._model, self._target):
+        with networks.noise(self._noise, self._noisy_learning):
             loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         self._updates += 1

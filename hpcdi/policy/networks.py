@@ -180,10 +180,14 @@ class NoisyLinear(nn.Linear):
         return super().forward(x) + drawn * self.noise_out
 
 
+def noisy_layers(*networks: nn.Module) -> list[NoisyLinear]:
+    """The networks' noisy layers, for `noise`."""
+    return [one for n in networks for one in n.modules() if isinstance(one, NoisyLinear)]
+
+
 @contextlib.contextmanager
-def noise(rng: np.random.Generator, *modules: nn.Module) -> Iterator[None]:
-    """Within it, noisy layers of the networks compute with noise that is drawn once."""
-    layers = [one for m in modules for one in m.modules() if isinstance(one, NoisyLinear)]
+def noise(rng: np.random.Generator, layers: Sequence[NoisyLinear]) -> Iterator[None]:
+    """Within it, these layers compute with noise that is drawn once."""
     parts = [part for layer in layers for part in (layer.noise_in, layer.noise_out)]
     for part in parts:
         drawn = torch.from_numpy(rng.standard_normal(len(part), dtype=np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fakes.worker_world import COLLECTOR, LEARNER, LENGTH, Script, end, experiment
+from fakes.worker_world import COLLECTOR, COORDINATOR, LEARNER, LENGTH, Script, end, experiment
 from hpcdi.comm.messages import (
     BlockReady,
     CloseTask,
+    CollectPause,
     CollectProgress,
     CollectResult,
     CollectSetting,
@@ -20,6 +22,7 @@ from hpcdi.comm.messages import (
     Goodbye,
     Leave,
     PolicyRequest,
+    RankLost,
     Stop,
     TaskReturned,
     WorkerReady,
@@ -168,6 +171,27 @@ def test_stop_while_it_waits_for_a_policy(tmp_path: Path, eval_flag: bool) -> No
         result = script.hear(CollectResult, thread)
         script.hear(Goodbye, thread)
     assert (result.env_steps, result.policy_version) == (0, -1)
+
+
+def test_in_the_place_of_a_dead_learner_it_asks_another(tmp_path: Path) -> None:
+    script = CollectorScript(tmp_path, version=-1)
+    script.answer = lambda: None
+    learners = (LEARNER, COORDINATOR)  # whose messages the test reads
+    worker = MPIFileSystemCollector({}, dataclasses.replace(script.context, learners=learners))
+    with script.running(worker) as thread:
+        script.tell(collect())
+        while not script.world.link(LEARNER).receive(0.01):
+            thread.check()
+        script.tell(RankLost(), LEARNER)
+        script.hear(PolicyRequest, thread)
+
+
+def test_it_waits_for_learners_as_long_as_it_is_told(script: CollectorScript) -> None:
+    worker = MPIFileSystemCollector({}, script.context)
+    with script.running(worker) as thread:
+        for waits in (True, False):
+            script.tell(CollectPause(waits))
+            script.until(lambda waits=waits: worker.is_paused is waits, thread)  # type: ignore[misc]
 
 
 def test_stop_before_any_task(script: CollectorScript) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase as Stage
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,10 @@ PATIENCE_S = 20.0
 
 def experiment(policy: str) -> Any:
     """A buffer that a few blocks fill, and shards that go when nobody needs them."""
-    other = {"replay_buffer": {"replay_buffer_size": 40}}
+    other = {
+        "replay_buffer": {"replay_buffer_size": 40},
+        "commander": {"type": "one_vs_one"},
+    }
     collect = {"n_sample": 4, "collector": {"collector_num": 3}}
     storage = {"keep_data": False, "fsync": False, "seal_seconds": 3600.0}
     return compile_config(
@@ -61,11 +65,12 @@ def experiment(policy: str) -> Any:
 
 
 def segment(ended: list[bool]) -> Segment:
-    """Items of three transitions and one row more; which of them end with their episode."""
+    """Items of three transitions and one row more; which of them end with their episode, won."""
     items = np.zeros(len(ended), ITEM_DTYPE)
     items["item_start"], items["item_len"] = 4 * np.arange(len(ended)), 3
     columns = {"value": np.zeros(4 * len(ended), np.float32)}
-    return Segment(columns, items, tail_rows=1, ended=np.array(ended))
+    games = [(("main", "other", 1, 0, 0),) if is_end else () for is_end in ended]
+    return Segment(columns, items, tail_rows=1, ended=np.array(ended), games=games)
 
 
 class History:
@@ -140,6 +145,8 @@ class History:
     def check(self) -> None:
         figures = self.coordinator.figures()
         assert (figures["env_steps"], figures["episodes"]) == (self.steps, self.episodes)
+        league: Any = self.coordinator._scheduler.commander
+        assert league.league.payoff.games("main", "other") == (self.episodes, 0, 0)
 
     # ---------------------------------------------------------------------------------- events
 
@@ -228,7 +235,9 @@ events = st.lists(
 
 
 @pytest.mark.parametrize("policy", ["dqn", "ppo"])
-@settings(max_examples=6, deadline=None)
+@settings(  # to shrink what fails would take minutes
+    max_examples=6, deadline=None, phases=(Stage.explicit, Stage.reuse, Stage.generate)
+)
 @given(events=events)
 @example(events=[*20 * [("collect", 2, 3), ("publish", 2, 1)], ("kill", 2, 2)])  # shards had to go
 @example(

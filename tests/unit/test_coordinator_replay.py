@@ -95,6 +95,7 @@ def test_items_can_be_drawn_once_the_learner_holds_them() -> None:
     partition.demand(demand(2, 4))
     assert serve(partition) is None
     assert partition.admit(admitted(1)) == 16
+    partition.buffer.update_priorities(np.arange(16), np.arange(1.0, 17.0))
     batches = serve(partition, 77)
     assert isinstance(batches, Batches)
     assert batches.env_steps == 77
@@ -106,6 +107,9 @@ def test_items_can_be_drawn_once_the_learner_holds_them() -> None:
         assert (array.shape, array.dtype) == ((2, 4), dtype)
         assert array.flags.c_contiguous
     assert np.array_equal(batches.rows, transitions[batches.unique_ids])
+    by_priority = batches.weights.ravel()[batches.unique_ids.ravel().argsort()]
+    assert (np.diff(by_priority) <= 0).all()
+    assert by_priority[-1] < by_priority[0]
 
 
 def test_a_demand_is_served_once() -> None:

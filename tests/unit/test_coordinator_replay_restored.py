@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,16 @@ def test_as_many_learners_draw_what_they_would_have_drawn(
         assert rows_drawn(again, rank) == rows_drawn(data.replay, before)
 
 
-def test_items_of_a_block_that_is_gone_leave_the_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_items_of_a_block_that_is_gone_leave_the_index(is_there: bool, tmp_path: Path) -> None:
     data = Data(1)
     for number in range(4):
         data.give(number, [5])
     state = through_file(tmp_path, data.replay)
-    del data.published["data/1.h5"]  # removed meanwhile
+    gone = data.published.pop("data/1.h5")  # removed meanwhile
+    if is_there:  # with other rows under its name
+        shard = dataclasses.replace(gone.shard, crc32=gone.shard.crc32 + 1)
+        data.published["data/1.h5"] = dataclasses.replace(gone, shard=shard)
     again = make_replay()
     again.load_state_dict(state, data.published)
     orders = again.open(1)
