@@ -17,6 +17,8 @@ from fakes.replay import (
     make_replay,
     serve,
 )
+from fakes.scheduler import Run
+from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
@@ -50,6 +52,21 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
         assert serve(partition) is not None
     assert [order.block_id for order in partition.orders()] == [2]
     assert partition.blocked == ""
+
+
+def test_a_learner_gets_its_batches_before_the_blocks_that_waited_for_them() -> None:
+    """It does what it is told in order: a block that it reads may overwrite a batch's rows."""
+    run = Run(1)
+    partitions = run.scheduler.replay.partitions
+    partitions[1] = make_partition(**limited(max=0.5))
+    partition = partitions[1]
+    give(partition, block(1, [8]))
+    assert run.ask(1)
+    assert partition.offer(block(2, [8])) == []
+    kinds: list[type] = []
+    while not any(kind is AdmitBlock for kind in kinds):
+        kinds = [type(order.message) for order in run.ask(1)]
+    assert kinds == [Batches, AdmitBlock]
 
 
 def test_a_learner_waits_while_data_come_too_slowly_and_it_is_said() -> None:
