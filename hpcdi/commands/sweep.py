@@ -127,6 +127,7 @@ def _start(arguments: Sequence[str]) -> int:
     _add_where(parser)
     add_resources(parser)
     given = parser.parse_intermixed_args(arguments)
+    _check_where(parser, given)
     if given.sweep_dir is not None:
         run_folder.check_free(Path(given.sweep_dir))
     settings = [*given.setting, *settings_of(given)]
@@ -154,6 +155,7 @@ def _resume(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     _add_where(parser)
     given = parser.parse_args(arguments)
+    _check_where(parser, given)
     found, _ = look(read(Path(given.folder)))
     if given.array_parallelism:
         found = replace(found, parallel=given.array_parallelism)
@@ -259,7 +261,7 @@ def _print_plan(
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--array-parallelism", type=at_least(1), default=0, metavar="N",
-        help="run at most N at a time (default: no limit)",
+        help="of an array job: run at most N at a time (default: no limit)",
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
     parser.add_argument(
@@ -270,6 +272,15 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         "--pack", action="store_true", help="side by side in one job, or where this is typed"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
+
+
+def _check_where(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Refuse an option that would change nothing."""
+    is_array = not (given.local or given.pack)
+    if given.jobs and is_array:
+        parser.error("--jobs goes with --local or --pack; of an array job: --array-parallelism")
+    if given.array_parallelism and not is_array:
+        parser.error("--array-parallelism is of array jobs; with --local or --pack: --jobs")
 
 
 # ----------------------------------------------------------------------------------------- on Slurm

@@ -252,6 +252,21 @@ def test_a_dry_run_of_a_packed_sweep_shows_one_job(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--jobs", "2"], "--jobs goes with --local or --pack"),
+        (["--pack", "--array-parallelism", "2"], "with --local or --pack: --jobs"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["sweep", CONFIG, "seed=0..3", "--dry-run", *options])
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("job", "restarts", "printed", "code"),
     [
         ("9", "0", ["run 1", "run 2"], 0),  # its own start
