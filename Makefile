@@ -43,7 +43,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 
 test: unit mpi jobs  ## the tests of the main promises: 8 minutes on two cores
 
-test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 24 minutes on two cores
+test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
 	@$(MAKE) --no-print-directory mpi MPI=mpich
 
@@ -64,7 +64,7 @@ jobs: $(BIN)/.ready-dev  ## only whole jobs
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine
-	$(SAY) "test: on three Slurm clusters of this machine (about 7 minutes)"
+	$(SAY) "test: on three Slurm clusters of this machine (about 8 minutes)"
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slurm -o faulthandler_timeout=1800 tests/slurm
 
 ding: $(DING)/.ready  ## only the tests beside DI-engine, in .venv-ding
