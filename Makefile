@@ -41,7 +41,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## the tests of the main promises: 8 minutes on two cores
+test: unit mpi jobs  ## the tests of the main promises: 8.5 minutes on two cores
 
 test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
@@ -51,7 +51,7 @@ test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minu
 FAST := $(if $(ALL),,and not slow)
 
 unit: $(BIN)/.ready-dev  ## only the tests without MPI
-	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),4,2.5) minutes)"
+	$(SAY) "test: without MPI, in parallel processes (about $(if $(ALL),4,3.5) minutes)"
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal \
 	  -m 'not mpi and not job and not gpu and not slurm $(FAST)' tests
 
