@@ -23,7 +23,7 @@ from hpcdi.store.layout import RunLayout
 from hpcdi.types import Array
 from hpcdi.utils.nested import jsonable
 from hpcdi.worker.coordinator.league import frozen_file
-from hpcdi.worker.coordinator.league_view import names_of
+from hpcdi.worker.coordinator.league_view import names_of, players_of
 
 GAMES = 20
 """Of each pair, by default."""
@@ -89,8 +89,8 @@ def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
     Raises:
         LaunchError: one is missing.
     """
-    roles = {player["name"]: player["role"] for player in shown["players"]}
-    files = [frozen_file(name) for name in names_of(shown) if roles[name] == "historical"]
+    frozen = [player["name"] for player in players_of(shown) if player["role"] == "historical"]
+    files = [frozen_file(name) for name in frozen]
     missing = [file for file in files if not (layout.root / file).is_file()]
     if missing:
         raise LaunchError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -231,14 +231,22 @@ def best_response_value(game: SmallGame, seat: int, mixture: Sequence[tuple[floa
     )
 
 
-def exploitability(game: SmallGame, mixture: Sequence[tuple[float, Act]]) -> float:
-    """Returns what best responses win a game from a strategy that plays both seats; 0: an optimum.
+class BestResponses(NamedTuple):
+    """What best responses to a strategy earn a game, on average, by their seat."""
 
-    (b1 + b2) / 2, b1 and b2 being what the best response earns from each seat: Johanson et al.
-    2011, "Accelerating best response calculation in large extensive games", section 2.
+    first: float
+    second: float
 
-    Args:
-        game: a zero-sum game.
-        mixture: see `best_response_value`.
-    """
-    return sum(best_response_value(game, seat, mixture) for seat in (0, 1)) / 2
+    @property
+    def exploitability(self) -> float:
+        """What they win from a strategy that plays both seats of a zero-sum game; 0: an optimum.
+
+        (b1 + b2) / 2, b1 and b2 being what the best response earns from each seat: Johanson et al.
+        2011, "Accelerating best response calculation in large extensive games", section 2.
+        """
+        return sum(self) / 2
+
+
+def best_responses(game: SmallGame, mixture: Sequence[tuple[float, Act]]) -> BestResponses:
+    """Returns `best_response_value` from both seats."""
+    return BestResponses(*(best_response_value(game, seat, mixture) for seat in (0, 1)))

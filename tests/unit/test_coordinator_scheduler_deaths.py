@@ -40,6 +40,15 @@ def run_of(collectors: int = 3, **rules: str) -> Run:
     return run
 
 
+def starting(*come: int) -> Run:
+    """A run of a learner and three collectors, of which these ranks have come."""
+    run = Run(3, ready=False)
+    run.scheduler.workers.faults.is_possible = True
+    for rank in come:
+        run.ready(rank)
+    return run
+
+
 # --------------------------------------------------------------------------------------- collectors
 
 
@@ -90,10 +99,7 @@ def test_the_last_collector_ends_the_run() -> None:
 
 def test_the_first_collector_is_not_the_last_while_others_have_not_come_yet() -> None:
     """On a busy node one may collect, and die, before the others have started."""
-    run = Run(3, ready=False)
-    run.scheduler.workers.faults.is_possible = True
-    run.ready(1)
-    run.ready(2)
+    run = starting(1, 2)
     run.hear(2, RankLost())
     assert run.scheduler.phase is Phase.STARTING
     assert [order.rank for order in run.ready(3)] == [3], "it works from now on"
@@ -107,10 +113,7 @@ def test_the_first_collector_is_not_the_last_while_others_have_not_come_yet() ->
 
 def test_the_run_goes_on_without_a_collector_that_has_not_come() -> None:
     """The learner has: so the one that is missing collects, and others are here."""
-    run = Run(3, ready=False)
-    run.scheduler.workers.faults.is_possible = True
-    for rank in (1, 2, 3):
-        run.ready(rank)
+    run = starting(1, 2, 3)
     run.hear(4, RankLost())
     assert run.scheduler.phase is Phase.RUNNING
     assert run.scheduler.workers.lost == {4: "collector"}
@@ -121,10 +124,7 @@ def test_the_run_goes_on_without_a_collector_that_has_not_come() -> None:
 
 
 def test_a_rank_that_has_not_come_may_be_the_learner() -> None:
-    run = Run(3, ready=False)
-    run.scheduler.workers.faults.is_possible = True
-    run.ready(2)
-    run.ready(3)
+    run = starting(2, 3)
     run.hear(1, RankLost())
     assert "it had not come yet" in reason_of(run)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.battles import KuhnPoker, RockPaperScissors, first_legal, minimax
-from hpcdi.env.best_response import Act, SmallGame, best_response_value, exploitability
+from hpcdi.env.best_response import Act, SmallGame, best_response_value, best_responses
 from hpcdi.env.pettingzoo import PettingZooEnv
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
@@ -47,9 +47,11 @@ def of_pettingzoo(name: str) -> Any:
 def test_rock_paper_scissors() -> None:
     game = SmallGame(RockPaperScissors())
     uniform = [(1 / 3, always(action)) for action in range(3)]
-    assert exploitability(game, uniform) == pytest.approx(0.0)
-    assert exploitability(game, [(1.0, always(0))]) == 1.0
-    assert exploitability(game, [(0.5, always(0)), (0.5, always(1))]) == 0.5  # paper: 1/2 - 0
+    assert best_responses(game, uniform).exploitability == pytest.approx(0.0)
+    assert best_responses(game, [(1.0, always(0))]).exploitability == 1.0
+    assert (
+        best_responses(game, [(0.5, always(0)), (0.5, always(1))]).exploitability == 0.5
+    )  # paper: 1/2 - 0
 
 
 def test_kuhn_poker() -> None:
@@ -57,24 +59,28 @@ def test_kuhn_poker() -> None:
     optimum = [(1 / 3, kuhn(True, True)), (2 / 3, kuhn(False, False))]
     assert best_response_value(game, 0, optimum) == pytest.approx(-1 / 18)
     assert best_response_value(game, 1, optimum) == pytest.approx(1 / 18)
-    assert exploitability(game, optimum) == pytest.approx(0.0)
+    assert best_responses(game, optimum).exploitability == pytest.approx(0.0)
     # against who always bets and calls: bet or call with the highest card, which wins 2 of 6 deals
     # by 2; with the middle one call, which wins and loses one each; with the lowest fold
     assert best_response_value(game, 1, [(1.0, always(1))]) == pytest.approx((2 * 2 - 2 * 1) / 6)
-    assert exploitability(game, [(1.0, always(0))]) == pytest.approx(1.0), "who folds loses each"
+    assert best_responses(game, [(1.0, always(0))]).exploitability == pytest.approx(1.0), (
+        "who folds loses each"
+    )
 
 
 def test_tictactoe() -> None:
     rng = np.random.default_rng(0)
     game = SmallGame(of_pettingzoo("tictactoe_v3"))
-    assert exploitability(game, [(1.0, lambda seen: minimax(seen[0], rng))]) == 0.0
-    assert exploitability(game, [(1.0, lambda seen: first_legal(seen[0], rng))]) == 1.0
+    assert best_responses(game, [(1.0, lambda seen: minimax(seen[0], rng))]).exploitability == 0.0
+    assert (
+        best_responses(game, [(1.0, lambda seen: first_legal(seen[0], rng))]).exploitability == 1.0
+    )
 
 
 def test_games_that_cannot_be_solved() -> None:
     with pytest.raises(EnvError, match="draws something"):
-        exploitability(SmallGame(KuhnPoker(says_deals=False)), [(1.0, always(1))])
+        best_responses(SmallGame(KuhnPoker(says_deals=False)), [(1.0, always(1))])
     with pytest.raises(EnvError, match=r"has about .* lines of play: best responses"):
-        exploitability(SmallGame(of_pettingzoo("connect_four_v3")), [(1.0, always(0))])
+        best_responses(SmallGame(of_pettingzoo("connect_four_v3")), [(1.0, always(0))])
     with pytest.raises(EnvError, match="more than 10 positions"):
-        exploitability(SmallGame(KuhnPoker(), most=10), [(1.0, always(1))])
+        best_responses(SmallGame(KuhnPoker(), most=10), [(1.0, always(1))])

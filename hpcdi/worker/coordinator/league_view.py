@@ -111,9 +111,14 @@ def scores_of(shown: Mapping[str, Any]) -> Array:
 
 
 def names_of(shown: Mapping[str, Any]) -> Sequence[str]:
+    """Names of `players_of`."""
+    return [player["name"] for player in players_of(shown)]
+
+
+def players_of(shown: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """Players of a picture, in its order.
 
     The players that learn come first, then fixed ones, then the newest frozen ones, oldest first.
     """
-    frozen = [p["name"] for p in shown["players"] if p["role"] == "historical"]
-    return [p["name"] for p in shown["players"] if p["role"] != "historical"] + frozen[-_MOST:]
+    frozen = [player for player in shown["players"] if player["role"] == "historical"]
+    return [p for p in shown["players"] if p["role"] != "historical"] + frozen[-_MOST:]

@@ -21,9 +21,9 @@ from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
-_FIRST_SEAL, _DOUBLINGS = 1 / 8, 3
-"""The first block is sealed at this fraction of the usual age, each next one at twice the age of
-the one before, so that learning begins early."""
+_DOUBLINGS = 3
+"""The first block is sealed at an eighth of the usual age, each next one at twice the age of the
+one before, so that learning begins early."""
 
 
 class DataPublisher(Closing):
@@ -91,8 +91,7 @@ class DataPublisher(Closing):
         for block in self._builder.append(segment):
             self._submit(block)
             self._opened = now
-        share = _FIRST_SEAL * 2 ** min(self._blocks, _DOUBLINGS)  # 2**1027 is no float
-        patience_s = self._seal_s * share
+        patience_s = self._seal_s * 2.0 ** min(self._blocks - _DOUBLINGS, 0)
         if now - self._opened >= patience_s:
             self.seal()
 
