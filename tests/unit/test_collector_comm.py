@@ -45,7 +45,7 @@ class CollectorScript(Script):
         config = experiment(**sections)
         super().__init__(root, config, COLLECTOR)
         link = self.world.link(LEARNER)
-        self.publisher = PolicyPublisher(link.send, PolicyFile(self.layout, 3600.0))
+        self.publisher = PolicyPublisher(link.send, PolicyFile(self.layout.latest_policy, 3600.0))
         self.model = create_policy(config.policy, ["learn"]).learn_mode.state_dict()["model"]
         if version >= 0:
             self.publisher.publish(self.model, version)
