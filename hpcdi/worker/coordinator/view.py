@@ -52,7 +52,7 @@ from hpcdi.utils.metrics import (
 from hpcdi.utils.progress import Evaluation, Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.league_view import LeagueView
-from hpcdi.worker.coordinator.scheduler import RunState
+from hpcdi.worker.coordinator.scheduler import Phase, RunState
 from hpcdi.worker.coordinator.snapshots import (
     Kept,
     Resumed,
@@ -330,6 +330,7 @@ class RunView:
         self._record = RunRecord(self._writer, returns)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
+        self._phase: Phase | None = None  # that status.json says
         self._league: LeagueView | None = None
         self._retention: Retention | None = None
         self._keeper: SnapshotKeeper | None = None
@@ -385,13 +386,14 @@ class RunView:
         now = time.monotonic()
         self._record.look(run, now)
         if self._line is not None and self._file is not None:
-            evaluations, finished = self._record.evaluations, run.finished
+            evaluations = self._record.evaluations
+            is_news, self._phase = run.finished or run.phase is not self._phase, run.phase
 
             def status() -> Status:
                 return status_of(run, self._record)
 
             self._line.refresh(status, evaluations, now)
-            self._file.refresh(status, evaluations, now, at_once=finished)
+            self._file.refresh(status, evaluations, now, at_once=is_news)
         if self._league is not None and run.league is not None:
             learners = {
                 name: [worker.rank for worker in run.workers.available("learner", name)]
