@@ -324,7 +324,7 @@ def place(replay: ReplayManager, ready: BlockReady) -> None:
 def on_policy_run() -> Run:
     """The learner is rank 1, collectors are 2 and 3; blocks are read when the test says so."""
     run = Run(ready=False)
-    run.scheduler.replay = ReplayManager(
+    run.scheduler.replay.of["main"] = ReplayManager(
         lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
     )
     for rank in run.ranks:

@@ -103,6 +103,8 @@ def test_it_is_resumed() -> None:
         coordinator.load_state_dict(state())
         taken = coordinator.state_dict()
         assert taken["counters"].pop("evaluated_steps") == 0, "later versions have it"
+        assert taken["counters"].pop("steps_of") == {"main": 9}, "there was one player"
+        assert taken["counters"].pop("iterations_of") == {"main": 5}
         assert {k: taken[k] for k in ("commander", "counters", "tasks")} == {
             k: state()[k] for k in ("commander", "counters", "tasks")
         }
