@@ -23,7 +23,8 @@ from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Retention
-from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment, create_replay
+from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment
+from hpcdi.worker.coordinator.replay import create_replay
 
 
 def limited(**rate: float) -> dict[str, Any]:
