@@ -110,7 +110,7 @@ def test_it_is_resumed() -> None:
         }
         items = coordinator.deal_with_learner_get_data("learn", "mine", 1, 3) or []
         assert [(item["data_id"], item["staleness"]) for item in items] == [("d0", 2)]
-        replay = coordinator._scheduler.replay
+        replay = coordinator._scheduler.replay.of["main"]
         published = [block(1, [3], version=1), block(2, [2], version=2)]
         replay.load_state_dict(state()["replay"], {b.shard.path: b for b in published})
         orders = replay.open(4)
