@@ -545,7 +545,7 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
     for policy, every_s in ((PPO, 0.0), ({"collect": {"collector": {}}}, 3.0)):
         script = Script(tmp_path, experiment(policy=policy), COLLECTOR)
         worker = MPIFileSystemCollector({}, script.context)
-        assert worker._policies._every_s == every_s
+        assert worker._policies["main"]._every_s == every_s
         worker._data.close()
         end(worker)
 
