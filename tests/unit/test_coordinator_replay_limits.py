@@ -58,7 +58,7 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
 def test_a_learner_gets_its_batches_before_the_blocks_that_waited_for_them() -> None:
     """It does what it is told in order: a block that it reads may overwrite a batch's rows."""
     run = Run(1)
-    partitions = run.scheduler.replay.partitions
+    partitions = run.scheduler.replay.of["main"].partitions
     partitions[1] = make_partition(**limited(max=0.5))
     partition = partitions[1]
     give(partition, block(1, [8]))
