@@ -57,7 +57,8 @@ def test_two_players_learn_and_one_outlives_the_other(
     run_dir = job.run_dir
     frozen = run_dir / "league" / "exploiter_000001.safetensors"
     job.until(lambda: frozen.exists() and any("players" in s for s in snapshots(run_dir)))
-    assert read(run_dir / "league.json")["learners"] == {"main": [1], "exploiter": [2]}
+    both = {"main": [1], "exploiter": [2]}
+    job.until(lambda: read(run_dir / "league.json").get("learners") == both)
     job.kill_rank(2)
     job.until(lambda: exploiter(run_dir)["learners"] == [])
     alone = read(run_dir / "status.json")["train_iter"]
