@@ -32,6 +32,9 @@ Settings: TypeAlias = Mapping[str, Any]
 Transition: TypeAlias = dict[str, Any]
 """One item as a dict, the form that DI-engine's policies use."""
 
+MAIN = "main"
+"""Name of the player that a run trains; where it trains several, of the first."""
+
 GameCounts: TypeAlias = tuple[str, str, int, int, int]
 """Names of two players, and how many games the first one won, drew and lost."""
 

@@ -1,6 +1,8 @@
 """DI-engine beside hpcdi, in the same run: its CartPole DQN, in one process and over ranks.
 
-In one process it is DI-engine's own entry, as it is and with one changed import. Its parallel mode
+In one process it is DI-engine's own entry, as it is and with one changed import, where its policy
+takes most of the time of both; and `hpcdi serial` with hpcdi's DQN, which has the same network and
+batches, and as many updates for each step. Its parallel mode
 does not start any more (DI-engine 0.5.3); what it made when it was measured, by hand and once, is
 quoted. Needs the environment of `make ding`:
 
@@ -13,9 +15,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,17 @@ from figures import Row, parser, show
 ROOT = Path(__file__).parent.parent
 UPSTREAM = ROOT / "tests" / "upstream"
 CONFIG = "classic_control.cartpole.config.cartpole_dqn_config"
+AS_THEIRS = (
+    "env.collector_env_num=8", "env.evaluator_env_num=5", "env.stop_value=1e9",
+    "policy.model={encoder_hidden_size_list: [128, 128, 64], dueling: true}", "policy.nstep=1",
+    "policy.discount_factor=0.97", "policy.learn.batch_size=64", "policy.learn.replay_ratio=null",
+    "policy.learn.update_per_collect=5",
+    "policy.collect.n_sample=1",  # of each environment
+    "policy.other.eps={type: exp, start: 0.95, end: 0.1, decay: 10000}",
+    "policy.other.replay_buffer={replay_buffer_size: 20000, min_fill: 64}",
+    "policy.eval.every=1e9 env_steps",
+)  # fmt: skip
+"""hpcdi's DQN as their configuration has it."""
 THEIRS_PARALLEL = 90.0
 """Transitions/s of its parallel mode on two cores: 30 to 90, with a learner and two collectors."""
 
@@ -39,21 +54,26 @@ def main() -> None:
 
 
 def serial(env_steps: int) -> list[Row]:
-    """Its entry, by its workers and by ours, in turns."""
-    rates: dict[str, list[tuple[float, float]]] = {"ding": [], "hpcdi": []}
+    """Its entry by its workers and by ours, and our entry with our policy, in turns."""
+    measures = {
+        "DI-engine": partial(rate_of, "ding"),
+        "with one changed import": partial(rate_of, "hpcdi"),
+        "`hpcdi serial`, hpcdi's DQN": rate_of_own,
+    }
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in measures}
     for _ in range(2):
-        for package, measured in rates.items():
-            measured.append(rate_of(package, env_steps))
-    best = {package: tuple(map(max, zip(*found, strict=True))) for package, found in rates.items()}
+        for name, measure in measures.items():
+            rates[name].append(measure(env_steps))
+    theirs, *ours = (
+        (name, tuple(map(max, zip(*found, strict=True)))) for name, found in rates.items()
+    )
     return [
-        beside(
-            f"serial entry, CartPole DQN: {what}", best["hpcdi"][place], unit,
-            best["ding"][place], 1.5, "DI-engine's workers",
-        )
+        beside(f"CartPole DQN, {name}: {what}", best[place], unit, theirs[1][place], 1.5, theirs[0])
+        for name, best in ours
         for place, (what, unit) in enumerate(
             (("environment", "steps/s"), ("learner", "iterations/s"))
         )
-    ]  # fmt: skip
+    ]
 
 
 def rate_of(package: str, env_steps: int) -> tuple[float, float]:
@@ -68,6 +88,36 @@ def rate_of(package: str, env_steps: int) -> tuple[float, float]:
     first, *_, last = json.loads(done.stdout.splitlines()[-1])
     seconds = last["from_s"] - first["to_s"]
     return last["envstep"] / seconds, last["train_iter"] / seconds
+
+
+def rate_of_own(env_steps: int) -> tuple[float, float]:
+    """Steps and iterations a second of CPU time that a longer run of ours takes more."""
+    (cpu_s, short), (more_cpu_s, long) = (own(steps) for steps in (env_steps // 4, env_steps))
+    seconds = more_cpu_s - cpu_s
+    return tuple((long[what] - short[what]) / seconds for what in ("env_steps", "train_iter"))  # type: ignore[return-value]
+
+
+def own(env_steps: int) -> tuple[float, dict[str, float]]:
+    """CPU seconds and figures of `hpcdi serial`."""
+    began = cpu_s()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                sys.executable, "-m", "hpcdi", "serial", ROOT / "configs" / "cartpole_dqn.yaml",
+                "--run-dir", f"{folder}/run", *AS_THEIRS,
+                f"policy.other.commander.max_env_step={env_steps}",
+            ],
+            env={**variables(), "OMP_NUM_THREADS": "1"}, cwd=folder, capture_output=True,
+            check=True,
+        )  # fmt: skip
+        facts: dict[str, Any] = json.loads(Path(folder, "run", "run.json").read_text())
+    return cpu_s() - began, facts["figures"]
+
+
+def cpu_s() -> float:
+    """CPU seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def over_ranks(env_steps: int) -> list[Row]:

@@ -16,7 +16,8 @@ Who sends which::
     learner   ──► learner       GroupAddress
     link, of a dead rank ──► any   RankLost
 
-Anything per item travels as an array, a block at a time.
+Anything per item travels as an array, a block at a time. A `player` is the one whose learners they
+are, or whose data: a league may train several.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdi.comm.codec import sendable
-from hpcdi.types import Array, GameCounts, Lockstep, ShardRef
+from hpcdi.types import MAIN, Array, GameCounts, Lockstep, ShardRef
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class WorkerReady(Message):
     pid: int
     gpus: int = 0
     cpus: int = 1
+    player: str = MAIN  # of a learner
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class BlockReady(Message):
     episodes: int = 0  # that ended in it
     made_of: int = -1  # environment steps, where its rows are samples; -1: they are transitions
     games: tuple[GameCounts, ...] = ()  # that ended in it, in a league
+    player: str = MAIN  # that learns from it
 
     @property
     def transitions(self) -> int:
@@ -84,6 +87,7 @@ class CollectProgress(Message):
     episode_lengths: Array  # in steps, int64 [episodes]
     policy_version: int
     shares: dict[str, float]  # activity -> share of the time, see `TimeLedger.shares`
+    player: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class CollectResult(Message):
     episode_returns: Array
     episode_lengths: Array
     is_complete: bool = True
+    player: str = MAIN
 
     @property
     def is_evaluation(self) -> bool:
@@ -137,6 +142,7 @@ class LearnInfo(Message):
     train_iter: int
     scalars: dict[str, float]
     shares: dict[str, float]
+    player: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,7 @@ class SnapshotPart(Message):
     train_iter: int
     stall_s: float  # seconds that the learner was held up
     error: str = ""
+    player: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,7 @@ class CollectTask(Message):
     publish_above: float = float("inf")  # a better evaluation publishes its policy as the best
     lockstep: Lockstep | None = None  # of a deterministic run
     freeze: str = ""  # an evaluation writes its policy there, relative to the run folder
+    player: str = MAIN  # that acts
 
 
 @dataclass(frozen=True)
@@ -255,6 +263,7 @@ class LearnTask(Message):
 
     task_id: str
     resume: str = ""  # folder of the snapshot to resume from, relative to the run folder
+    player: str = MAIN  # that learns
 
 
 @dataclass(frozen=True)

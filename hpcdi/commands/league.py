@@ -16,16 +16,18 @@ from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.launch.run_folder import short
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import MAIN
 from hpcdi.utils.metrics import human_count
-from hpcdi.worker.coordinator.league import LEARNING, MAIN, Payoff
+from hpcdi.worker.coordinator.league import LEARNING, Payoff
 from hpcdi.worker.coordinator.league_view import names_of, scores_of
 
 HELP = """\
-Print the players of a league: who trains, when the others were frozen, their Elo with its standard
-deviation (1500 is the mean of all), games of the main player against each and what it has scored
-(a win is 1, a draw 0.5), and how often each is drawn as its opponent now. It reads the run folder
-alone, also while the run goes on. Games are those that were collected, exploration included; those
-against itself are counted as the first seat saw them.
+Print the players of a league: who trains and on which ranks, when the others were frozen, their
+Elo with its standard deviation (1500 is the mean of all), games of the main player (or of another
+one that learns: --player) against each and what it has scored (a win is 1, a draw 0.5), and how
+often each is drawn as its opponent now. It reads the run folder alone, also while the run goes on.
+Games are those that were collected, exploration included; those against itself are counted as the
+first seat saw them.
 
 With --cross-play each pair of these players plays --games games in this process, without
 exploration and in all seats equally often; the main player by its latest policy, frozen ones by
@@ -40,6 +42,7 @@ players before each game. Its mean win over both seats is 0 where nobody can win
 game of chance the environment has an attribute deals; see hpcdi/env/best_response.py.
 
   hpcdi league runs/tictactoe_league/latest
+  hpcdi league runs/tictactoe_league/latest --player exploiter   its games, where it learns too
   hpcdi league runs/tictactoe_league/latest --png payoff.png     who beats whom, as a picture
   hpcdi league runs/tictactoe_league/latest --json               for a program
   hpcdi league runs/tictactoe_league/latest --cross-play         all play all, here and now
@@ -60,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings for these games"
     )
+    parser.add_argument("--player", metavar="NAME", help="whose games (default: main)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--png", metavar="FILE", help="write a picture of who beats whom")
     parser.add_argument("--cross-play", action="store_true", help="all players play each other")
@@ -92,10 +96,11 @@ def main(arguments: Sequence[str]) -> int:
         return cross_play.play(layout, shown, given)
     if given.exploitability:
         return exploitability.show(layout, shown, given)
+    player = _learning(shown, given.player or MAIN)
     of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(given, n)]
     for option in [*of_games, *given.override]:
         raise LaunchError(f"{option} is for the games of --cross-play: add that")
-    lines = [json.dumps(shown)] if given.json else [_title(layout, shown), *_table(shown)]
+    lines = [json.dumps(shown)] if given.json else [_title(layout, shown), *_table(shown, player)]
     print_lines(lines)
     if given.png is not None:
         names = names_of(shown)
@@ -103,6 +108,18 @@ def main(arguments: Sequence[str]) -> int:
         if not given.json:
             print_lines([f"picture {given.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
+
+
+def _learning(shown: Mapping[str, Any], name: str) -> str:
+    """Returns the name of a player that learns.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    known = [player["name"] for player in shown["players"] if player["role"] in LEARNING]
+    if name not in known:
+        raise LaunchError(f"--player {name} does not learn here; {', '.join(known)} do")
+    return name
 
 
 def _share(text: str) -> float:
@@ -123,8 +140,9 @@ def _title(layout: RunLayout, shown: Mapping[str, Any]) -> str:
     )
 
 
-def _table(shown: Mapping[str, Any]) -> list[str]:
-    """Players by strength; those that have no rating yet come last."""
+def _table(shown: Mapping[str, Any], of: str) -> list[str]:
+    """Players by strength; those that have no rating yet come last; games are of one player."""
+    drawn = shown.get("drawn_by", {MAIN: shown["drawn"]})[of]
     ratings, payoff = shown["ratings"], Payoff()
     payoff.load_state_dict(shown["payoff"])
     heads = ("player", "role", "frozen at", "Elo", "games", "won", "drawn", "lost", "score", "now")
@@ -133,19 +151,28 @@ def _table(shown: Mapping[str, Any]) -> list[str]:
     for player in sorted(shown["players"], key=lambda p: -ratings.get(p["name"], unknown)[0]):
         name = player["name"]
         elo, std = ratings.get(name, unknown)
-        wins, draws, losses = payoff.games(MAIN, name)
+        wins, draws, losses = payoff.games(of, name)
         games = wins + draws + losses
         learns, frozen = player["role"] in LEARNING, player["role"] == "historical"
         rows.append(
             (
                 name,
-                "trains" if learns else player["role"],
+                _training(shown, name) if learns else player["role"],
                 human_count(player["steps"]) if frozen else "-",
                 f"{elo:.0f} ± {std:.0f}" if name in ratings else "-",
                 human_count(games) if games else "-",
                 *((f"{n / games:.0%}" for n in (wins, draws, losses)) if games else "---"),
                 f"{(wins + draws / 2) / games:.3f}" if games else "-",
-                f"{shown['drawn'].get(name, 0.0):.0%}",
+                f"{drawn.get(name, 0.0):.0%}",
             )
         )
     return in_columns(rows, left=2)
+
+
+def _training(shown: Mapping[str, Any], name: str) -> str:
+    """Whether a player trains, and on which ranks, where several do."""
+    learners = shown.get("learners", {})
+    if len(learners) < 2:
+        return "trains"
+    ranks = ", ".join(map(str, learners.get(name, ())))
+    return f"trains on {ranks}" if ranks else "has no learner"

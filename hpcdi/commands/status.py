@@ -78,7 +78,7 @@ def lines_of(status: RunStatus) -> list[str]:
     lines += _job(status)
     if progress:
         lines += [_line("progress", _progress(status)), *_returns(progress), *_waits(status)]
-    lines += _collectors(status)
+    lines += [*_players(progress), *_collectors(status)]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
         lines.append(_line("lost", f"{', '.join(gone)}: the run goes on without"))
@@ -218,6 +218,22 @@ def _returns(progress: dict[str, Any]) -> list[str]:
         lines.append(_line("evaluation", text))
         if best != last:
             lines.append(_line("", f"best: {Evaluation(**best)}"))
+    return lines
+
+
+def _players(progress: dict[str, Any]) -> list[str]:
+    """Returns a line about each player that learns beside the main one."""
+    lines = []
+    for name, player in progress.get("players", {}).items():
+        parts = [
+            f"{human_count(player['env_steps'])} env steps",
+            f"{human_count(player['train_iter'])} train iterations",
+        ]
+        if player["return_mean"] is not None:
+            parts.append(f"mean return {player['return_mean']:.1f}")
+        ranks = ", ".join(map(str, player["learners"]))
+        parts.append(f"learns on rank {ranks}" if ranks else "has no learner any more")
+        lines.append(_line(name, ", ".join(parts)))
     return lines
 
 

@@ -334,7 +334,8 @@ class Arena(Closing):
         }  # fmt: skip
         if "/" in name or ":" in name:
             return None
-        file = known.get(name, layout.league_dir / f"{name}.safetensors")
+        latest, frozen = layout.latest_policy_of(name), layout.league_dir / f"{name}.safetensors"
+        file = known.get(name, latest if latest.is_file() else frozen)
         return file if file.is_file() else None
 
     def _known(self) -> str:
@@ -342,4 +343,9 @@ class Arena(Closing):
             p.stem for p in self._layout.league_dir.glob("*.safetensors")
         )
         some = f"{frozen[0]} to {frozen[-1]}, " if frozen else ""
-        return f"there are main, best, {some}random, the league's fixed players, and my_module:play"
+        files = sorted(p.stem for p in self._layout.latest_policy.parent.glob("*.safetensors"))
+        learning = "".join(f"{name}, " for name in files if name not in ("latest", "best"))
+        return (
+            f"there are main, best, {learning}{some}random, the league's fixed players, and "
+            "my_module:play"
+        )

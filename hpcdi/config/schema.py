@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcdi.config.fields import component, section, sections, setting
 from hpcdi.errors import Problem
-from hpcdi.types import Interval
+from hpcdi.types import MAIN, Interval
 from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
@@ -289,6 +289,21 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
     return [Problem("fault", message)]
 
 
+def learners_of(config: ExperimentConfig) -> dict[str, int]:
+    """Returns the number of learner ranks of each player that learns: the first is the main one.
+
+    A league may train several players; every other run has the main player alone.
+    """
+    count = int(config.policy.learn.learner.learner_num)
+    share = getattr(config.policy.other.commander, "share_learners", None)
+    return {MAIN: count} if share is None else dict(share(count))
+
+
+def learners_group(player: str) -> str:
+    """Returns the name of the group of a player's learner ranks."""
+    return f"learners of {player}"
+
+
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
     """Check the rules of a run over several ranks (`hpcdi train`); returns the problems."""
     problems = [
@@ -296,8 +311,20 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         for fault in config.fault
         if fault.role == "serial"
     ]
+    count, players = config.policy.learn.learner.learner_num, learners_of(config)
+    if count != sum(players.values()) or not all(players.values()):
+        shared = ", ".join(f"{name} {learners}" for name, learners in players.items())
+        needed = sum(max(learners, 1) for learners in players.values())
+        message = (
+            f"is {count}, but the players that learn need {needed}: each has learners of its own "
+            f"({shared}; see policy.other.commander.league)"
+        )
+        problems.append(Problem("policy.learn.learner.learner_num", message))
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
+        if len(players) > 1:
+            why = "a deterministic run trains one player (system.deterministic)"
+            problems.append(Problem("policy.other.commander.league.players", why))
         if getattr(config.env.manager, "wait_num", None) is not None:
             why = "who is waited for depends on the clock (system.deterministic)"
             problems.append(Problem("env.manager.wait_num", why))

@@ -33,8 +33,9 @@ from hpcdi.launch.placement import (
     check_gpus,
     gpu_names,
     groups_of,
-    learner_of,
+    learners_for,
     niceness_of,
+    players_of,
     roles_of,
     share_of_host,
     threads_of,
@@ -177,7 +178,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
 
 
 def _assign(placement: list[dict[str, Any]], config: Any) -> None:
-    """Add each rank's number, role and GPU to its entry of `placement`.
+    """Add each rank's number, role, GPU and perhaps player to its entry of `placement`.
 
     Raises:
         LaunchError: the world is too small for the experiment, or has no GPU for its learners.
@@ -188,6 +189,9 @@ def _assign(placement: list[dict[str, Any]], config: Any) -> None:
     names = gpu_names(places, roles, cuda=config.policy.cuda)
     for rank, (place, role, name) in enumerate(zip(placement, roles, names, strict=True)):
         place.update(rank=rank, role=role, gpu=name)
+    for player, ranks in list(players_of(roles, config).items())[1:]:
+        for rank in ranks:
+            placement[rank]["player"] = player
 
 
 def _play(
@@ -217,15 +221,15 @@ def _play(
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]
-    learners = [rank for rank, each in enumerate(roles) if each == "learner"]
-    own = learner_of(world.rank, roles)
+    players = players_of(roles, config)
     context = WorkerContext(
         config, layout, world.open_link(),
         role_seed(
             config.seed, role, world.rank,
             0 if config.system.deterministic else agreement.restarts,
         ),
-        tuple(sorted(learners, key=lambda rank: rank != own)), world.split(groups_of(roles)),
+        {name: learners_for(world.rank, roles, ranks) for name, ranks in players.items()},
+        world.split(groups_of(players)),
         flag.take, agreement.restarts,
     )  # fmt: skip
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdi.config.schema import learners_group, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.launch.environment import compress
 from hpcdi.utils.metrics import counted
@@ -53,17 +54,19 @@ def check_world(world: int, config: Any) -> None:
     """Check that a world is large enough.
 
     Raises:
-        LaunchError: no rank is left for a collector; or, on-policy, for one per learner: a batch
-            consists of a rollout of every collector, and each learner needs one.
+        LaunchError: no rank is left for a collector; or for one to each player that learns; or,
+            on-policy, to each learner: a batch consists of a rollout of every collector, and each
+            learner needs one.
     """
-    learners = learner_count(config)
-    collectors = learners if config.policy.on_policy else 1
+    learners, players = learner_count(config), len(learners_of(config))
+    collectors = learners if config.policy.on_policy else players
+    each = "learner on-policy" if config.policy.on_policy else "player that learns"
     working = working_collectors(world, config)
     if working < collectors <= world - 1 - learners:
         raise LaunchError(
             f"of {world - 1 - learners} collectors {working} would work at first "
-            f"(policy.collect.collector.collector_num), but on-policy each of {learners} learners "
-            "needs one"
+            f"(policy.collect.collector.collector_num), but there must be one to each {each}: "
+            f"{collectors}"
         )
     needed = 1 + learners + collectors
     if world < needed:
@@ -72,7 +75,7 @@ def check_world(world: int, config: Any) -> None:
             f"a world of {counted(world, 'rank')} is too small: {missing} missing. "
             f"This experiment needs 1 coordinator, {counted(learners, 'learner')} and at "
             f"least {counted(collectors, 'collector')}"
-            f"{', one to each learner on-policy' * (collectors > 1)}; start it with -n {needed} "
+            f"{f', one to each {each}' * (collectors > 1)}; start it with -n {needed} "
             f"or more (it asks for {default_world_size(config)})"
         )
 
@@ -123,15 +126,27 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     return sorted(chosen + rest[: count - len(chosen)])
 
 
-def groups_of(roles: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Returns groups of ranks with a communicator of their own, by name: several learners are one.
+def players_of(roles: Sequence[str], config: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the learner ranks of each player that learns: ranks next to each other, in turn."""
+    ranks = [rank for rank, role in enumerate(roles) if role == "learner"]
+    players, first = dict[str, tuple[int, ...]](), 0
+    for name, count in learners_of(config).items():
+        players[name] = tuple(ranks[first : first + count])
+        first += count
+    return players
 
-    All such groups are made here: an environment's ranks, a league's players would be more of them,
-    and start-up makes their communicators without knowing what they are for. Trials that share an
-    allocation are no groups, but jobs of their own: see `hpcdi.launch.shares`.
+
+def groups_of(players: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Returns groups of ranks with a communicator of their own, by name: a player's learners.
+
+    All such groups are made here: an environment's ranks would be more of them, and start-up makes
+    their communicators without knowing what they are for. Trials that share an allocation are no
+    groups, but jobs of their own: see `hpcdi.launch.shares`.
+
+    Args:
+        players: learner ranks of each player, see `players_of`.
     """
-    learners = tuple(rank for rank, role in enumerate(roles) if role == "learner")
-    return {"learners": learners} if len(learners) > 1 else {}
+    return {learners_group(name): tuple(r) for name, r in players.items() if len(r) > 1}
 
 
 def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
@@ -149,12 +164,13 @@ def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
         )
 
 
-def learner_of(rank: int, roles: Sequence[str]) -> int:
-    """Returns the learner that a rank belongs to: a learner to itself, collectors round-robin."""
-    learners = [r for r, role in enumerate(roles) if role == "learner"]
-    if roles[rank] == "learner":
-        return rank
-    return learners[roles[:rank].count("collector") % len(learners)]
+def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tuple[int, ...]:
+    """Returns a player's learners, first the one that a rank belongs to.
+
+    That is a learner itself; of collectors each in turn.
+    """
+    own = rank if rank in learners else learners[roles[:rank].count("collector") % len(learners)]
+    return tuple(sorted(learners, key=lambda one: one != own))
 
 
 def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -162,7 +178,8 @@ def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Args:
         placement: per rank: ``rank``, ``host``, ``role``, ``cores`` (a list) and ``gpu`` (the name
-            of a learner's GPU, or empty).
+            of a learner's GPU, or empty); and ``player``, which it learns for, where it is not the
+            main one.
     """
     if len(placement) <= _MOST_ROWS:
         width = max(4, *(len(place["host"]) for place in placement))
@@ -171,6 +188,7 @@ def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
             lines.append(
                 f"  {place['rank']:>4}  {place['host']:<{width}}  {place['role']:<11} "
                 f"{len(place['cores']):>6}  {place['gpu'] or '-'}"
+                f"{'  learns for ' * ('player' in place)}{place.get('player', '')}"
             )
         return lines
     hosts: dict[str, list[Mapping[str, Any]]] = {}

@@ -98,6 +98,11 @@ def save_checkpoint(
     return target
 
 
+def of_agent(agent: int, file: str) -> str:
+    """Returns the name of a file of one of those that learn apart; the first one's is as it is."""
+    return f"agent{agent}_{file}" if agent else file
+
+
 def write_files(
     aside: Path, writers: Mapping[str, Callable[[Path], None]]
 ) -> dict[str, dict[str, int]]:

@@ -15,9 +15,10 @@
                                              is named by the number of its first block
         policies/latest.safetensors          the newest policy; best.safetensors the best evaluated
         policies/best.json                   its mean return (of a serial run)
+        policies/exploiter.safetensors       the newest one of another player that learns (leagues)
         league/main_000003.safetensors       a frozen player of a league; league.json its results
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
-        checkpoints1/                        of the second player's learner (serial battles)
+        checkpoints1/                        of the second player's learner (battles, leagues)
         snapshots/snapshot_000007/           of the whole run: what it goes on from
         profile/rank0.json                   where a learner's time goes, where that was asked for
         videos/iter_..._seed_0.mp4           films, where they were asked for
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdi.errors import StoreError
+from hpcdi.types import MAIN
 
 _NUMBER_MARK = "#"
 
@@ -113,6 +115,11 @@ class RunLayout:
         """Newest policy on disk."""
         return self.root / "policies" / "latest.safetensors"
 
+    def latest_policy_of(self, player: str) -> Path:
+        """Newest policy on disk of a player that learns, see `latest_policy`."""
+        name = "latest" if player == MAIN else player
+        return self.latest_policy.with_name(f"{name}.safetensors")
+
     @property
     def best_policy(self) -> Path:
         """Policy with the best evaluation."""
@@ -144,7 +151,7 @@ class RunLayout:
         return self.checkpoints_of(0)
 
     def checkpoints_of(self, agent: int) -> Path:
-        """Checkpoints of one of several learners that learn apart, as in a serial battle."""
+        """Checkpoints of one of those that learn apart: in a serial battle, a league's players."""
         return self.root / f"checkpoints{agent or ''}"
 
     @property

@@ -74,7 +74,7 @@ class StatusFile:
             status: returns how it stands.
             evaluations: all so far.
             now: seconds, any origin.
-            at_once: write it whether it is due or not: at the end.
+            at_once: write it whether it is due or not: in a new phase.
         """
         if now < self._due and not at_once:
             return

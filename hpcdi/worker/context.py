@@ -12,8 +12,9 @@ import numpy as np
 
 from hpcdi.comm.link import Link
 from hpcdi.comm.messages import CollectTask, StopRequest
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, learners_group
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import MAIN
 
 COORDINATOR_RANK = 0
 HEARTBEAT_S = 5.0
@@ -33,7 +34,8 @@ class WorkerContext:
         layout: the run folder.
         link: to the other ranks.
         seed: of this rank's random numbers.
-        learners: ranks of all learners; first the one that this rank gets its policies from.
+        players: learner ranks of each player that learns, the main one first; of each player first
+            the one that this rank gets its policies from.
         groups: MPI communicators of the groups of ranks that this one is a member of, by name.
         stop_request: returns what a signal asked for, once.
         restarts: how often the run has been resumed.
@@ -43,15 +45,30 @@ class WorkerContext:
     layout: RunLayout
     link: Link
     seed: np.random.SeedSequence
-    learners: tuple[int, ...]
+    players: Mapping[str, tuple[int, ...]]
     groups: Mapping[str, Any] = field(default_factory=dict)
     stop_request: Callable[[], StopRequest | None] = lambda: None
     restarts: int = 0
 
     @property
+    def learners(self) -> tuple[int, ...]:
+        """Ranks of all learners."""
+        return tuple(rank for ranks in self.players.values() for rank in ranks)
+
+    @property
+    def player(self) -> str:
+        """The player that a learner learns for."""
+        return next((name for name, r in self.players.items() if self.link.rank in r), MAIN)
+
+    @property
+    def agent(self) -> int:
+        """Number of that player, from 0; it names files."""
+        return list(self.players).index(self.player)
+
+    @property
     def learners_comm(self) -> Any:
-        """Communicator of the learners; None where there is one learner, or on other roles."""
-        return self.groups.get("learners")
+        """Communicator of a player's learners; None where it has one, or on other roles."""
+        return self.groups.get(learners_group(self.player))
 
 
 def role_seed(seed: int, role: str, rank: int, restart: int = 0) -> np.random.SeedSequence:

@@ -28,7 +28,7 @@ from hpcdi.errors import CommError
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport import open_transport
-from hpcdi.types import ITEM_DTYPE, Columns
+from hpcdi.types import ITEM_DTYPE, MAIN, Columns
 from hpcdi.worker.coordinator.workers import Workers
 from hpcdi.worker.replay_buffer.limits import Limits, ThruputControllerConfig
 from hpcdi.worker.replay_buffer.monitor import PeriodicThruput as PeriodicThruputMonitor
@@ -246,8 +246,9 @@ class LearnerAggregator:
         if not self.is_complete:
             come = len(self._workers.available("learner"))
             raise CommError(f"{come} of {self.size} learners have come; all are needed")
-        if self._workers.learn_task is not None:
-            raise CommError(f"the learners do task {self._workers.learn_task.task_id} still")
+        present = self._workers.groups[MAIN].task
+        if present is not None:
+            raise CommError(f"the learners do task {present.task_id} still")
         return dict.fromkeys(self._workers.start_learners(task, 0.0), task)
 
     def deal_with_get_data(self, task: DataDemand, rank: int = 0) -> DataDemand | None:

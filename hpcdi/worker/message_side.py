@@ -145,8 +145,9 @@ class MessageSide(Configurable, ABC):
             resource: number of its devices, ``gpu`` and ``cpu``.
         """
         ready = WorkerReady(
-            self.role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"]
-        )
+            self.role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"],
+            self._place.player,
+        )  # fmt: skip
         self.pump.send(COORDINATOR_RANK, ready)
 
     def _handlers(self) -> dict[type, Callable[[int, Any], None]]:

@@ -21,13 +21,19 @@ class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         run_dir: the run folder.
         restarts: so often the run must have been started again.
+        seen: a file that must be there, too; empty: none.
     """
 
-    def __init__(self, run_dir: str, restarts: int) -> None:
+    def __init__(self, run_dir: str, restarts: int, seen: str = "") -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
         file = Path(run_dir) / "run.json"
         known = json.loads(file.read_text()).get("restarts", 0) if file.exists() else 0
-        self._reward = 1000.0 if known >= restarts else 1.0
+        self._is_again, self._seen, self._reward = known >= restarts, seen, 1.0
+
+    def reset(self, **options: Any) -> Any:
+        may_be_solved = self._is_again and (not self._seen or Path(self._seen).exists())
+        self._reward = 1000.0 if may_be_solved else 1.0
+        return self.env.reset(**options)
 
     def step(self, action: Any) -> Any:
         time.sleep(PACE_S)

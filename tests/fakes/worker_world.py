@@ -15,6 +15,7 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
 from hpcdi.config.load import compile_config
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import MAIN
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.context import WorkerContext
 
@@ -66,7 +67,11 @@ class Script:
         self.rank = rank
         self.layout = RunLayout(root)
         self.context = WorkerContext(
-            config, self.layout, self.world.link(rank), np.random.SeedSequence(0), (LEARNER,)
+            config,
+            self.layout,
+            self.world.link(rank),
+            np.random.SeedSequence(0),
+            {MAIN: (LEARNER,)},
         )
         self.log: list[Message] = []  # all that came to rank 0, in order
         self._awaited = 0  # so many of them have been looked at by `hear`

@@ -220,6 +220,7 @@ SAME = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_is_the_same_to_the_bit_ended_killed_and_resumed_or_not(
     start: Start, resume: Start
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -27,11 +28,17 @@ CARTPOLE = ROOT / "configs" / "cartpole_dqn.yaml"
 QUICK = ("env.stop_value=20", "policy.eval.every=0.5seconds")
 
 
-def solved_after(restarts: int, folder: Path) -> tuple[str, ...]:
-    """Settings of a run that is solved as soon as it has been started again so often."""
+def solved_after(restarts: int, folder: Path, seen: Path | str = "") -> tuple[str, ...]:
+    """Settings of a run that is solved once it has been started again so often.
+
+    Args:
+        restarts: so often.
+        folder: above the run folder.
+        seen: a file that must be there, too, for runs whose every state is to be seen.
+    """
     return (
         "env.env_id=hpcdi/Paced-v0", "env.import_names=[fakes.paced_env]", "env.vectorization=sync",
-        f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}}}",
+        f"env.kwargs={{run_dir: {folder / 'run'}, restarts: {restarts}, seen: '{seen}'}}",
         "env.collector_env_num=2", "env.evaluator_env_num=2", "env.stop_value=2000",
         "policy.collect.n_sample=16", "policy.eval.every=1seconds",
         "system.snapshot_s=2", "policy.other.replay_buffer.min_fill=200",
@@ -163,29 +170,30 @@ class Job:
             time.sleep(0.25)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[str]]:
+    def watched(self) -> Iterator[Callable[[], list[str]]]:
         """Watch the run as `hpcdi submit --wait` does, which must return at its end alone.
 
         Yields:
-            Where each state that was said of it will be, one after the other.
+            Gives the states that were said of it so far, one after the other.
         """
-        states: list[str] = []
         log = self.run_dir.parent / "watched"
+
+        def said() -> list[str]:
+            found = re.findall(r'^  "state": "(\w+)"', log.read_text(), flags=re.MULTILINE)
+            return [state for state, _ in itertools.groupby(found)]
+
         with log.open("w") as file:
             watch = subprocess.Popen(
                 [sys.executable, "-m", "hpcdi", "status", self.run_dir, "--watch", "0.2", "--json"],
                 env=self.cluster.variables, cwd=ROOT, stdout=file,
             )  # fmt: skip
         try:
-            self.until(log.read_text)
-            yield states
+            self.until(said)
+            yield said
             assert watch.wait(stretched()) == 0, log.read_text()[-2000:]
         finally:
             watch.kill()
             watch.wait()
-        for state in re.findall(r'^  "state": "(\w+)"', log.read_text(), flags=re.MULTILINE):
-            if state not in states[-1:]:
-                states.append(state)
 
     def wait(self, state: str = "COMPLETED") -> str:
         """Wait for its end, which must be in a state; gives what it has printed."""

@@ -24,15 +24,18 @@ def limited(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 def test_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     """That of preemption; `scontrol requeue` from outside is in test_submit.py."""
-    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    settings = solved_after(1, tmp_path, seen := tmp_path / "seen")
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *settings)
     job.until(lambda: job.env_steps > 300)
     with job.watched() as states:
         cluster.run("scancel", "--signal=TERM", job.number)
+        job.until(lambda: states()[-2:] == ["starting", "running"])
+        seen.touch()
         said = job.wait()
     # Open MPI crashes now and then in MPI_Init (its issue 12495): such a start is begun again
     parts = said.split("stopped: received SIGTERM")
     before, again = (part.count("will start the run again") for part in parts)
-    assert states == ["running", *["pending", "starting"] * (1 + again), "running", "done"]
+    assert states() == ["running", *["pending", "starting"] * (1 + again), "running", "done"]
     check_gone_on(job, 1)
     assert job.restarts == 1 + before + again
 
@@ -67,17 +70,20 @@ def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) ->
 
 def test_a_lost_node(cluster: Cluster, tmp_path: Path) -> None:
     """The plug is pulled under collectors of an srun; the job goes on on nodes that are there."""
-    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *solved_after(1, tmp_path))
+    settings = solved_after(1, tmp_path, seen := tmp_path / "seen")
+    job = cluster.sbatch(tmp_path, *TWO_NODES, SCRIPT, CARTPOLE, *settings)
     job.until(lambda: job.snapshot_env_steps > 0)
     lost = job.run["placement"][-1]["host"]
     assert lost != job.run["placement"][0]["host"]
     with job.watched() as states:
         cluster.unplug(lost)
         try:
+            job.until(lambda: states()[-2:] == ["starting", "running"])
+            seen.touch()
             job.wait()
         finally:
             cluster.repair()
-    said = [state for state in states if state != "pending"]  # for an instant, if there are nodes
+    said = [state for state in states() if state != "pending"]  # for an instant, if there are nodes
     assert said == ["running", "starting", "running", "done"]
     check_gone_on(job, 1)
     assert lost not in {place["host"] for place in job.run["placement"]}

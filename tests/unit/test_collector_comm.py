@@ -31,6 +31,7 @@ from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
+from hpcdi.types import MAIN
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
@@ -45,7 +46,7 @@ class CollectorScript(Script):
         config = experiment(**sections)
         super().__init__(root, config, COLLECTOR)
         link = self.world.link(LEARNER)
-        self.publisher = PolicyPublisher(link.send, PolicyFile(self.layout, 3600.0))
+        self.publisher = PolicyPublisher(link.send, PolicyFile(self.layout.latest_policy, 3600.0))
         self.model = create_policy(config.policy, ["learn"]).learn_mode.state_dict()["model"]
         if version >= 0:
             self.publisher.publish(self.model, version)
@@ -177,7 +178,9 @@ def test_in_the_place_of_a_dead_learner_it_asks_another(tmp_path: Path) -> None:
     script = CollectorScript(tmp_path, version=-1)
     script.answer = lambda: None
     learners = (LEARNER, COORDINATOR)  # whose messages the test reads
-    worker = MPIFileSystemCollector({}, dataclasses.replace(script.context, learners=learners))
+    worker = MPIFileSystemCollector(
+        {}, dataclasses.replace(script.context, players={MAIN: learners})
+    )
     with script.running(worker) as thread:
         script.tell(collect())
         while not script.world.link(LEARNER).receive(0.01):

@@ -20,6 +20,7 @@ from hpcdi.store.policies import PolicyImage, pack, publish_policy
 from hpcdi.types import ITEM_DTYPE, GameCounts
 from hpcdi.utils.registry import POLICY_REGISTRY
 from hpcdi.worker.collector import base_parallel_collector as parallel
+from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 from hpcdi.worker.collector.battle_loop import Players, _results, actor_of
 
 pytest.importorskip("pettingzoo")
@@ -127,6 +128,45 @@ def test_moves_at_once_are_transitions_of_all_players() -> None:
     played = [game for s in port.segments for results in s.games or () for game in results]
     assert played == [("main", "main", 0, 1, 0)] * 12
     assert result.episode_lengths.tolist() == [3] * 12
+
+
+class PortOfPlayers(Port):
+    """Gives policies of two players that learn; `given` is the version of the one that acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.player, self.newest = "main", {"main": 5, "exploiter": 9}
+
+    def get_policy_update_info(
+        self, path: str, have_version: int = -1, *, newest: bool = False
+    ) -> dict[str, Any] | None:
+        version = self.newest[path]
+        if path == self.player:
+            self.given = version
+        else:
+            assert newest is (have_version < 0), "it waits for the first one alone"
+        if have_version == version:
+            return None
+        return {"model": {"version": torch.tensor(version)}, "iter": version}
+
+
+def test_a_player_that_learns_is_played_against_and_a_collector_may_change_over() -> None:
+    port = PortOfPlayers()
+    with marine(port, collector_episode_num=6) as made:
+        do(made, port, "of main", opponents=SELF)
+        assert games(port) == {("main", "main"): 12}
+        port.segments.clear()
+        port.player = port.task_id = "exploiter"
+        setting = {"learner": "exploiter", "opponents": {"main": [1.0, ""]}}
+        made.begin(CollectorTask("exploiter", setting, player="exploiter"))
+        made.start()
+        assert made.result().player == port.progress[-1].player == "exploiter"
+        opponent, _, version = made._opponents["main"]
+        assert (int(opponent.state_dict()["model"]["version"]), version) == (5, 5)
+    assert games(port).keys() == {("exploiter", "main")}
+    rows = [row for found in episodes(port).values() for row in found]
+    assert {int(row["acted_by"]) for row in rows} == {9}
+    assert sum(not found[0]["observation"].sum() for found in episodes(port).values()) > 0
 
 
 def test_only_the_learner_is_learnt_from_against_a_frozen_policy(tmp_path: Path) -> None:

@@ -61,6 +61,32 @@ def made_run(root: Path, *overrides: str) -> Path:
     return layout.root
 
 
+def test_a_table_of_several_players_that_learn(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = RunLayout(run_dir)
+    made = League(LeagueConfig(players={"main": "main", "exploiter": "main_exploiter"}))
+    made.count_games([("exploiter", "main", 3, 0, 1)])
+    ranks = {"main": [1, 2], "exploiter": []}
+    LeagueView(layout.league_file, None).refresh(made, 0, 0.0, learners=ranks)
+    arguments = ["league", str(run_dir), "--player"]
+    assert main([*arguments, "exploiter"]) == 0
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    by_name = {row.split()[0]: row for row in rows}
+    assert "trains on 1, 2 " in by_name["main"]
+    assert by_name["main"].split()[-6:] == ["4", "75%", "0%", "25%", "0.750", "100%"]
+    assert "has no learner" in by_name["exploiter"]
+    assert main([*arguments, "main_000001"]) == 2
+    said = capsys.readouterr().err
+    assert "--player main_000001 does not learn here; main, exploiter do" in said
+    layout.latest_policy.rename(layout.latest_policy_of("exploiter"))
+    games = ["eval", str(run_dir), "--player", "exploiter", "--against", "random", "--games", "2"]
+    assert main(games) == 0
+    assert "exploiter (train iteration 0) against random" in capsys.readouterr().out
+    assert main(["eval", str(run_dir), "--player", "nobody"]) == 2
+    assert "there are main, best, exploiter, main_000001" in capsys.readouterr().err
+
+
 def test_the_table(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = run_dir / "payoff.png"
     assert main(["league", str(run_dir), "--png", str(picture)]) == 0

@@ -60,6 +60,16 @@ def write_progress(layout: RunLayout, **changed: Any) -> None:
     layout.status_file.write_text(json.dumps({**progress, **changed}))
 
 
+def test_players_that_learn_beside_the_main_one(tmp_path: Path) -> None:
+    layout = make_run(tmp_path / "run")
+    player = {"collectors": 2, "env_steps": 12_000, "train_iter": 90, "return_mean": None}
+    players = {"first": {**player, "learners": [3, 4]}, "second": {**player, "learners": []}}
+    write_progress(layout, players=players)
+    said = told(layout.root)
+    assert "  first        12k env steps, 90 train iterations, learns on rank 3, 4" in said
+    assert "  second       12k env steps, 90 train iterations, has no learner any more" in said
+
+
 def told(root: Path) -> str:
     return "\n".join(lines_of(status_of(root)))
 

@@ -19,7 +19,8 @@ from hpcdi.worker.coordinator.league import League, LeagueConfig, Payoff, frozen
 
 def league_with(frozen: int = 0, roles: Mapping[str, str] | None = None, **rules: object) -> League:
     """A league whose main player has some frozen copies."""
-    league = League(LeagueConfig(**rules), roles)  # type: ignore[arg-type]
+    players = {"main": "main"} if roles is None else roles
+    league = League(LeagueConfig(players=dict(players), **rules))  # type: ignore[arg-type]
     for _ in range(frozen):
         name = league.next_frozen("main")
         league.freeze("main", name, frozen_file(name), 0)

@@ -57,7 +57,7 @@ def test_an_evaluation_freezes_a_copy_that_then_is_an_opponent() -> None:
     task = made.get_collector_task(1.0)
     assert task.eval_flag
     assert task.freeze == "league/main_000001.safetensors"
-    assert task.setting == {"opponents": {"against": [1.0, "random"]}}
+    assert task.setting == {"learner": "main", "opponents": {"against": [1.0, "random"]}}
     assert not made.evaluation_is_due(1.0)
     made.finish_collector_task(task.task_id, result(task))
     frozen = made.league.players["main_000001"]

@@ -23,7 +23,8 @@ from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Retention
-from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment, create_replay
+from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment
+from hpcdi.worker.coordinator.replay import create_replay
 
 
 def limited(**rate: float) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_blocks_wait_while_the_learner_draws_too_little() -> None:
 def test_a_learner_gets_its_batches_before_the_blocks_that_waited_for_them() -> None:
     """It does what it is told in order: a block that it reads may overwrite a batch's rows."""
     run = Run(1)
-    partitions = run.scheduler.replay.partitions
+    partitions = run.scheduler.replay.of["main"].partitions
     partitions[1] = make_partition(**limited(max=0.5))
     partition = partitions[1]
     give(partition, block(1, [8]))

@@ -324,7 +324,7 @@ def place(replay: ReplayManager, ready: BlockReady) -> None:
 def on_policy_run() -> Run:
     """The learner is rank 1, collectors are 2 and 3; blocks are read when the test says so."""
     run = Run(ready=False)
-    run.scheduler.replay = ReplayManager(
+    run.scheduler.replay.of["main"] = ReplayManager(
         lambda name: make_buffer(name, max_staleness=0), BLOCK_BYTES, OnPolicyPartition
     )
     for rank in run.ranks:
@@ -545,7 +545,7 @@ def test_policies_are_asked_for_without_a_pause_where_data_are_used_once(tmp_pat
     for policy, every_s in ((PPO, 0.0), ({"collect": {"collector": {}}}, 3.0)):
         script = Script(tmp_path, experiment(policy=policy), COLLECTOR)
         worker = MPIFileSystemCollector({}, script.context)
-        assert worker._policies._every_s == every_s
+        assert worker._policies["main"]._every_s == every_s
         worker._data.close()
         end(worker)
 

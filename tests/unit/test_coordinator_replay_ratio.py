@@ -105,9 +105,9 @@ def pauses(orders: list[Order]) -> list[tuple[int, bool]]:
 
 def test_every_collector_is_told_to_wait_and_to_go_on_once() -> None:
     run = Run()
-    run.scheduler.replay.ratio = ReplayRatio(1.0, slack=100)
+    run.scheduler.replay.of["main"].ratio = ReplayRatio(1.0, slack=100)
     assert pauses(run.progress(2, 90)) == []
-    run.scheduler.counters.env_steps = 200
+    run.scheduler.counters.steps_of["main"] = 200
     assert pauses(run.scheduler.tick(1.0)) == [(2, True), (3, True)]
     assert pauses(run.scheduler.tick(1.1)) == []
     run.scheduler.replay.partitions[1].samples_drawn = 160

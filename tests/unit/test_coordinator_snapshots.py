@@ -98,7 +98,7 @@ def test_snapshots_are_due_from_the_start_of_learning() -> None:
 def test_all_learners_are_told_between_the_same_batches() -> None:
     run = Run()
     run.collected()
-    replay = run.scheduler.replay
+    replay = run.scheduler.replay.of["main"]
     served = {1: 0, 2: 0}
     at_snapshot = {}
     for number in range(40):

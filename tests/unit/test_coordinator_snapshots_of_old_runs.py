@@ -103,12 +103,14 @@ def test_it_is_resumed() -> None:
         coordinator.load_state_dict(state())
         taken = coordinator.state_dict()
         assert taken["counters"].pop("evaluated_steps") == 0, "later versions have it"
+        assert taken["counters"].pop("steps_of") == {"main": 9}, "there was one player"
+        assert taken["counters"].pop("iterations_of") == {"main": 5}
         assert {k: taken[k] for k in ("commander", "counters", "tasks")} == {
             k: state()[k] for k in ("commander", "counters", "tasks")
         }
         items = coordinator.deal_with_learner_get_data("learn", "mine", 1, 3) or []
         assert [(item["data_id"], item["staleness"]) for item in items] == [("d0", 2)]
-        replay = coordinator._scheduler.replay
+        replay = coordinator._scheduler.replay.of["main"]
         published = [block(1, [3], version=1), block(2, [2], version=2)]
         replay.load_state_dict(state()["replay"], {b.shard.path: b for b in published})
         orders = replay.open(4)

@@ -22,9 +22,10 @@ from hpcdi.launch.placement import (
     gpu_names,
     groups_of,
     learner_count,
-    learner_of,
     learner_ranks,
+    learners_for,
     niceness_of,
+    players_of,
     roles_of,
     share_of_host,
     table,
@@ -152,7 +153,8 @@ def test_a_world_too_small(world: int) -> None:
 )
 def test_collectors_belong_to_the_learners_in_turn(learners: int, expected: list[int]) -> None:
     all_roles = roles_of(hosts(7), experiment(learners))
-    assert [learner_of(rank, all_roles) for rank in range(1, 7)] == expected
+    ranks = players_of(all_roles, experiment(learners))["main"]
+    assert [learners_for(rank, all_roles, ranks)[0] for rank in range(1, 7)] == expected
 
 
 @given(
@@ -160,8 +162,10 @@ def test_collectors_belong_to_the_learners_in_turn(learners: int, expected: list
 )
 def test_no_learner_has_more_than_its_share(learners: int, others: list[str]) -> None:
     all_roles = ["coordinator", *others, *["learner"] * learners]
-    served = [learner_of(r, all_roles) for r, role in enumerate(all_roles) if role == "collector"]
-    counts = [served.count(r) for r, role in enumerate(all_roles) if role == "learner"]
+    ranks = [rank for rank, role in enumerate(all_roles) if role == "learner"]
+    collectors = [rank for rank, role in enumerate(all_roles) if role == "collector"]
+    served = [learners_for(rank, all_roles, ranks)[0] for rank in collectors]
+    counts = [served.count(rank) for rank in ranks]
     assert sum(counts) == len(served)
     assert max(counts) - min(counts) <= 1
 
@@ -205,9 +209,10 @@ def test_the_table_of_many_ranks_is_short() -> None:
     ]
 
 
-@pytest.mark.parametrize(("learners", "groups"), [(1, {}), (3, {"learners": (1, 2, 3)})])
+@pytest.mark.parametrize(("learners", "groups"), [(1, {}), (3, {"learners of main": (1, 2, 3)})])
 def test_several_learners_are_a_group_of_ranks(learners: int, groups: dict[str, Any]) -> None:
-    assert groups_of(roles_of(hosts(7), experiment(learners))) == groups
+    config = experiment(learners)
+    assert groups_of(players_of(roles_of(hosts(7), config), config)) == groups
 
 
 # --------------------------------------------------------------------------------- sizes and shares

@@ -421,6 +421,27 @@ def test_learners_of_a_group_keep_their_own_random_numbers(tmp_path: Path) -> No
         assert again.policy.state_dict()["rng"] == expected
 
 
+def test_another_player_has_files_of_its_own(tmp_path: Path) -> None:
+    """In a snapshot of a league: each of its learners finds its own."""
+    writers: dict[str, Any] = {}
+    learners = {}
+    for agent, rank in ((0, 0), (1, 0), (1, 1)):
+        seed = 2 * agent + rank
+        learners[agent, rank] = learner_of(tmp_path, policy_of("ppo", seed=seed), rank=rank)
+        writers |= learner_files(learners[agent, rank], agent)
+    of_players = {"policy.safetensors", "learner.pt"}
+    assert writers.keys() == {
+        *of_players, *(f"agent1_{file}" for file in of_players), "agent1_learner_1.pt",
+    }  # fmt: skip
+    folder = save_checkpoint(tmp_path, "snapshot", writers, {"train_iter": 0}, keep=None)
+    for (agent, rank), learner in learners.items():
+        again = learner_of(tmp_path, policy_of("ppo", seed=7), rank=rank)
+        load_learner(again, folder, agent=agent)
+        state, expected = again.policy.state_dict(), learner.policy.state_dict()
+        assert state["rng"] == expected["rng"]
+        assert same(state["model"], learners[agent, 0].policy.state_dict()["model"])
+
+
 def test_files_of_a_learner_hold_what_it_was_then(tmp_path: Path) -> None:
     """They are written while it goes on."""
     learner = learner_of(tmp_path)

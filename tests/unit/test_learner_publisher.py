@@ -23,7 +23,7 @@ class World:
     def __init__(self, root: Path, every_s: float = NEVER_S) -> None:
         self.layout = RunLayout(root)
         self.answers: list[tuple[int, PolicyUpdate]] = []
-        self.file = PolicyFile(self.layout, every_s)
+        self.file = PolicyFile(self.layout.latest_policy, every_s)
         self.publisher = PolicyPublisher(lambda *answer: self.answers.append(answer), self.file)
         self.file._written = (-1, 0.0) if every_s == NEVER_S else self.file._written
 
@@ -161,7 +161,7 @@ def test_the_file_is_written_when_due(tmp_path: Path, clock: Clock) -> None:
 
 def test_one_version_is_written_once(tmp_path: Path, clock: Clock) -> None:
     layout = RunLayout(tmp_path)
-    file = PolicyFile(layout, 30.0)
+    file = PolicyFile(layout.latest_policy, 30.0)
     image = pack({"weight": torch.zeros(1)}, 3)
     file.write(image)
     layout.latest_policy.unlink()

@@ -195,7 +195,7 @@ def test_a_policy_file_that_finds_no_room_is_told_and_tried_again(
         return pack({"w": torch.zeros(1000)}, version)
 
     layout = RunLayout(disk.root)
-    file = PolicyFile(layout, 0.0)
+    file = PolicyFile(layout.latest_policy, 0.0)
     file.write(image(1))
     disk.fill()
     file.write(image(2))

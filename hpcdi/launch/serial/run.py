@@ -234,7 +234,10 @@ class SerialRun(Closing):
             for number, agent in enumerate(parts.agents):
                 load_learner(agent.learner, self._layout.inside(resumed.folder), agent=number)
         parts.replay.load_state_dict(state["replay"], resumed.published)
-        counters = {**state["counters"], "train_iter": int(resumed.facts["train_iter"])}
+        counters = {
+            **state["counters"], "train_iter": int(resumed.facts["train_iter"]),
+            "steps_of": {}, "iterations_of": {},  # there is one player here
+        }  # fmt: skip
         self.state.counters = dataclasses.replace(self.state.counters, **counters)
         steps = counters["env_steps"] + resumed.later
         episodes = counters["episodes"] + resumed.later_episodes

@@ -23,7 +23,7 @@ from hpcdi.errors import CommError, Problem
 from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy
 from hpcdi.store.builder import Segment
-from hpcdi.types import Array, Lockstep, Settings
+from hpcdi.types import MAIN, Array, Lockstep, Settings
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -61,7 +61,10 @@ class CollectorPort(Protocol):
     ) -> dict[str, Any] | None:
         """Returns ``{"model": state dict, "iter": version}`` newer than `have_version`, else None.
 
-        It never waits, unless `newest` asks for the learner's current policy.
+        Args:
+            path: name of the player whose policy it is.
+            have_version: -1: none.
+            newest: wait for the learner's current policy; else it never waits.
         """
         ...
 
@@ -88,6 +91,7 @@ class CollectorTask:
         episodes: episodes that ended.
         returns: of the last episodes that ended, in order; `lengths` are theirs.
         lockstep: the task ends with its first rollout, made by the policy of this version.
+        player: that acts, and learns from what is collected.
     """
 
     task_id: str = ""
@@ -98,6 +102,7 @@ class CollectorTask:
     returns: Array = field(default_factory=lambda: np.zeros(0))
     lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     lockstep: Lockstep | None = None
+    player: str = MAIN
 
     def add_episodes(self, returns: Array, lengths: Array, keep: int | None) -> None:
         """Count ended episodes; keep the last `keep` of all (None: all of them)."""
@@ -219,6 +224,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
             task.task_id, self.evaluates, self.policy_version, task.env_steps,
             time.monotonic() - task.started, task.returns, task.lengths,
             self._env_manager is None or self._env_manager.done or not self.evaluates,
+            task.player,
         )  # fmt: skip
 
     @abstractmethod
@@ -300,6 +306,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
             policy.set_attribute("collector", self._given["number"])
         self._policy = getattr(policy, f"{mode}_mode")
         length = None if self.evaluates else policy.get_attribute("cfg").collect.n_sample
+        self._length, self._seed = length, seed
         self._env_manager = create_env_manager(
             self._given["env"], evaluate=self.evaluates, seed=env_seed
         )
@@ -424,8 +431,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
         self.task.add_episodes(returns, lengths, None if self.evaluates else KEPT_EPISODES)
         if self.port is not None and not self.evaluates:
             shares = self.port.meter.shares()
+            task = self.task
             self.port.send_metadata(
-                CollectProgress(self.task.task_id, returns, lengths, self._version, shares)
+                CollectProgress(task.task_id, returns, lengths, self._version, shares, task.player)
             )
         self._reported_at = now
 
@@ -438,9 +446,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         deadline, lockstep = time.monotonic() + _POLICY_PATIENCE_S, self.task.lockstep
         newest = self.evaluates or lockstep is not None
         while True:
-            info = port.get_policy_update_info(
-                self._given.get("policy_update_path", ""), self._version, newest=newest
-            )
+            info = port.get_policy_update_info(self.task.player, self._version, newest=newest)
             if info is not None:
                 self._version = int(info["iter"])
                 self._policy.load_state_dict({"model": info["model"]})

@@ -32,7 +32,7 @@ from hpcdi.worker.collector.recorder import Recorder
 
 OPPONENTS = "opponents"
 """Key of a task's setting: name of a player -> probability that it is drawn, and its source; an
-empty source is the learner's own policy."""
+empty source is the newest policy of a player that learns: the learner itself, or another one."""
 LEARNER = "learner"
 """Key of a task's setting: name of the player that is trained."""
 
@@ -54,6 +54,7 @@ class Players:
         random: acts at random.
         seed: of scripts.
         limit_bytes: of the policies that are kept; those that have not played for longest go.
+        live: returns what acts for a player that learns; None: no other learns.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class Players:
         random: Player,
         seed: np.random.SeedSequence,
         limit_bytes: int,
+        live: Callable[[str], Player] | None = None,
     ) -> None:
         self.loaded = 0
         """Files that were read."""
         self._root, self._make, self._random = Path(root), make, random
         self._rng, self._limit = np.random.default_rng(seed), limit_bytes
+        self._live = live
         self._kept: OrderedDict[str, tuple[Player, int]] = OrderedDict()
 
     def get(self, source: str) -> Player:
@@ -89,6 +92,16 @@ class Players:
         while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._limit:
             self._kept.popitem(last=False)
         return self._kept[source][0]
+
+    def live(self, name: str) -> Player:
+        """Returns what acts for another player that learns.
+
+        Raises:
+            PolicyError: nobody else learns here.
+        """
+        if self._live is None:
+            raise PolicyError(f"player {name} has no policy here: nobody but the learner learns")
+        return self._live(name)
 
 
 class Script:
@@ -225,8 +238,11 @@ class BattleLoop:
         legal = legal_of(seen)
         given = setting if legal is None else {**setting, ACTION_MASK: legal}
         is_learner, source = name == self._learner, self._sources.get(name, "")
-        is_own = is_learner and not source
-        actor: Any = self._actor if is_own else self._players.get(source)
+        actor: Any
+        if source:
+            actor = self._players.get(source)
+        else:
+            actor = self._actor if is_learner else self._players.live(name)
         outputs = actor.act(seen, given)
         for row, (seat, env) in enumerate(places):
             place = self._seats[seat]

@@ -7,7 +7,7 @@ run is over. Time comes as an argument. `BaseSerialCommander` is that of a run i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask, LearnTas
 from hpcdi.config.compat import ConfigDict, Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.policy.create import create_policy
-from hpcdi.types import Interval, Settings
+from hpcdi.types import MAIN, Interval, Settings
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 from hpcdi.worker.context import get_task_uid
@@ -90,13 +90,21 @@ class BaseCommander(Configurable, ABC):
         """
         return False
 
-    def get_setting_collect(self) -> Settings:
-        """The policy's present settings for collectors."""
+    def get_setting_collect(self, player: str = MAIN) -> Settings:  # noqa: ARG002
+        """The present settings for collectors of a player's policy."""
         return {}
 
-    def update_progress(self, env_steps: int, train_iter: int) -> str | None:  # noqa: ARG002
-        """Take the run's counters; returns the reason to end the run, or None."""
+    def update_progress(
+        self,
+        env_steps: int,  # noqa: ARG002
+        train_iter: int,  # noqa: ARG002
+        player: str = MAIN,  # noqa: ARG002
+    ) -> str | None:
+        """Take a player's counters; returns the reason to end the run, or None."""
         return None
+
+    def lose_player(self, player: str) -> None:
+        """The last learner of a player, not the main one, has died, and the run goes on."""
 
     def count_block(self, ready: BlockReady) -> None:
         """Take a block that counts from now on: published, or found when the run was resumed."""
@@ -230,81 +238,103 @@ class SoloCommander(BaseCommander):
         super().__init__(cfg)
         self._policy = create_policy(self._main.policy, ["command"]).command_mode
         self._stop_value = float(getattr(self._main.env, "stop_value", float("inf")))
-        self._env_steps, self._train_iter = 0, 0
-        self._is_learning = False  # the learner task was given out
         self._tasks: dict[str, CollectTask] = {}
         every = Interval.of(getattr(getattr(self._main.policy, "eval", None), "every", None))
-        self._evaluation = _EvaluationClock(every or Interval("seconds", self._cfg.eval_interval))
-        self._evaluated_iter = 0  # train iterations of the last whole evaluation's policy
+        self._every = every or Interval("seconds", self._cfg.eval_interval)
+        self._learners = {MAIN: PlayerProgress(EvaluationClock(self._every))}
         self._is_last_begun = False
 
     def get_learner_task(self, now: float = 0.0) -> LearnTask | None:
-        """The one learner task."""
-        if self._is_learning:
-            return None
-        self._is_learning = True
-        self._evaluation.began(self._count(now))
-        return LearnTask(f"learner_task_{get_task_uid()}")
+        """A task for the learners of the next player that has none yet."""
+        for player, learner in self._learners.items():
+            if not (learner.is_learning or learner.is_lost):
+                learner.is_learning = True
+                learner.evaluation.began(self._count(learner, now))
+                learner.task_id = f"learner_task_{get_task_uid()}"
+                return LearnTask(learner.task_id, player=player)
+        return None
 
     def get_collector_task(self, now: float = 0.0) -> CollectTask | None:
-        """An evaluation if one is due, else collecting."""
+        """An evaluation if one is due, else collecting: for whom the fewest collect."""
         space = self._collector_space
         if space is not None and len(self._tasks) >= space:
             return None
-        evaluate = self.evaluation_is_due(now)
-        if not (self._is_learning or evaluate):
+        due = self._due(now)
+        if due is not None:
+            learner = self._learners[due]
+            learner.evaluation.began(self._count(learner, now))
+            learner.evaluations += 1
+            return self.make_task(evaluate=True, player=due)
+        learning = [player for player, learner in self._learners.items() if learner.is_learning]
+        if not learning:
             return None
-        if evaluate:
-            self._evaluation.began(self._count(now))
-        return self.make_task(evaluate=evaluate)
+        collecting = Counter(task.player for task in self._tasks.values() if not task.eval_flag)
+        return self.make_task(evaluate=False, player=min(learning, key=lambda p: collecting[p]))
 
-    def _count(self, now: float) -> float:
-        return self._evaluation.every.count(self._env_steps, self._train_iter, now)
+    def _count(self, learner: PlayerProgress, now: float) -> float:
+        return self._every.count(learner.env_steps, learner.train_iter, now)
 
-    def make_task(self, *, evaluate: bool) -> CollectTask:
-        """Make an evaluation, or a collect task with the present settings, of the learner task."""
+    def make_task(self, *, evaluate: bool, player: str = MAIN) -> CollectTask:
+        """Make an evaluation, or a collect task with the present settings, of a player."""
         kind = "evaluator" if evaluate else "collector"
+        keeps_best = evaluate and player == MAIN
         task = CollectTask(
             f"{kind}_task_{get_task_uid()}",
             eval_flag=evaluate,
-            setting={} if evaluate else dict(self.get_setting_collect()),
-            publish_above=self._evaluation.best if evaluate else float("inf"),
+            setting={} if evaluate else dict(self.get_setting_collect(player)),
+            publish_above=self._learners[MAIN].evaluation.best if keeps_best else float("inf"),
+            player=player,
         )
         self._tasks[task.task_id] = task
         return task
 
     def evaluation_is_due(self, now: float) -> bool:
         """Returns whether the interval is over, something was learnt, and no evaluation runs."""
-        under_way = any(task.eval_flag for task in self._tasks.values())
-        has_learnt = self._train_iter > 0 and (self._is_learning or self._is_last_begun)
-        return has_learnt and not under_way and self._evaluation.is_due(self._count(now))
+        return self._due(now) is not None
+
+    def _due(self, now: float) -> str | None:
+        """Returns the player that is to be evaluated now; None: nobody is."""
+        if any(task.eval_flag for task in self._tasks.values()):
+            return None
+        due = [p for p, learner in self._learners.items() if self._is_due(p, learner, now)]
+        return min(due, key=lambda player: self._learners[player].evaluations, default=None)
+
+    def _is_due(self, player: str, learner: PlayerProgress, now: float) -> bool:
+        if self._is_last_begun and player != MAIN:
+            return False
+        has_learnt = learner.train_iter > 0 and (learner.is_learning or self._is_last_begun)
+        return has_learnt and learner.evaluation.is_due(self._count(learner, now))
 
     def begin_last_evaluation(self) -> bool:
         """See `BaseCommander.begin_last_evaluation`; not where the newest policy is evaluated."""
-        if self._is_last_begun or not self._train_iter > self._evaluated_iter:
+        main = self._learners[MAIN]
+        if self._is_last_begun or not main.train_iter > main.evaluated_iter:
             return False
         self._is_last_begun = True
-        self._evaluation.failed()  # the one under way, if there is one, is of an older policy
+        main.evaluation.failed()  # the one under way, if there is one, is of an older policy
         return True
 
-    def get_setting_collect(self) -> Settings:
+    def get_setting_collect(self, player: str = MAIN) -> Settings:
         """The policy's settings at the present number of environment steps."""
+        learner = self._learners[player]
         setting: Settings = self._policy.get_setting_collect(
-            {"envstep": self._env_steps, "learner_step": self._train_iter}
+            {"envstep": learner.env_steps, "learner_step": learner.train_iter}
         )
         return setting
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
-        """Free its place; returns whether an evaluation reached the stop value."""
+        """Free its place; returns whether the main player has reached the stop value."""
         task = self._tasks.pop(task_id, None)
+        player = task.player if task is not None else MAIN
+        learner = self._learners[player]
         if task is not None and task.eval_flag:
-            self._evaluation.took_s = finished_task.duration_s
+            learner.evaluation.took_s = finished_task.duration_s
         if not finished_task.is_evaluation:
             return False
-        self._evaluated_iter = finished_task.policy_version
+        learner.evaluated_iter = finished_task.policy_version
         mean = float(np.mean(finished_task.episode_returns))
-        self._evaluation.best = max(self._evaluation.best, mean)  # which a NaN never is
-        return mean >= self._stop_value
+        learner.evaluation.best = max(learner.evaluation.best, mean)  # which a NaN never is
+        return player == MAIN and mean >= self._stop_value
 
     def describe_goal(self, finished_task: CollectResult) -> str:
         """The mean return, and the stop value."""
@@ -313,11 +343,18 @@ class SoloCommander(BaseCommander):
 
     def finish_learner_task(self, task_id: str, finished_task: Any) -> None:  # noqa: ARG002
         """Free its place."""
-        self._is_learning = False
+        found = (one for one in self._learners.values() if one.task_id == task_id)
+        next(found, self._learners[MAIN]).is_learning = False
 
-    def update_progress(self, env_steps: int, train_iter: int) -> str | None:
-        """Take the counters; returns the reason to end once a limit is reached, else None."""
-        self._env_steps, self._train_iter = env_steps, train_iter
+    def update_progress(self, env_steps: int, train_iter: int, player: str = MAIN) -> str | None:
+        """Take a player's counters; returns the reason to end once a limit is reached, else None.
+
+        The limits are of the environment steps of all players, and of the main one's iterations.
+        """
+        learner = self._learners[player]
+        learner.env_steps, learner.train_iter = env_steps, train_iter
+        env_steps = sum(learner.env_steps for learner in self._learners.values())
+        train_iter = self._learners[MAIN].train_iter
         if env_steps >= self._cfg.max_env_step:
             return f"max_env_step reached: {env_steps} of {self._cfg.max_env_step:.0f}"
         if train_iter >= self._cfg.max_train_iter:
@@ -328,30 +365,61 @@ class SoloCommander(BaseCommander):
         """Free its place; an evaluation is due again at once."""
         self._tasks.pop(task.task_id, None)
         if task.eval_flag:
-            self._evaluation.failed()
+            self._learners[task.player].evaluation.failed()
 
-    def notify_fail_learner_task(self, task: LearnTask) -> None:  # noqa: ARG002
+    def notify_fail_learner_task(self, task: LearnTask) -> None:
         """Free its place."""
-        self._is_learning = False
+        self._learners[task.player].is_learning = False
+
+    def lose_player(self, player: str) -> None:
+        """See `BaseCommander`."""
+        self._learners[player].is_learning = False
+        self._learners[player].is_lost = True
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and the best evaluation."""
-        best = self._evaluation.best
+        main = self._learners[MAIN]
+        best = main.evaluation.best
         return {
-            "env_steps": self._env_steps,
-            "train_iter": self._train_iter,
+            "env_steps": main.env_steps,
+            "train_iter": main.train_iter,
             "best_evaluation": best if np.isfinite(best) else None,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`."""
-        self._env_steps = state_dict["env_steps"]
-        self._train_iter = state_dict["train_iter"]
+        main = self._learners[MAIN]
+        main.env_steps, main.train_iter = state_dict["env_steps"], state_dict["train_iter"]
         if state_dict["best_evaluation"] is not None:
-            self._evaluation.best = state_dict["best_evaluation"]
+            main.evaluation.best = state_dict["best_evaluation"]
 
 
-class _EvaluationClock:
+@dataclass
+class PlayerProgress:
+    """What a commander knows of a player that learns.
+
+    Attributes:
+        evaluation: when it is due.
+        is_learning: its learners have a task.
+        is_lost: it has no learners any more.
+        task_id: of that task, or of the last one.
+        env_steps: made for it.
+        train_iter: that its learners have done.
+        evaluated_iter: train iterations of the last whole evaluation's policy.
+        evaluations: that were begun.
+    """
+
+    evaluation: EvaluationClock
+    is_learning: bool = False
+    is_lost: bool = False
+    task_id: str = ""
+    env_steps: int = 0
+    train_iter: int = 0
+    evaluated_iter: int = 0
+    evaluations: int = 0
+
+
+class EvaluationClock:
     """When the next evaluation is due, and the best mean return so far.
 
     By seconds, a long evaluation is followed by as long a pause: evaluations never take more than
@@ -365,12 +433,15 @@ class _EvaluationClock:
         self._began = 0.0
 
     def began(self, count: float) -> None:
+        """An evaluation has begun; `count` is of the interval's unit."""
         self._began = count
 
     def failed(self) -> None:
+        """It has failed: another one is due at once."""
         self._began = float("-inf")
 
     def is_due(self, count: float) -> bool:
+        """Returns whether one is due; `count` is of the interval's unit."""
         pause_s = 2 * self.took_s if self.every.unit == "seconds" else 0.0
         return count - self._began >= max(self.every.length, pause_s)
 

@@ -30,16 +30,22 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compat import Configurable
 from hpcdi.config.load import compile_config
-from hpcdi.config.schema import CoordinatorConfig, ExperimentConfig, check_over_ranks
+from hpcdi.config.schema import (
+    CoordinatorConfig,
+    ExperimentConfig,
+    check_over_ranks,
+    learners_of,
+)
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.store.layout import RunLayout
+from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.context import HEARTBEAT_S
 from hpcdi.worker.coordinator.commanders import create_parallel_commander
 from hpcdi.worker.coordinator.lockstep import scheduler_type
-from hpcdi.worker.coordinator.replay import create_replay
+from hpcdi.worker.coordinator.replay import create_replays
 from hpcdi.worker.coordinator.scheduler import Outcome
 from hpcdi.worker.coordinator.snapshots import Resumed, unannounced
 from hpcdi.worker.coordinator.view import RunView
@@ -153,15 +159,14 @@ class Coordinator(Closing, Configurable):
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
         ranks = range(1, self._link.size) if workers is None else workers
-        replay = create_replay(config, self._view.curves, len(ranks))
-        self._items = ItemBuffers(replay.make_buffer)
+        replay = create_replays(config, self._view.curves, len(ranks))
+        self._items = ItemBuffers(replay.of[MAIN].make_buffer)
         faults = FaultPolicy.of(config, is_possible=self._link.ranks_may_die)
-        learners = config.policy.learn.learner.learner_num
         self._scheduler = scheduler_type(config, len(ranks))(
             create_parallel_commander(config),
             replay,
             self._view.snapshot_clock(config.system.snapshot_s),
-            Workers(ranks, learners, faults, Timeouts.of(config), platform.node()),
+            Workers(ranks, learners_of(config), faults, Timeouts.of(config), platform.node()),
             self._view.observe,
         )
         collector = config.policy.collect.collector
@@ -256,8 +261,12 @@ class Coordinator(Closing, Configurable):
         """Restore a `state_dict`, except for blocks that learners must read again first."""
         with self._lock:
             self._scheduler.commander.load_state_dict(state_dict["commander"])
+            counters = self._scheduler.counters
             for name, value in state_dict["counters"].items():
-                setattr(self._scheduler.counters, name, value)
+                setattr(counters, name, value)
+            if not counters.steps_of:  # an old snapshot: there was no other player
+                counters.steps_of[MAIN] = counters.env_steps
+                counters.iterations_of[MAIN] = counters.train_iter
             self._scheduler.replay.load_state_dict(state_dict["replay"])
             self._items.load_state_dict(state_dict["replay"]["named"])
             self._tasks.clear()
@@ -272,13 +281,13 @@ class Coordinator(Closing, Configurable):
     def resume(self, resumed: Resumed) -> None:
         """Resume from a snapshot of the run, before the loop begins."""
         self.load_state_dict(resumed.state)
-        counters, scheduler = self._scheduler.counters, self._scheduler
-        counters.train_iter = int(resumed.facts["train_iter"])
-        counters.env_steps += resumed.later
-        counters.episodes += resumed.later_episodes
+        scheduler = self._scheduler
+        done = resumed.facts.get("players", {MAIN: resumed.facts["train_iter"]})
+        for player, train_iter in done.items():
+            scheduler.counters.set_iterations(player, int(train_iter))
         for path in sorted(resumed.after):
-            scheduler.commander.count_block(resumed.published[path])
-        scheduler.commander.update_progress(counters.env_steps, counters.train_iter)
+            scheduler.count_block(resumed.published[path])
+        scheduler.resume_counters()
         scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder
         self._view.adopt(resumed)

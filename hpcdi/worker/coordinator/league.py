@@ -10,6 +10,7 @@ no file, no message. Roles, PFSP and the rules of freezing are those of AlphaSta
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,8 @@ import numpy as np
 
 from hpcdi.config.fields import setting
 from hpcdi.errors import Problem
-from hpcdi.types import Array, GameCounts
+from hpcdi.types import MAIN, Array, GameCounts
 
-MAIN = "main"
-"""Name of the player that a run trains."""
 LEARNING = ("main", "main_exploiter", "league_exploiter")
 """Roles of players that learn; the others are "historical" (a frozen copy) and "fixed"."""
 MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
@@ -30,14 +29,27 @@ _ELO = 400 / np.log(10)
 _PRIOR_STD = 400.0
 """Of ratings around their mean before any game, in Elo: those of unbeaten players stay finite."""
 _NEWTON_STEPS = 100
+_PLAYER = re.compile(r"(?!.*_\d{6}$)[A-Za-z]\w{0,15}")
+_TAKEN = ("latest", "best", "random")
+"""Names that stand for other policies."""
 _TOO_WEAK = 0.1
 """A main exploiter that wins less against the main player plays against its past instead."""
 
 
 @dataclass(frozen=True)
 class LeagueConfig:
-    """Who is played against, and when a player is frozen."""
+    """Who learns, who is played against, and when a player is frozen."""
 
+    players: dict[str, Any] = setting(
+        {MAIN: "main"},
+        "players that learn: name -> main, main_exploiter (plays against main) or league_exploiter "
+        "(against all that are frozen); first of all main: main",
+    )
+    learners: dict[str, Any] = setting(
+        {},
+        "learner ranks of players, by name; those that are not named here share what is left of "
+        "policy.learn.learner.learner_num evenly",
+    )
     matchmaking: str = setting(
         "pfsp",
         "how frozen opponents are drawn: fictitious: uniformly; pfsp: the more they win, the more "
@@ -73,12 +85,38 @@ class LeagueConfig:
 
     def problems(self) -> Iterator[Problem]:
         """Names are short, and are words: they stand in shards, file names and tables."""
+        yield from self._learning_problems()
         for name, source in self.fixed.items():
             if not name.replace("_", "").isalnum() or len(name) > 20 or name.startswith(MAIN):
                 said = f"must be up to 20 letters and digits, and not begin with {MAIN}"
                 yield Problem(f"fixed.{name}", said)
+            if name in self.players:
+                yield Problem(f"fixed.{name}", "is the name of a player that learns")
             if not isinstance(source, str) or not source:
                 yield Problem(f"fixed.{name}", "must name a source: 'random', a file, or a module")
+
+    def _learning_problems(self) -> Iterator[Problem]:
+        if next(iter(self.players.items()), None) != (MAIN, "main"):
+            yield Problem("players", f"must begin with the main player, {MAIN}: main")
+        for name, role in self.players.items():
+            if not _PLAYER.fullmatch(name) or name in _TAKEN:
+                said = "must be up to 16 letters, digits and _, and not end like a frozen copy"
+                yield Problem(f"players.{name}", f"{said}, nor be {' or '.join(_TAKEN)}")
+            if role not in LEARNING:
+                yield Problem(f"players.{name}", f"must be one of {', '.join(LEARNING)}")
+        for name, count in self.learners.items():
+            if name not in self.players:
+                known = ", ".join(self.players)
+                yield Problem(f"learners.{name}", f"no such player learns; there are {known}")
+            if type(count) is not int or count < 1:
+                yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
+
+    def share_learners(self, count: int) -> dict[str, int]:
+        """Returns how many of so many learner ranks each player has; 0: there are too few."""
+        rest = [name for name in self.players if name not in self.learners]
+        left = max(0, count - sum(self.learners.values()))
+        shares = {n: left // len(rest) + (i < left % len(rest)) for i, n in enumerate(rest)}
+        return {name: int({**shares, **self.learners}[name]) for name in self.players}
 
 
 @dataclass
@@ -91,7 +129,7 @@ class Player:
         parent: of a frozen copy: whose it is.
         source: what acts for it: a policy file in the run folder, "random", or a callable; empty:
             the newest policy of its learner.
-        version: train iteration of a frozen copy; -1: it has none, or it is not known.
+        version: train iteration, of a frozen copy when it was frozen; -1: it is not known.
         steps: environment steps made for it; of a frozen copy, when it was frozen.
         frozen_at: `steps` when it was frozen last, or began anew.
     """
@@ -190,21 +228,23 @@ class League:
 
     Args:
         config: its rules.
-        roles: role of each player that learns, by its name.
     """
 
-    def __init__(
-        self, config: LeagueConfig | None = None, roles: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, config: LeagueConfig | None = None) -> None:
         self.config = config or LeagueConfig()
         self.players: dict[str, Player] = {}
         self.payoff = Payoff(self.config.decay)
-        for name, role in (roles or {MAIN: "main"}).items():
+        for name, role in self.config.players.items():
             self.players[name] = Player(name, role)
         for name, source in self.config.fixed.items():
             self.players[name] = Player(name, "fixed", source=source)
 
     # ------------------------------------------------------------------------------------- players
+
+    @property
+    def learning(self) -> list[str]:
+        """Names of the players that learn, the main one first."""
+        return [name for name, player in self.players.items() if player.learns]
 
     def frozen(self, parent: str | None = None) -> list[Player]:
         """Frozen copies, oldest first: of one player, or of all."""
@@ -229,6 +269,8 @@ class League:
         if made >= config.freeze_steps:
             return True
         others = [p.name for p in self._pool(player)]
+        if player.role == "main_exploiter":
+            others = [MAIN]
         if 4 * made < config.freeze_steps or not others:
             return False
         return min(self.payoff.score(name, o) for o in others) >= config.freeze_win_rate
@@ -247,9 +289,9 @@ class League:
             return True
         return role == "league_exploiter" and bool(rng.random() < self.config.reset_probability)
 
-    def count_steps(self, name: str, steps: int) -> None:
-        """Set a player's environment steps so far."""
-        self.players[name].steps = steps
+    def count_steps(self, name: str, steps: int, version: int = -1) -> None:
+        """Set a player's environment steps so far, and the train iterations of its policy."""
+        self.players[name].steps, self.players[name].version = steps, version
 
     # --------------------------------------------------------------------------------- matchmaking
 
@@ -263,10 +305,9 @@ class League:
         player, rule = self.players[name], self.config.matchmaking
         pool = self._pool(player)
         if player.role == "main_exploiter":
-            main = player.parent or next(p.name for p in self.players.values() if p.role == MAIN)
-            past = self.frozen(main)[-self.config.recent :]
-            if not past or self.payoff.score(name, main) >= _TOO_WEAK:
-                return {main: 1.0}
+            past = self.frozen(MAIN)[-self.config.recent :]
+            if not past or self.payoff.score(name, MAIN) >= _TOO_WEAK:
+                return {MAIN: 1.0}
             return self._weighted(name, past, "variance")
         if not pool or rule == "self_play":
             return {name: 1.0}
@@ -279,8 +320,7 @@ class League:
     def _pool(self, player: Player) -> list[Player]:
         """Players that never change and are played against."""
         fixed = [p for p in self.players.values() if p.role == "fixed"]
-        parents = [p.name for p in self.players.values() if p.learns]
-        frozen = [p for parent in parents for p in self.frozen(parent)[-self.config.recent :]]
+        frozen = [p for parent in self.learning for p in self.frozen(parent)[-self.config.recent :]]
         if player.role == "main_exploiter":
             return []
         return fixed + frozen
@@ -357,10 +397,11 @@ class League:
         return {"players": players, "payoff": self.payoff.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`; fixed players are those of the configuration."""
-        fixed = {name: p for name, p in self.players.items() if p.role == "fixed"}
+        """Restore a `state_dict`; players that learn, and fixed ones, are the configuration's."""
         known = {player["name"]: Player(**player) for player in state["players"]}
-        self.players = {n: p for n, p in known.items() if p.learns} | fixed
+        for name, player in self.players.items():
+            if player.learns and name in known:
+                self.players[name] = dataclasses.replace(known[name], role=player.role)
         self.players |= {n: p for n, p in known.items() if p.role == "historical"}
         self.payoff.load_state_dict(state["payoff"])
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_warn
-from hpcdi.types import Array
+from hpcdi.types import MAIN, Array
 from hpcdi.utils.curves import TensorBoardWriter
-from hpcdi.worker.coordinator.league import MAIN, League, Payoff
+from hpcdi.worker.coordinator.league import League, Payoff
 
 _EVERY_S = 2.0
 _PICTURE_S = 60.0
@@ -37,25 +37,38 @@ class LeagueView:
         self._path, self._writer = path, writer
         self._due = self._picture_due = float("-inf")
 
-    def refresh(self, league: League, env_steps: int, now: float, *, at_once: bool = False) -> None:
+    def refresh(
+        self,
+        league: League,
+        env_steps: int,
+        now: float,
+        *,
+        learners: Mapping[str, Sequence[int]] | None = None,
+        at_once: bool = False,
+    ) -> None:
         """Write what is due.
 
         Args:
             league: as it is now.
             env_steps: of the run so far.
             now: seconds, any origin.
+            learners: ranks that each player is trained by.
             at_once: write everything, whether it is due or not: at the end.
         """
         if now < self._due and not at_once:
             return
         self._due = now + _EVERY_S
-        shown = shown_of(league, env_steps)
+        shown = shown_of(league, env_steps, learners)
         or_warn("league.json", lambda: write_json(self._path, shown, fsync=False))
         if self._writer is None or not shown["payoff"]:
             return
         scalars = {"frozen": len(league.frozen()), "games": shown["games"]}
-        if MAIN in shown["ratings"]:
-            scalars["elo"], scalars["elo_std"] = shown["ratings"][MAIN]
+        for name in league.learning:
+            of = "" if name == MAIN else f"_{name}"
+            if name in shown["ratings"]:
+                scalars[f"elo{of}"], scalars[f"elo{of}_std"] = shown["ratings"][name]
+            if of:
+                scalars[f"score{of}"] = league.payoff.score(name, MAIN)
         for name, value in scalars.items():
             self._writer.add_scalar(f"league/{name}", value, env_steps)
         if now >= self._picture_due or at_once:
@@ -64,14 +77,18 @@ class LeagueView:
             self._writer.add_video("league/payoff", picture, env_steps)
 
 
-def shown_of(league: League, env_steps: int) -> dict[str, Any]:
-    """Players, results, ratings ``[elo, std]``, and who is drawn: plain data."""
+def shown_of(
+    league: League, env_steps: int, learners: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """Players, results, ratings ``[elo, std]``, who is drawn, and who trains where: plain data."""
     state = league.state_dict()
     return {
         "env_steps": env_steps,
         "games": sum(sum(row["games"]) for row in state["payoff"]),
         "matchmaking": league.config.matchmaking,
         "drawn": league.opponents(MAIN),
+        "drawn_by": {name: league.opponents(name) for name in league.learning},
+        "learners": {name: list(ranks) for name, ranks in (learners or {}).items()},
         "ratings": {name: [r.elo, r.std] for name, r in league.ratings().items()},
         **state,
     }

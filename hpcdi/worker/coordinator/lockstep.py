@@ -29,7 +29,7 @@ from hpcdi.comm.messages import (
     Message,
 )
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.types import Interval, Lockstep
+from hpcdi.types import MAIN, Interval, Lockstep
 from hpcdi.worker.coordinator.scheduler import Outcome, Phase, Scheduler
 from hpcdi.worker.coordinator.workers import Order
 
@@ -157,7 +157,7 @@ class LockstepScheduler(Scheduler):
 
     def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:  # noqa: ARG002
         """Count; learners and limits wait for the end of the round."""
-        self._count_block(message)
+        self.count_block(message)
         self._round.blocks.append(message)
         return []
 
@@ -186,7 +186,7 @@ class LockstepScheduler(Scheduler):
         counters = self.counters
         due = self._plan.updates(transitions, counters.env_steps, counters.train_iter)
         self._round.step, self._round.batches = _Step.READ, due
-        orders = [Order(*order) for ready in blocks for order in self.replay.assign(ready)]
+        orders = [Order(*order) for ready in blocks for order in self.replay.of[MAIN].assign(ready)]
         return [*orders, *self._serve()]
 
     def _on_data_demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:

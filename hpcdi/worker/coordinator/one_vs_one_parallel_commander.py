@@ -1,23 +1,24 @@
-"""The commander of a league: self-play against the present policy and frozen ones of its past."""
+"""The commander of a league: games against present policies and frozen ones of the past."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask
 from hpcdi.config.fields import section, setting
-from hpcdi.types import Settings
+from hpcdi.errors import Problem
+from hpcdi.types import MAIN, Settings
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
-from hpcdi.worker.coordinator.commanders import SoloCommander
-from hpcdi.worker.coordinator.league import MAIN, League, LeagueConfig, frozen_file
+from hpcdi.worker.coordinator.commanders import EvaluationClock, PlayerProgress, SoloCommander
+from hpcdi.worker.coordinator.league import League, LeagueConfig, frozen_file
 
 
 @PARALLEL_COMMANDER_REGISTRY.register("one_vs_one")
 class OneVsOneCommander(SoloCommander):
-    """Trains a main player by games against itself and frozen copies of itself; see `League`.
+    """Trains the players of a league by games against each other and frozen copies; see `League`.
 
     Rank 0 says by which probability each opponent is drawn, collectors draw. A copy is frozen by
     an evaluation, which writes its policy file; evaluations are played against `evaluate_against`.
@@ -32,56 +33,73 @@ class OneVsOneCommander(SoloCommander):
         collector_task_space: int | None = setting(
             2, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
         )
+        learner_task_space: int = setting(
+            1, "learner tasks at a time: one for each player that learns", minimum=1
+        )
         evaluate_against: str = setting(
             "random",
             "opponent of evaluations: 'random', or my_module:play, which takes an observation and "
             "random numbers",
         )
-        league: LeagueConfig = section(LeagueConfig, "opponents, and frozen copies")
+        league: LeagueConfig = section(LeagueConfig, "players, opponents, and frozen copies")
+
+        def problems(self) -> Iterator[Problem]:
+            """There is a learner task for each player that learns."""
+            if self.learner_task_space != len(self.league.players):
+                names = ", ".join(self.league.players)
+                said = f"must be {len(self.league.players)}, a learner task for each of {names}"
+                yield Problem("learner_task_space", f"{said}; not {self.learner_task_space}")
+
+        def share_learners(self, count: int) -> dict[str, int]:
+            """See `LeagueConfig.share_learners`."""
+            return self.league.share_learners(count)
 
     league: League
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self.league = League(self._cfg.league)
+        self._learners = {
+            p: PlayerProgress(EvaluationClock(self._every)) for p in self.league.learning
+        }
         self._freezing: dict[str, str] = {}  # evaluation task -> name of the copy that it writes
 
-    def make_task(self, *, evaluate: bool) -> CollectTask:
+    def make_task(self, *, evaluate: bool, player: str = MAIN) -> CollectTask:
         """Make a task; an evaluation freezes a copy where one is due."""
-        task = super().make_task(evaluate=evaluate)
+        task = super().make_task(evaluate=evaluate, player=player)
         if not evaluate:
             return task
         against = self._cfg.evaluate_against
-        setting = {"opponents": {"against": [1.0, against]}}
+        setting = {"learner": player, "opponents": {"against": [1.0, against]}}
         freeze = ""
-        if self.league.may_freeze(MAIN):
-            name = self.league.next_frozen(MAIN)
+        if self.league.may_freeze(player):
+            name = self.league.next_frozen(player)
             self._freezing[task.task_id] = name
             freeze = frozen_file(name)
         task = dataclasses.replace(task, setting=setting, freeze=freeze)
         self._tasks[task.task_id] = task
         return task
 
-    def evaluation_is_due(self, now: float) -> bool:
+    def _is_due(self, player: str, learner: PlayerProgress, now: float) -> bool:
         """Returns whether one is due by the clock, or because a copy is to be frozen."""
-        if super().evaluation_is_due(now):
+        if super()._is_due(player, learner, now):
             return True
-        under_way = any(task.eval_flag for task in self._tasks.values())
-        has_learnt = self._is_learning and self._train_iter > 0
-        return has_learnt and not under_way and self.league.may_freeze(MAIN)
+        has_learnt = learner.is_learning and learner.train_iter > 0
+        return has_learnt and not self._is_last_begun and self.league.may_freeze(player)
 
-    def get_setting_collect(self) -> Settings:
-        """The policy's settings, and by which probability each opponent is drawn."""
-        drawn = self.league.opponents(MAIN)
+    def get_setting_collect(self, player: str = MAIN) -> Settings:
+        """The policy's settings, who learns, and by which probability each opponent is drawn."""
+        drawn = self.league.opponents(player)
         players = self.league.players
         opponents = {name: [share, players[name].source] for name, share in drawn.items()}
-        return {**super().get_setting_collect(), "opponents": opponents}
+        return {**super().get_setting_collect(player), "learner": player, "opponents": opponents}
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
         """See `SoloCommander`; a copy that was frozen joins the league."""
-        name = self._freezing.pop(task_id, None)
-        if name is not None and finished_task.is_evaluation:
-            self.league.freeze(MAIN, name, frozen_file(name), finished_task.policy_version)
+        name, task = self._freezing.pop(task_id, None), self._tasks.get(task_id)
+        if name is not None and task is not None and finished_task.is_evaluation:
+            version = finished_task.policy_version
+            self.league.freeze(task.player, name, frozen_file(name), version)
         return super().finish_collector_task(task_id, finished_task)
 
     def notify_fail_collector_task(self, task: CollectTask) -> None:
@@ -93,10 +111,10 @@ class OneVsOneCommander(SoloCommander):
         """Count the games that ended in a published block."""
         self.league.count_games(ready.games)
 
-    def update_progress(self, env_steps: int, train_iter: int) -> str | None:
+    def update_progress(self, env_steps: int, train_iter: int, player: str = MAIN) -> str | None:
         """See `SoloCommander`."""
-        self.league.count_steps(MAIN, env_steps)
-        return super().update_progress(env_steps, train_iter)
+        self.league.count_steps(player, env_steps, train_iter)
+        return super().update_progress(env_steps, train_iter, player)
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, the best evaluation, players and results."""

@@ -1,8 +1,9 @@
 """The replay buffer as rank 0 sees it: which learner holds which item, and what it draws next.
 
 Rank 0 keeps ids, priorities and places of items; learners keep the arrays. Each learner has a
-`Partition`: an index of the items in its ring of rows. The `ReplayManager` distributes blocks and
-batches over the partitions. Decisions only: blocks and requests in, orders out.
+`Partition`: an index of the items in its ring of rows. The `ReplayManager` of a player distributes
+its blocks and batches over the partitions; `ReplayBuffers` has those of all players that learn.
+Decisions only: blocks and requests in, orders out.
 
 Life of a block::
 
@@ -35,11 +36,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import BufferContractError
 from hpcdi.store.block import block_rows, transition_rows
 from hpcdi.store.rows import RowPlacer
-from hpcdi.types import Array, SequenceRule, collector_of, number_of
+from hpcdi.types import MAIN, Array, SequenceRule, collector_of, number_of
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.worker.replay_buffer.base_buffer import get_buffer_cls
 
@@ -598,8 +599,13 @@ def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int, least: int = 0)
 class ReplayFigures(Protocol):
     """Figures of a replay buffer, of a run over ranks or in one process; see `ReplayManager`."""
 
-    items_admitted: int
-    blocks_lost: int
+    @property
+    def items_admitted(self) -> int:
+        """Transitions that learners have read."""
+
+    @property
+    def blocks_lost(self) -> int:
+        """Blocks that a learner could not read."""
 
     @property
     def blocked(self) -> str:
@@ -623,7 +629,7 @@ class ReplayFigures(Protocol):
 
 
 class ReplayManager:
-    """The partitions of all learners: blocks go to them in turn, batches to all at once.
+    """The partitions of a player's learners: blocks go to them in turn, batches to all at once.
 
     Learners that share their gradients iterate together: each gets as many batches as every other.
     So all have the same ones before an order that ends their work, and end it together.
@@ -659,6 +665,7 @@ class ReplayManager:
         self._early = Backlog(EARLY_ROWS)  # published before there was a learner
         self._newest: dict[str, int] = {}  # collector rank -> number of its last announced block
         self._restored: Mapping[str, Any] = {}  # partitions of a snapshot, until learners start
+        self._restored_drawn = 0  # samples that it says were drawn
         self._published: dict[str, BlockReady] = {}  # blocks for them, by name, oldest first
         self._lost_drawn, self._lost_skipped = 0, 0  # counters of learners that have died
         self._freed: list[str] = []
@@ -684,6 +691,8 @@ class ReplayManager:
         again.
         """
         states, self._restored = self._restored, {}
+        drawn, self._restored_drawn = self._restored_drawn, 0
+        self._lost_drawn = drawn  # the ratio of samples drawn is that of the whole run
         if len(self.partitions) != len(states):
             return []
         # in their order: after a death the learners' ranks differ from those after a restart
@@ -699,6 +708,7 @@ class ReplayManager:
         orders = []
         for rank, state in pairs:
             reread = self.partitions[rank].load_state_dict(state, self._published)
+            self._lost_drawn -= self.partitions[rank].samples_drawn
             orders += [(rank, order) for order in reread]
             for block in state["blocks"]:
                 if block["end_id"] >= 0:
@@ -824,6 +834,7 @@ class ReplayManager:
             "partitions": {f"rank{rank}": p.state_dict() for rank, p in self.partitions.items()},
             "waiting": self._early.paths,
             "newest": dict(self._newest),
+            "drawn": self.samples_drawn(),
         }
 
     def load_state_dict(
@@ -841,10 +852,113 @@ class ReplayManager:
         for ready in (published or {}).values():  # also where they are of no use
             note_newest(self._newest, ready)
         self._restored = state["partitions"]
+        parts = sum(int(part["samples_drawn"]) for part in state["partitions"].values())
+        self._restored_drawn = int(state.get("drawn", parts))  # old snapshots do not say
         self._published = dict(published or {}) if self._kind.is_replay else {}
 
 
-def replay_ratio_of(config: ExperimentConfig, collectors: int) -> ReplayRatio:
+class ReplayBuffers:
+    """The replay buffers of all players that learn; figures and state are those of all together.
+
+    Args:
+        of: of each player, by its name.
+    """
+
+    def __init__(self, of: Mapping[str, ReplayManager]) -> None:
+        self.of = dict(of)
+
+    @property
+    def partitions(self) -> dict[int, Partition]:
+        """Of all learners, by rank."""
+        return {rank: part for one in self.of.values() for rank, part in one.partitions.items()}
+
+    def of_learner(self, rank: int) -> ReplayManager | None:
+        """The one that has a learner's partition; None: there is none any more."""
+        return next((one for one in self.of.values() if rank in one.partitions), None)
+
+    def newest_of(self, rank: int) -> int:
+        """Number of a collector's last announced block; 0: there is none."""
+        return max(one.newest_of(rank) for one in self.of.values())
+
+    def take_freed(self) -> list[str]:
+        """Names of blocks that no learner needs any more, since the last call."""
+        return [path for one in self.of.values() for path in one.take_freed()]
+
+    @property
+    def blocked(self) -> str:
+        """Why learning, or collecting, has to wait; empty where neither has to."""
+        if len(self.of) == 1:
+            return self.of[MAIN].blocked
+        return "; ".join(f"{name}: {one.blocked}" for name, one in self.of.items() if one.blocked)
+
+    @property
+    def items_admitted(self) -> int:
+        """Transitions that learners have read."""
+        return sum(one.items_admitted for one in self.of.values())
+
+    @property
+    def blocks_lost(self) -> int:
+        """Blocks that a learner could not read."""
+        return sum(one.blocks_lost for one in self.of.values())
+
+    @property
+    def blocks_skipped(self) -> int:
+        """Blocks that nobody read."""
+        return sum(one.blocks_skipped for one in self.of.values())
+
+    def count(self) -> int:
+        """Items that can be drawn."""
+        return sum(one.count() for one in self.of.values())
+
+    def capacity(self) -> int:
+        """Items that they can hold."""
+        return sum(one.capacity() for one in self.of.values())
+
+    def samples_drawn(self) -> int:
+        """Items that were ever drawn."""
+        return sum(one.samples_drawn() for one in self.of.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all, as of one; and ``players``: which partition is whose."""
+        states = {name: one.state_dict() for name, one in self.of.items()}
+        newest: dict[str, int] = {}
+        for state in states.values():
+            for rank, number in state["newest"].items():
+                newest[rank] = max(number, newest.get(rank, 0))
+        players = {
+            name: {"partitions": list(state["partitions"]), "drawn": state["drawn"]}
+            for name, state in states.items()
+        }
+        return {
+            "partitions": {
+                k: p for state in states.values() for k, p in state["partitions"].items()
+            },
+            "waiting": [path for state in states.values() for path in state["waiting"]],
+            "newest": newest,
+            "players": players,
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
+    ) -> None:
+        """Restore a `state_dict`, see `ReplayManager.load_state_dict`.
+
+        What is of players that learn no more is left out.
+        """
+        whole = {name: {"partitions": list(state["partitions"])} for name in [MAIN]}
+        players = state.get("players", whole)  # old snapshots have the main player alone
+        for name, one in self.of.items():
+            own = players.get(name, {"partitions": []})
+            parts = {part: state["partitions"][part] for part in own["partitions"]}
+            blocks = {p: ready for p, ready in (published or {}).items() if ready.player == name}
+            drawn = {"drawn": own["drawn"]} if "drawn" in own else {}
+            one.load_state_dict(
+                {"partitions": parts, "newest": state["newest"], **drawn},
+                None if published is None else blocks,
+            )
+
+
+def replay_ratio_of(config: ExperimentConfig, collectors: int, learners: int = 1) -> ReplayRatio:
     """The replay ratio of an experiment over ranks.
 
     Some batches and one rollout of every collector may be due: less would make them wait for each
@@ -853,27 +967,38 @@ def replay_ratio_of(config: ExperimentConfig, collectors: int) -> ReplayRatio:
     Args:
         config: the experiment.
         collectors: ranks that collect.
+        learners: ranks that learn from it.
     """
     policy = config.policy
     ratio = policy.learn.replay_ratio
     if ratio is None or config.system.deterministic:  # which works in turns
         return ReplayRatio()
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num
-    batches = 4 * policy.learn.batch_size * policy.learn.learner.learner_num
+    batches = 4 * policy.learn.batch_size * learners
     return ReplayRatio(ratio, policy.warm_up, max(batches, ratio * rollouts))
 
 
-def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayManager:
-    """Make the replay manager of an experiment; its buffers are seeded by the experiment.
+def create_replays(config: ExperimentConfig, curves: Any = None, workers: int = 2) -> ReplayBuffers:
+    """Make the replay buffer of each player that learns; see `create_replay`."""
+    players = learners_of(config)
+    return ReplayBuffers({p: create_replay(config, curves, workers, p) for p in players})
+
+
+def create_replay(
+    config: ExperimentConfig, curves: Any = None, workers: int = 2, player: str = MAIN
+) -> ReplayManager:
+    """Make a player's replay manager; its buffers are seeded by the experiment.
 
     Args:
         config: the experiment.
         curves: takes what the buffers report of themselves.
         workers: ranks besides the coordinator.
+        player: that learns from it.
     """
     policy = config.policy
     buffer_cfg = policy.other.replay_buffer
-    learners = policy.learn.learner.learner_num
+    players = learners_of(config)
+    learners = players[player]
     kind: type[Partition] = Partition
     if policy.on_policy:
         kind = AsTheyComePartition if policy.CORRECTS_STALENESS else OnPolicyPartition
@@ -886,7 +1011,8 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         min_fill=max(1, buffer_cfg.min_fill // learners),
         frames=(),  # this buffer holds row numbers; shards and learners' rings hold the frames
     )
-    seeds = np.random.SeedSequence(config.seed, spawn_key=(0,))
+    number = list(players).index(player)
+    seeds = np.random.SeedSequence(config.seed, spawn_key=(0, number) if number else (0,))
 
     def make_buffer(name: str) -> AdvancedReplayBuffer:
         buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
@@ -895,6 +1021,6 @@ def create_replay(config: ExperimentConfig, curves: Any = None, workers: int = 2
         )  # fmt: skip
         return buffer
 
-    ratio = replay_ratio_of(config, workers - learners)
+    ratio = replay_ratio_of(config, workers - sum(players.values()), learners)
     block_bytes = config.system.storage.block_bytes
     return ReplayManager(make_buffer, block_bytes, kind, ratio, policy.sequence)

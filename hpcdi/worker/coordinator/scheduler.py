@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import starmap
 
@@ -38,9 +38,10 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
+from hpcdi.types import MAIN
 from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.league import League
-from hpcdi.worker.coordinator.replay import ReplayFigures, ReplayManager
+from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayFigures, ReplayManager
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.workers import (
     ComesBack,
@@ -81,11 +82,14 @@ class Counters:
 
     Attributes:
         env_steps: transitions that were published, also in shards that are removed by now.
-        episodes: that ended in them.
+        train_iter: train iterations of the main player.
+        episodes: that ended in the transitions.
         priorities_stale: new priorities of items that had left the buffer.
         rounds: done in a deterministic run.
         evaluated_at: train iteration of the last evaluation of a deterministic run.
         evaluated_steps: environment steps at that evaluation.
+        steps_of: environment steps of each player that learns.
+        iterations_of: train iterations of each.
     """
 
     env_steps: int = 0
@@ -95,6 +99,14 @@ class Counters:
     rounds: int = 0
     evaluated_at: int = 0
     evaluated_steps: int = 0
+    steps_of: dict[str, int] = field(default_factory=dict)
+    iterations_of: dict[str, int] = field(default_factory=dict)
+
+    def set_iterations(self, player: str, train_iter: int) -> None:
+        """Set a player's train iterations."""
+        self.iterations_of[player] = train_iter
+        if player == MAIN:
+            self.train_iter = train_iter
 
 
 class RunState:
@@ -154,13 +166,13 @@ class Scheduler(RunState):
 
     Args:
         commander: sets tasks and goals.
-        replay: the replay buffer.
+        replay: the replay buffers; or that of the main player, where there is no other.
         snapshots: of the run.
         workers: ranks that must report before the run can go on.
         observe: called with each message before it is handled, and with each notice.
     """
 
-    replay: ReplayManager
+    replay: ReplayBuffers
 
     patience_s = 0.05
     """How long the loop may wait for messages before it calls `tick`."""
@@ -168,17 +180,19 @@ class Scheduler(RunState):
     def __init__(
         self,
         commander: BaseCommander,
-        replay: ReplayManager,
+        replay: ReplayBuffers | ReplayManager,
         snapshots: SnapshotClock,
         workers: Workers,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
+        if isinstance(replay, ReplayManager):
+            replay = ReplayBuffers({MAIN: replay})
         super().__init__(replay, snapshots, workers)
         self.commander = commander
         self.collectors_wanted = commander.collector_task_space
         self._observe = observe
         self._deadline = float("inf")
-        self._are_paused = False  # collectors, for learners to catch up
+        self._pauses = dict.fromkeys(replay.of, False)  # whose collectors wait for learners
         self._ending: Outcome | None = None  # of the run, once its last evaluation is done
         self._last_task = ""  # that evaluation
 
@@ -213,7 +227,7 @@ class Scheduler(RunState):
                 return self._on_data_demand(message, rank, now)
             case LearnInfo():
                 self.commander.update_learner_info(message.task_id, message.scalars)
-                return self._count_iterations(message.train_iter, now)
+                return self._count_iterations(message.train_iter, now, message.player)
             case LearnResult():
                 return self._on_learn_result(message, rank, now)
             case SnapshotPart():
@@ -363,14 +377,30 @@ class Scheduler(RunState):
             self._fit_task_space()
             return [*self._assign(now), *self._serve()]
         self.snapshots.lose(rank)
-        learners = workers.available("learner")
+        learners = workers.available("learner", worker.player)
         ranks = tuple(learner.rank for learner in learners)
         hosts = tuple(learner.host for learner in learners)
         regroup = Regroup(len(workers.lost), ranks, hosts)
         orders = [Order(learner, regroup) for learner in ranks]
-        orders += starmap(Order, self.replay.lose(rank))
-        result = workers.whole_result()  # it may have been the only one that was not done
-        return orders if result is None else [*orders, *self._end_learning(result, now)]
+        orders += starmap(Order, self.replay.of[worker.player].lose(rank))
+        if not learners:
+            return [*orders, *self._lose_player(worker.player, now)]
+        # it may have been the only one that was not done
+        result = workers.whole_result(worker.player)
+        if result is None:
+            return orders
+        return [*orders, *self._end_learning(result, now, worker.player)]
+
+    def _lose_player(self, player: str, now: float) -> list[Order]:
+        """A player's last learner has died: its collectors go on for the others."""
+        self.commander.lose_player(player)
+        orders = []
+        for worker in self.workers:
+            task = worker.task
+            if isinstance(task, CollectTask) and task.player == player:
+                worker.closing = now
+                orders.append(Order(worker.rank, CloseTask(task.task_id)))
+        return orders
 
     def _on_task_returned(self, message: TaskReturned, rank: int, now: float) -> list[Order]:
         """A collector has no environments: others do its work, or the run ends."""
@@ -395,12 +425,13 @@ class Scheduler(RunState):
         if self._ending is not None:
             return self._evaluate_last(now)
         orders: list[Order] = []
+        resume = self.snapshots.resume
         while self.workers.learners_are_free and (task := self.commander.get_learner_task(now)):
-            task = dataclasses.replace(task, resume=self.snapshots.resume)
+            task = dataclasses.replace(task, resume=resume)
             self.snapshots.resume = ""
             ranks = self.workers.start_learners(task, now)
             orders += [Order(rank, task) for rank in ranks]
-            orders += starmap(Order, self.replay.open(*ranks))
+            orders += starmap(Order, self.replay.of[task.player].open(*ranks))
             self.snapshots.start(now)
         return orders + self._assign_collectors(now)
 
@@ -410,12 +441,14 @@ class Scheduler(RunState):
             task = self.commander.get_collector_task(now)
             if task is None:
                 break
-            orders.append(Order(self.workers.start_collector(task, now), task))
+            rank = self.workers.start_collector(task, now)
+            orders += [Order(rank, task), *self._pause_of(self.workers[rank])]
         closing: list[Worker] = []
         if self.collectors_wanted is not None:
             closing += self.workers.close_surplus(self.collectors["working"] or 0, now)
         if self.commander.evaluation_is_due(now):  # all collectors are busy: one makes room
             closing += self.workers.close_oldest(now)
+        closing += self.workers.close_uneven(now)
         tasks = [(worker.rank, worker.task) for worker in closing]
         return orders + [Order(rank, CloseTask(task.task_id)) for rank, task in tasks if task]
 
@@ -425,7 +458,7 @@ class Scheduler(RunState):
         task = worker.begin(message.task_id)
         if not self.is_on or not isinstance(task, CollectTask) or task.eval_flag:
             return []
-        setting = dict(self.commander.get_setting_collect())
+        setting = dict(self.commander.get_setting_collect(task.player))
         return [Order(rank, CollectSetting(message.task_id, setting))] if setting else []
 
     def _on_collect_result(self, message: CollectResult, rank: int, now: float) -> list[Order]:
@@ -441,13 +474,13 @@ class Scheduler(RunState):
     def _on_learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self.workers.finish(rank, message.task_id)
         result = self.workers.group_result(rank, message)
-        return [] if result is None else self._end_learning(result, now)
+        return [] if result is None else self._end_learning(result, now, self.workers[rank].player)
 
-    def _end_learning(self, result: LearnResult, now: float) -> list[Order]:
-        self.counters.train_iter = max(self.counters.train_iter, result.train_iter)
-        self.commander.update_progress(self.counters.env_steps, self.counters.train_iter)
+    def _end_learning(self, result: LearnResult, now: float, player: str = MAIN) -> list[Order]:
+        self._update_iterations(result.train_iter, player)
+        self._update_progress(player)
         self.commander.finish_learner_task(result.task_id, result)
-        is_one = self.workers.learners == 1
+        is_one = self.workers.groups[player].size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
         return self._end(Outcome("done", reason, 0), now)
@@ -483,35 +516,49 @@ class Scheduler(RunState):
     # -------------------------------------------------------------------------------------- data
 
     def _on_block_ready(self, message: BlockReady, now: float) -> list[Order]:
-        self._count_block(message)
-        orders = [*starmap(Order, self.replay.assign(message)), *self._pause()]
-        return [*orders, *self._stop_at_limit(now)]
+        self.count_block(message)
+        admits = self.replay.of[message.player].assign(message)
+        return [*starmap(Order, admits), *self._pause(), *self._stop_at_limit(now, message.player)]
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int) -> list[Order]:
-        if rank not in self.replay.partitions:
+        replay = self.replay.of_learner(rank)
+        if replay is None:
             return []
-        admits = self.replay.admit(rank, message)
+        admits = replay.admit(rank, message)
         # batches first: the learner gathers them before it reads on
         return [*self._serve(), *(Order(rank, admit) for admit in admits)]
 
     def _on_data_demand(self, message: DataDemand, rank: int, now: float) -> list[Order]:
-        partition = self.replay.partitions.get(rank)
-        if partition is None:
+        replay = self.replay.of_learner(rank)
+        if replay is None:
             return []
         done = self._take_demand(message, rank)
         served = self._serve()
-        admits = [Order(rank, admit) for admit in partition.orders()]  # they may have waited for it
-        counted = self._count_iterations(done, now) if done is not None else []
+        # they may have waited for it
+        admits = [Order(rank, admit) for admit in replay.partitions[rank].orders()]
+        player = self.workers[rank].player
+        counted = self._count_iterations(done, now, player) if done is not None else []
         return [*served, *admits, *self._pause(), *counted]
 
     def _pause(self) -> list[Order]:
-        """Let collectors wait or go on, as `policy.learn.replay_ratio` says."""
-        wait = self.is_on and self.replay.collectors_wait(self.counters.env_steps)
-        if wait is self._are_paused:
+        """Let a player's collectors wait or go on, as `policy.learn.replay_ratio` says."""
+        pauses = {
+            player: self.is_on and replay.collectors_wait(self._steps_of(player))
+            for player, replay in self.replay.of.items()
+        }
+        if pauses == self._pauses:
             return []
-        self._are_paused = wait  # each rank remembers it, over tasks and without any
-        alive = (w.rank for w in self.workers if w.role == "collector" and not w.has_ended)
-        return [Order(rank, CollectPause(wait)) for rank in alive]
+        self._pauses = pauses
+        alive = (w for w in self.workers if w.role == "collector" and not w.has_ended)
+        return [order for worker in alive for order in self._pause_of(worker)]
+
+    def _pause_of(self, worker: Worker) -> list[Order]:
+        """Let a collector wait or go on; it remembers it, over tasks and without any."""
+        wait = self._pauses[worker.task.player if worker.task is not None else MAIN]
+        if wait is worker.is_paused:
+            return []
+        worker.is_paused = wait
+        return [Order(worker.rank, CollectPause(wait))]
 
     def _take_demand(self, message: DataDemand, rank: int) -> int | None:
         """Note a request; returns the iterations that all have done, once all have asked."""
@@ -523,8 +570,11 @@ class Scheduler(RunState):
     def _serve(self) -> list[Order]:
         if not self.is_on or self._ending is not None:
             return []  # learners have their Stop, or get it soon
-        collecting = () if self.replay.is_replay else self.workers.collecting
-        return list(starmap(Order, self.replay.serve(self.counters.env_steps, collecting)))
+        orders: list[Order] = []
+        for player, replay in self.replay.of.items():
+            collecting = () if replay.is_replay else self.workers.collecting(player)
+            orders += starmap(Order, replay.serve(self._steps_of(player), collecting))
+        return orders
 
     def _take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
@@ -536,16 +586,35 @@ class Scheduler(RunState):
 
     # ---------------------------------------------------------------------------------- progress
 
-    def _count_block(self, ready: BlockReady) -> None:
+    def count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
-        self.counters.env_steps += ready.env_steps
-        self.counters.episodes += ready.episodes
+        counters = self.counters
+        counters.env_steps += ready.env_steps
+        counters.steps_of[ready.player] = self._steps_of(ready.player) + ready.env_steps
+        counters.episodes += ready.episodes
         self.commander.count_block(ready)
 
-    def _count_iterations(self, train_iter: int, now: float) -> list[Order]:
-        self.counters.train_iter = max(self.counters.train_iter, train_iter)
-        return self._stop_at_limit(now)
+    def _count_iterations(self, train_iter: int, now: float, player: str = MAIN) -> list[Order]:
+        self._update_iterations(train_iter, player)
+        return self._stop_at_limit(now, player)
 
-    def _stop_at_limit(self, now: float) -> list[Order]:
-        reason = self.commander.update_progress(self.counters.env_steps, self.counters.train_iter)
+    def _stop_at_limit(self, now: float, player: str = MAIN) -> list[Order]:
+        reason = self._update_progress(player)
         return self._end(Outcome("done", reason, 0), now) if reason else []
+
+    def resume_counters(self) -> None:
+        """Let the commander take the counters of all players."""
+        for player in self.replay.of:
+            self._update_progress(player)
+
+    def _update_progress(self, player: str) -> str | None:
+        done = self.counters.iterations_of.get(player, 0)
+        return self.commander.update_progress(self._steps_of(player), done, player)
+
+    def _update_iterations(self, train_iter: int, player: str) -> None:
+        known = self.counters.iterations_of.get(player, 0)
+        self.counters.set_iterations(player, max(known, train_iter))
+
+    def _steps_of(self, player: str) -> int:
+        """Environment steps of a player."""
+        return self.counters.steps_of.get(player, 0)

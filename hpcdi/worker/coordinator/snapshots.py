@@ -9,6 +9,9 @@ iterations, and the index names what they hold::
     learner 1  train   train   keep ─────── train ...        weights, optimizer ──► learner.pt
     learner 2  train   train   keep ─────── train ...        its random numbers ──► learner_2.pt
 
+Files of a league's second player begin with ``agent1_``, and so on. Where a player's last learner
+has died and the run goes on, a snapshot takes over that player's files from the one before.
+
 Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
 all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
 """
@@ -20,7 +23,7 @@ import dataclasses
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,12 +33,19 @@ from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.block import Block
-from hpcdi.store.checkpoints import Checkpoint, finish, names, remove_others, write_files
+from hpcdi.store.checkpoints import (
+    Checkpoint,
+    finish,
+    names,
+    newest_checkpoint,
+    remove_others,
+    write_files,
+)
 from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import survey, withdraw
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.types import ShardRef, number_of
+from hpcdi.types import MAIN, ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
@@ -54,7 +64,7 @@ class Snapshot:
         folder: where its files are written, relative to the run folder.
         missing: learner ranks whose part has not come yet.
         files: file -> ``bytes, crc32``.
-        train_iter: that the learners have done.
+        iterations: that each player's learners have done.
         stall_s: the longest that a learner stood still for it.
         error: why it will not be whole; empty: it may be.
     """
@@ -63,9 +73,14 @@ class Snapshot:
     folder: str
     missing: set[int]
     files: dict[str, dict[str, int]] = field(default_factory=dict)
-    train_iter: int = 0
+    iterations: dict[str, int] = field(default_factory=dict)
     stall_s: float = 0.0
     error: str = ""
+
+    @property
+    def train_iter(self) -> int:
+        """Train iterations of the main player."""
+        return self.iterations.get(MAIN, 0)
 
 
 class SnapshotClock:
@@ -109,7 +124,8 @@ class SnapshotClock:
             return
         snapshot.missing.discard(rank)
         snapshot.files.update(part.files)
-        snapshot.train_iter = max(snapshot.train_iter, part.train_iter)
+        done = snapshot.iterations.get(part.player, 0)
+        snapshot.iterations[part.player] = max(done, part.train_iter)
         snapshot.stall_s = max(snapshot.stall_s, part.stall_s)
         snapshot.error = snapshot.error or part.error
 
@@ -170,6 +186,7 @@ class _OwnPart:
 
     folder: Path
     facts: dict[str, Any]
+    lost: tuple[str, ...] = ()
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     error: str = ""
     began: float = field(default_factory=time.monotonic)
@@ -203,7 +220,11 @@ class SnapshotKeeper(Closing):
         return target.name, str(temporary_beside(target).relative_to(self._layout.root))
 
     def begin(
-        self, order: TakeSnapshot, state: Mapping[str, Any], facts: Mapping[str, Any]
+        self,
+        order: TakeSnapshot,
+        state: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        lost: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Write rank 0's part; returns the blocks that it names.
 
@@ -211,9 +232,11 @@ class SnapshotKeeper(Closing):
             order: for the learners.
             state: of the coordinator; must not change afterwards.
             facts: for the manifest.
+            lost: what the files of players begin with whose learners have all died.
         """
         self._shards[order.name] = shards = tuple(shards_of(state))
-        self._own[order.name] = own = _OwnPart(self._layout.inside(order.folder), dict(facts))
+        folder = self._layout.inside(order.folder)
+        self._own[order.name] = own = _OwnPart(folder, dict(facts), tuple(lost))
         self._jobs.submit(partial(self._write, own, state))
         return shards
 
@@ -265,6 +288,11 @@ class SnapshotKeeper(Closing):
         try:
             if not error:
                 facts = {**own.facts, "train_iter": snapshot.train_iter}
+                if own.lost:
+                    taken, facts["players"] = self._take_over(own, snapshot.iterations)
+                    files |= taken
+                elif len(snapshot.iterations) > 1:
+                    facts["players"] = snapshot.iterations
                 finish(own.folder, target, files, facts)
                 gone = remove_others(target, self._keep, _PREFIX)
         except (OSError, StoreError) as problem:
@@ -274,6 +302,24 @@ class SnapshotKeeper(Closing):
         released = [path for name in gone for path in self._shards.pop(name, ())]
         took_s = time.monotonic() - own.began
         self._ended.append(Kept(snapshot, n_bytes, took_s, error, tuple(released)))
+
+    def _take_over(
+        self, own: _OwnPart, iterations: Mapping[str, int]
+    ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Take over the files of players without learners from the newest whole snapshot.
+
+        Returns:
+            The files as `write_files` does, and the train iterations of all players.
+        """
+        last, _ = newest_checkpoint(self._layout.snapshots_dir)
+        if last is None:
+            return {}, dict(iterations)
+        writers: dict[str, Callable[[Path], None]] = {
+            path.name: partial(shutil.copyfile, path)
+            for path in last.folder.iterdir()
+            if path.name.startswith(own.lost)
+        }
+        return write_files(own.folder, writers), {**last.facts.get("players", {}), **iterations}
 
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
@@ -448,6 +494,7 @@ def _announcement(ref: ShardRef, block: Block) -> BlockReady:
             str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
             float(facts["sealed_at"]), int(facts.get("episodes", 0)),
             int(facts.get("env_steps", -1)), parse_games(str(facts.get("games", ""))),
+            str(facts.get("player", MAIN)),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ShardError(ref.path, f"does not say whose it is: {error}") from error

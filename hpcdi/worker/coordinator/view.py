@@ -32,9 +32,11 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.schema import ExperimentConfig
+from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Retention
 from hpcdi.store.status import StatusFile
+from hpcdi.types import MAIN
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import (
@@ -50,7 +52,7 @@ from hpcdi.utils.metrics import (
 from hpcdi.utils.progress import Evaluation, Status, StatusLine, best_of
 from hpcdi.utils.timer import RoleMeter
 from hpcdi.worker.coordinator.league_view import LeagueView
-from hpcdi.worker.coordinator.scheduler import RunState
+from hpcdi.worker.coordinator.scheduler import Phase, RunState
 from hpcdi.worker.coordinator.snapshots import (
     Kept,
     Resumed,
@@ -111,20 +113,26 @@ class RunRecord:
         self, writer: ScalarWriter | None, returns: Callable[[], list[float]] | None = None
     ) -> None:
         self.evaluations: list[Evaluation] = []
+        """Of the main player."""
         self.traffic = Traffic()
         self.shares: dict[int, dict[str, float]] = {}
-        self._episodes: deque[tuple[float, int]] = deque(maxlen=_EPISODE_WINDOW)
+        self._episodes: dict[str, deque[tuple[float, int]]] = {}  # by player
         self._writer, self._returns = writer, returns
-        self._steps = (0, 0)  # environment steps and train iterations, as of the last look
+        self._steps: dict[str, int] = {}  # environment steps by player, as of the last look
         self._written = float("-inf")
-        self._learnt: LearnInfo | None = None  # curves have a point a second, however fast it goes
+        # by player; curves have a point a second, however fast it goes
+        self._learnt: dict[str, LearnInfo] = {}
 
     @property
     def returns(self) -> list[float]:
-        """Returns of the last hundred episodes that were collected."""
+        """Returns of the main player's last hundred episodes that were collected."""
+        return self.returns_of(MAIN)
+
+    def returns_of(self, player: str) -> list[float]:
+        """Returns of a player's last hundred episodes that were collected."""
         if self._returns is not None:
             return self._returns()
-        return [float(episode_return) for episode_return, _ in self._episodes]
+        return [float(episode_return) for episode_return, _ in self._episodes.get(player, ())]
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve, as long as curves are written."""
@@ -140,14 +148,15 @@ class RunRecord:
         """Take a message or a notice."""
         match message:
             case CollectProgress():
-                self._episodes.extend(
+                empty = deque[tuple[float, int]](maxlen=_EPISODE_WINDOW)
+                self._episodes.setdefault(message.player, empty).extend(
                     zip(message.episode_returns, message.episode_lengths, strict=True)
                 )
                 self.shares[rank] = message.shares
             case LearnInfo():
                 self.shares[rank] = message.shares
                 if message.train_iter:  # 0: not all learners have been heard yet
-                    self._learnt = message
+                    self._learnt[message.player] = message
             case CollectResult() if message.is_evaluation:
                 self._evaluated(message)
             case BlockReady():
@@ -165,7 +174,7 @@ class RunRecord:
     def look(self, run: RunState, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
         counters = run.counters
-        self._steps = (counters.env_steps, counters.train_iter)
+        self._steps = counters.steps_of or {MAIN: counters.env_steps}
         if counters.train_iter and self.traffic.learning_since is None:
             self.traffic.learning_since = (time.time(), counters.env_steps)
         if now - self._written < _SCALARS_EVERY_S and not run.finished:
@@ -178,25 +187,35 @@ class RunRecord:
             return
         for name, value in self._scalars(run).items():
             self.add_scalar(name, value, counters.env_steps)
-        if self._episodes:
-            returns = np.asarray(self.returns)
+        for player, episodes in self._episodes.items():
+            if not episodes:
+                continue
+            returns = np.asarray(self.returns_of(player))
             values = {
                 "reward_mean": returns.mean(),
                 "reward_std": returns.std(),
                 "reward_max": returns.max(),
                 "reward_min": returns.min(),
-                "episode_count": counters.episodes,
-                "avg_step_per_episode": np.mean([length for _, length in self._episodes]),
-                "avg_envstep_per_sec": self.traffic.env_steps.per_second(),
-                "total_envstep_count": counters.env_steps,
+                "avg_step_per_episode": np.mean([length for _, length in episodes]),
+                "total_envstep_count": self._steps.get(player, 0),
             }
-            Curves(self, "collector").add(values, counters.train_iter, counters.env_steps)
+            if player == MAIN:  # of all together
+                values["episode_count"] = counters.episodes
+                values["avg_envstep_per_sec"] = self.traffic.env_steps.per_second()
+                values["total_envstep_count"] = counters.env_steps
+            done = counters.iterations_of.get(player, counters.train_iter)
+            self._curves("collector", player).add(values, done, self._steps.get(player, 0))
 
     def write_learner(self) -> None:
-        """Write the learner's last scalars, if they are not written yet."""
-        learnt, self._learnt = self._learnt, None
-        if learnt is not None:
-            Curves(self, "learner").add(learnt.scalars, learnt.train_iter, self._steps[0])
+        """Write the learners' last scalars, if they are not written yet."""
+        learnt, self._learnt = self._learnt, {}
+        for player, info in learnt.items():
+            steps = self._steps.get(player, 0)
+            self._curves("learner", player).add(info.scalars, info.train_iter, steps)
+
+    def _curves(self, part: str, player: str) -> Curves:
+        """Returns the curves of a part, of another player than the main one under its name."""
+        return Curves(self, part if player == MAIN else f"{player}_{part}")
 
     def snapshot(self, kept: Kept, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
@@ -237,12 +256,15 @@ class RunRecord:
         returns = message.episode_returns
         evaluation = Evaluation(
             float(returns.mean()), float(returns.std()), float(returns.min()),
-            float(returns.max()), len(returns), message.policy_version, self._steps[0],
+            float(returns.max()), len(returns), message.policy_version,
+            self._steps.get(message.player, 0),
         )  # fmt: skip
-        self.evaluations.append(evaluation)
-        values = evaluation_scalars(returns, message.duration_s)
-        Curves(self, "evaluator").add(values, message.policy_version, self._steps[0])
-        LOGGER.info("evaluation", extra={"evaluation": vars(evaluation)})
+        if message.player == MAIN:
+            self.evaluations.append(evaluation)
+        values, steps = evaluation_scalars(returns, message.duration_s), evaluation.env_steps
+        self._curves("evaluator", message.player).add(values, message.policy_version, steps)
+        about = {"evaluation": vars(evaluation), "player": message.player}
+        LOGGER.info("evaluation", extra=about)
 
     def _warn(self, rank: int, notice: Notice) -> None:
         match notice:
@@ -308,6 +330,7 @@ class RunView:
         self._record = RunRecord(self._writer, returns)
         self._line: StatusLine | None = None
         self._file: StatusFile | None = None
+        self._phase: Phase | None = None  # that status.json says
         self._league: LeagueView | None = None
         self._retention: Retention | None = None
         self._keeper: SnapshotKeeper | None = None
@@ -363,15 +386,22 @@ class RunView:
         now = time.monotonic()
         self._record.look(run, now)
         if self._line is not None and self._file is not None:
-            evaluations, finished = self._record.evaluations, run.finished
+            evaluations = self._record.evaluations
+            is_news, self._phase = run.finished or run.phase is not self._phase, run.phase
 
             def status() -> Status:
                 return status_of(run, self._record)
 
             self._line.refresh(status, evaluations, now)
-            self._file.refresh(status, evaluations, now, at_once=finished)
+            self._file.refresh(status, evaluations, now, at_once=is_news)
         if self._league is not None and run.league is not None:
-            self._league.refresh(run.league, run.counters.env_steps, now, at_once=run.finished)
+            learners = {
+                name: [worker.rank for worker in run.workers.available("learner", name)]
+                for name in run.workers.groups
+            }
+            self._league.refresh(
+                run.league, run.counters.env_steps, now, learners=learners, at_once=run.finished
+            )
         if self._retention is not None:
             for path in needed:
                 self._retention.need(path)
@@ -411,7 +441,9 @@ class RunView:
             "saved_at": time.time(),
         }
         self._counted[order.name], self._uncounted = self._uncounted, []
-        for path in self._keeper.begin(order, state(), facts):
+        groups = enumerate(run.workers.groups.values())
+        lost = [of_agent(agent, "") for agent, group in groups if agent and not group.size]
+        for path in self._keeper.begin(order, state(), facts, lost):
             if self._retention is not None:
                 self._retention.need(path)
 
@@ -474,6 +506,10 @@ class RunView:
             "env_steps": counters.env_steps,
             "train_iter": counters.train_iter,
             "episodes": counters.episodes,
+            "players": {
+                name: {"env_steps": steps, "train_iter": counters.iterations_of.get(name, 0)}
+                for name, steps in counters.steps_of.items()
+            },
             "elapsed_s": time.monotonic() - self._started,
             "ended_at": time.time(),
             "learning_since": traffic.learning_since,
@@ -519,6 +555,8 @@ def status_of(run: RunState, record: RunRecord) -> Status:
         before.append(f"buffer {human_count(replay.count())}/{human_count(capacity)}")
     if run.workers.policy_versions:
         before.append(f"staleness {record.staleness(run)}")
+    for name, player in _players(run, record).items():
+        before.append(f"{name} train {human_count(player['train_iter'])}")
     after = [] if run.is_on else ["ending"]
     if run.is_on and (blocked := replay.blocked):
         after.append(blocked)
@@ -547,12 +585,30 @@ def _facts(run: RunState, record: RunRecord) -> dict[str, Any]:
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
     }
+    if players := _players(run, record):
+        facts["players"] = players
     if capacity := replay.capacity():
         facts["buffer"] = {"held": replay.count(), "capacity": capacity, "blocked": replay.blocked}
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
         facts["error"] = {"rank": rank, **vars(failure)}
     return facts
+
+
+def _players(run: RunState, record: RunRecord) -> dict[str, dict[str, Any]]:
+    """How the players stand that learn beside the main one; empty where it is alone."""
+    workers, counters = run.workers, run.counters
+    players = {}
+    for name in list(workers.groups)[1:]:
+        returns = record.returns_of(name)
+        players[name] = {
+            "learners": [worker.rank for worker in workers.available("learner", name)],
+            "collectors": len(workers.collecting(name)),
+            "env_steps": counters.steps_of.get(name, 0),
+            "train_iter": counters.iterations_of.get(name, 0),
+            "return_mean": sum(returns) / len(returns) if returns else None,
+        }
+    return players
 
 
 def summary(
@@ -571,6 +627,11 @@ def summary(
         f"{replay.samples_drawn() / max(replay.items_admitted, 1):.2f} samples drawn per "
         "transition"
     ]
+    for name, player in _players(run, record).items():
+        lines.append(
+            f"  {name}: {human_count(player['env_steps'])} of these env steps, and "
+            f"{human_count(player['train_iter'])} train iterations of its own"
+        )
     if traffic.blocks:
         size = human_bytes(traffic.data_bytes)
         lines.append(f"  data: {counted(traffic.blocks, 'block')}, {size}{learnable}")

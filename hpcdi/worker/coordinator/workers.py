@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
@@ -31,6 +31,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
 from hpcdi.errors import WorkerSilentError
+from hpcdi.types import MAIN
 from hpcdi.worker.context import COORDINATOR_RANK, OWN_END_S
 
 Task: TypeAlias = CollectTask | LearnTask
@@ -95,6 +96,7 @@ class Worker:
         rank: in the world.
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
+        player: that a learner learns for.
         host: name of its node.
         pid: its process there.
         gpus: that it uses.
@@ -111,6 +113,7 @@ class Worker:
         notified_quiet: people have read that it sends nothing.
         killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
         policy_version: by which it acts; None: it does not.
+        is_paused: a collector was ordered to wait for learners.
         turn: free workers get tasks in the order of this number.
         pauses: how often it ran out of environments.
         paused_until: when it may make its environments anew.
@@ -122,6 +125,7 @@ class Worker:
     rank: int
     state: State = State.EXPECTED
     role: str = ""
+    player: str = MAIN
     host: str = ""
     pid: int = 0
     gpus: int = 0
@@ -138,6 +142,7 @@ class Worker:
     notified_quiet: bool = False
     killed_at: float | None = None
     policy_version: int | None = None
+    is_paused: bool = False
     turn: int = 0
     pauses: int = 0
     paused_until: float = 0.0
@@ -241,14 +246,25 @@ class FaultPolicy:
         return cls(rules, is_possible, config.policy.cuda, config.policy.on_policy)
 
 
+@dataclass
+class LearnerGroup:
+    """The learners of one player: they share their gradients, and do a task together.
+
+    Attributes:
+        size: number of them; 0: all have died, and the run goes on without them.
+        task: of them all, until the last one has done it.
+    """
+
+    size: int
+    task: LearnTask | None = None
+
+
 class Workers:
     """The table of all workers.
 
-    Learners that share their gradients do a task together: the group is done when all are.
-
     Args:
         ranks: that take part, the coordinator not among them.
-        learners: size of the group of learners.
+        learners: number of learners; or, by its name, of each player that learns.
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
         host: of rank 0.
@@ -257,15 +273,15 @@ class Workers:
     def __init__(
         self,
         ranks: Iterable[int],
-        learners: int = 1,
+        learners: int | Mapping[str, int] = 1,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
         host: str = "",
     ) -> None:
-        self.learners = learners
+        sizes = {MAIN: learners} if isinstance(learners, int) else learners
+        self.groups = {player: LearnerGroup(size) for player, size in sizes.items()}
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
-        self.learn_task: LearnTask | None = None
         self._host = host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._roles: defaultdict[str, list[Worker]] = defaultdict(list)  # that have reported
@@ -288,6 +304,7 @@ class Workers:
         if not worker.role:
             bisect.insort(self._roles[ready.role], worker, key=lambda one: one.rank)
         worker.role, worker.host, worker.pid = ready.role, ready.host, ready.pid
+        worker.player = ready.player
         worker.gpus, worker.cpus = ready.gpus, ready.cpus
         self._free(worker)
 
@@ -315,9 +332,18 @@ class Workers:
         """Role of each rank that the run goes on without."""
         return {worker.rank: worker.role for worker in self if worker.state is State.LOST}
 
-    def available(self, role: str) -> list[Worker]:
-        """Workers of a role that can work."""
-        return [worker for worker in self._roles[role] if worker.is_available]
+    def available(self, role: str, player: str | None = None) -> list[Worker]:
+        """Workers of a role that can work; of one player's learners, or of all."""
+        return [
+            worker
+            for worker in self._roles[role]
+            if worker.is_available and player in (None, worker.player)
+        ]
+
+    @property
+    def learners(self) -> int:
+        """Number of learners that the run has, those among them that have not come yet."""
+        return sum(group.size for group in self.groups.values())
 
     @property
     def collectors_left(self) -> int:
@@ -338,7 +364,9 @@ class Workers:
         worker.role, worker.state = self._role_of(worker), State.LOST
         worker.demand = worker.info = worker.result = None
         if worker.role == "learner":
-            self.learners -= 1
+            group = self.groups[worker.player]
+            group.size -= 1
+            group.task = group.task if group.size else None
         return task
 
     # ------------------------------------------------------------------------------- faults
@@ -346,8 +374,9 @@ class Workers:
     @property
     def collectors_needed(self) -> int:
         """With fewer the run cannot go on."""
-        learners = len(self.available("learner")) if self.faults.each_learner_needs_one else 1
-        return max(learners, 1)
+        if self.faults.each_learner_needs_one:
+            return max(len(self.available("learner")), 1)
+        return max(sum(group.size > 0 for group in self.groups.values()), 1)
 
     def why_not_without(self, rank: int) -> str:
         """Returns why the run cannot go on without a worker; empty: it can."""
@@ -358,18 +387,21 @@ class Workers:
         if not role or worker.state is State.LOST:
             return "it had not come yet"
         is_learner = role == "learner"
-        others = (len(self.available("learner")) if is_learner else self.collectors_left) - 1
-        if not others:
+        beside = self.available(role, worker.player) if is_learner else ()
+        others = (len(beside) if is_learner else self.collectors_left) - 1
+        if not others and not (is_learner and worker.player != MAIN):
             return f"it was the last {role}"
         if is_learner:
             rule = faults.rules.on_learner_death
         else:
             rule = faults.rules.on_collector_death
             if others < self.collectors_needed:
-                return "on-policy there must be a collector to each learner"
+                if faults.each_learner_needs_one:
+                    return "on-policy there must be a collector to each learner"
+                return "there must be a collector to each player that learns"
         if rule == "abort":
             return f"system.survival.on_{role}_death is 'abort'"
-        if is_learner and faults.learners_on_gpu:
+        if is_learner and others and faults.learners_on_gpu:
             return "learners on GPUs cannot form their group anew"
         return ""
 
@@ -393,13 +425,15 @@ class Workers:
 
     @property
     def learners_are_free(self) -> bool:
-        """True if the whole group is there and has no task."""
-        return self.learn_task is None and len(self.free("learner")) >= self.learners
+        """True if there are groups without a task, and all of each are there."""
+        free = Counter(worker.player for worker in self.free("learner"))
+        idle = [name for name, group in self.groups.items() if group.size and group.task is None]
+        return bool(idle) and all(free[name] >= self.groups[name].size for name in idle)
 
     def start_learners(self, task: LearnTask, now: float) -> list[int]:
-        """Give a task to all learners; returns their ranks."""
-        self.learn_task = task
-        learners = self.available("learner")
+        """Give a task to all learners of its player; returns their ranks."""
+        self.groups[task.player].task = task
+        learners = self.available("learner", task.player)
         for worker in learners:
             worker.start(task, now)
         return [worker.rank for worker in learners]
@@ -431,20 +465,23 @@ class Workers:
 
     # ------------------------------------------------------------------------------- collectors
 
-    @property
-    def collecting(self) -> list[int]:
-        """Ranks that collect and were not ordered to end."""
+    def collecting(self, player: str = MAIN) -> list[int]:
+        """Ranks that collect for a player and were not ordered to end."""
         return [
             worker.rank
             for worker in self._roles["collector"]
             if worker.closing is None and isinstance(worker.task, CollectTask)
-            if not worker.task.eval_flag
+            if not worker.task.eval_flag and worker.task.player == player
         ]
 
     @property
     def policy_versions(self) -> dict[int, int]:
-        """Version by which each acting rank acts."""
-        return {w.rank: w.policy_version for w in self if w.policy_version is not None}
+        """Version by which each rank acts that acts for the main player."""
+        return {
+            w.rank: w.policy_version
+            for w in self
+            if w.policy_version is not None and w.task is not None and w.task.player == MAIN
+        }
 
     def close_oldest(self, now: float) -> list[Worker]:
         """Mark the oldest collect task for closing; none while another one is being closed."""
@@ -472,6 +509,22 @@ class Workers:
         for worker in surplus:
             worker.closing = now
         return surplus
+
+    def close_uneven(self, now: float) -> list[Worker]:
+        """Mark a player's newest collect task for closing, where another has two collectors less.
+
+        So each player that learns keeps collectors, also after deaths.
+        """
+        playing = [name for name, group in self.groups.items() if group.task is not None]
+        if len(playing) < 2:
+            return []
+        ranks = {name: self.collecting(name) for name in playing}
+        most = max(playing, key=lambda name: len(ranks[name]))
+        if len(ranks[most]) - min(map(len, ranks.values())) < 2:
+            return []
+        newest = max((self[rank] for rank in ranks[most]), key=lambda worker: worker.started)
+        newest.closing = now
+        return [newest]
 
     # ------------------------------------------------------------------------------- clocks
 
@@ -543,17 +596,19 @@ class Workers:
     # ------------------------------------------------------------------------------- learners
 
     def group_demand(self, rank: int, demand: DataDemand) -> list[DataDemand] | None:
-        """Requests of all learners, once each has asked since the last time; None until then."""
+        """Requests of a learner's whole group, once each has asked again; None until then."""
         self[rank].demand = demand
-        demands = [w.demand for w in self.available("learner") if w.demand is not None]
-        if len(demands) < self.learners:
+        player = self[rank].player
+        members = self.available("learner", player)
+        demands = [w.demand for w in members if w.demand is not None]
+        if len(demands) < self.groups[player].size:
             return None
-        for worker in self._roles["learner"]:
+        for worker in members:
             worker.demand = None
         return demands
 
     def group_info(self, rank: int, info: LearnInfo) -> LearnInfo:
-        """A learner's message with the means of the last scalars of all learners.
+        """A learner's message with the means of the last scalars of its whole group.
 
         A scalar that some learners lack is the mean over those that have it. `train_iter` is what
         all have done, 0 until all have reported; `shares` stay the sender's.
@@ -562,35 +617,41 @@ class Workers:
         if worker.role != "learner":
             return info
         worker.info = info
-        infos = [w.info for w in self.available("learner") if w.info is not None]
+        members = self.available("learner", worker.player)
+        infos = [w.info for w in members if w.info is not None]
         values: dict[str, list[float]] = {}
         for one in infos:
             for name, value in one.scalars.items():
                 values.setdefault(name, []).append(value)
         means = {name: float(sum(v) / len(v)) for name, v in values.items()}
-        done = min(one.train_iter for one in infos) if len(infos) == self.learners else 0
-        return dataclasses.replace(info, train_iter=done, scalars=means)
+        is_whole = len(infos) == self.groups[worker.player].size
+        done = min(one.train_iter for one in infos) if is_whole else 0
+        return dataclasses.replace(info, train_iter=done, scalars=means, player=worker.player)
 
     def group_result(self, rank: int, result: LearnResult) -> LearnResult | None:
         """The group's result, once all learners have ended their task; None until then.
 
         A result of a task that the group does not have is returned as it is.
         """
-        if self.learn_task is None or result.task_id != self.learn_task.task_id:
+        player = self[rank].player
+        task = self.groups[player].task
+        if task is None or result.task_id != task.task_id:
             return result
         self[rank].result = result
-        return self.whole_result()
+        return self.whole_result(player)
 
-    def whole_result(self) -> LearnResult | None:
-        """The group's result, if no learner's is missing."""
-        results = [w.result for w in self.available("learner") if w.result is not None]
-        if not results or len(results) < self.learners:
+    def whole_result(self, player: str = MAIN) -> LearnResult | None:
+        """The result of a player's group, if no learner's is missing."""
+        members = self.available("learner", player)
+        results = [w.result for w in members if w.result is not None]
+        if not results or len(results) < self.groups[player].size:
             return None
-        self.end_learn_task()
+        self.end_learn_task(player)
         return dataclasses.replace(results[0], train_iter=min(r.train_iter for r in results))
 
-    def end_learn_task(self) -> None:
-        """The group's task is over, whatever its members send afterwards."""
-        self.learn_task = None
+    def end_learn_task(self, player: str = MAIN) -> None:
+        """The task of a player's group is over, whatever its members send afterwards."""
+        self.groups[player].task = None
         for worker in self._roles["learner"]:
-            worker.demand = worker.info = worker.result = None
+            if worker.player == player:
+                worker.demand = worker.info = worker.result = None

@@ -34,6 +34,7 @@ from hpcdi.store.checkpoints import (
     POLICY_FILE,
     Checkpoint,
     load_tensors,
+    of_agent,
     open_checkpoint,
     save_checkpoint,
     save_tensors,
@@ -41,6 +42,7 @@ from hpcdi.store.checkpoints import (
 )
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy, read_policy
+from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import JobThread
@@ -128,12 +130,14 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
 
     Args:
         learner: with its policy.
-        agent: number among those that learn apart, as in a battle.
+        agent: number among those that learn apart: in a battle, or of a league's players.
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
         own = {"policy": {k: state[k] for k in NOT_SHARED if k in state}, "random": _random_state()}
-        return {_OF_RANK.format(learner.rank): partial(save_tensors, tree=_copied(own))}
+        return {
+            of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=_copied(own))
+        }
     image = pack(state.pop("model"), learner.train_iter)
     rest = {
         "policy": _copied(state),
@@ -142,8 +146,8 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
         "random": _random_state(),
     }
     return {
-        _of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
-        _of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
+        of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
+        of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
     }
 
 
@@ -195,10 +199,10 @@ def load_learner(
         return
     if path.is_dir():
         checkpoint = open_checkpoint(path)
-        image = read_policy(checkpoint.file(_of_agent(agent, POLICY_FILE)))
+        image = read_policy(checkpoint.file(of_agent(agent, POLICY_FILE)))
         rest = {}
         if load_last_iter is not False:
-            rest = _rest(checkpoint, learner.rank, _of_agent(agent, _LEARNER))
+            rest = _rest(checkpoint, learner.rank, agent)
         of_type = checkpoint.facts.get("policy_type", "?")
     else:
         image, of_type = read_policy(path), "?"
@@ -240,10 +244,13 @@ class SnapshotPartWriter(Closing):
     Args:
         layout: the run folder.
         announce: sends a part's announcement to rank 0.
+        player: that the learner learns for.
     """
 
-    def __init__(self, layout: RunLayout, announce: Callable[[SnapshotPart], None]) -> None:
-        self._layout, self._announce = layout, announce
+    def __init__(
+        self, layout: RunLayout, announce: Callable[[SnapshotPart], None], player: str = MAIN
+    ) -> None:
+        self._layout, self._announce, self._player = layout, announce, player
         self._jobs = JobThread("snapshot-part")
 
     def keep(self, learner: BaseLearner, order: TakeSnapshot, agent: int = 0) -> None:
@@ -267,17 +274,15 @@ class SnapshotPartWriter(Closing):
         try:
             written = write_files(self._layout.inside(order.folder), files)
         except (OSError, StoreError) as error:
-            self._announce(SnapshotPart(order.name, {}, train_iter, stall_s, str(error)))
+            part = SnapshotPart(order.name, {}, train_iter, stall_s, str(error), self._player)
         else:
-            self._announce(SnapshotPart(order.name, written, train_iter, stall_s))
+            part = SnapshotPart(order.name, written, train_iter, stall_s, player=self._player)
+        self._announce(part)
 
 
-def _of_agent(agent: int, file: str) -> str:
-    return f"agent{agent}_{file}" if agent else file
-
-
-def _rest(checkpoint: Checkpoint, rank: int, file: str) -> dict[str, Any]:
+def _rest(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
     """Returns what a checkpoint holds beside the weights, for a learner of a group."""
+    file = of_agent(agent, _LEARNER)
     if not checkpoint.file(file).exists():  # the best policy of a run over ranks
         return {}
     rest: dict[str, Any] = load_tensors(checkpoint.file(file))
@@ -286,7 +291,7 @@ def _rest(checkpoint: Checkpoint, rank: int, file: str) -> dict[str, Any]:
         rest["random"] = {}
         for name in NOT_SHARED:
             rest["policy"].pop(name, None)
-        path = checkpoint.file(_OF_RANK.format(rank))
+        path = checkpoint.file(of_agent(agent, _OF_RANK.format(rank)))
         if path.exists():
             own = load_tensors(path)
             rest["policy"].update(own["policy"])

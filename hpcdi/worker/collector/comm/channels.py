@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
-from hpcdi.config.schema import ExperimentConfig
+from hpcdi.config.schema import ExperimentConfig, learners_of
 from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
@@ -17,7 +17,7 @@ from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
-from hpcdi.types import BLOCK_ID_BITS, RESTART_NUMBERS, ShardRef
+from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
@@ -49,7 +49,7 @@ class DataPublisher(Closing):
         patience: DiskPatience | None = None,
     ) -> None:
         storage, policy = config.system.storage, config.policy
-        learners = policy.learn.learner.learner_num
+        learners = max(learners_of(config).values())
         partition_size = policy.other.replay_buffer.replay_buffer_size // learners
         self._layout, self._announce = layout, announce
         # on-policy a rollout is one block, sent at once: the learner waits for it
@@ -73,10 +73,13 @@ class DataPublisher(Closing):
         )
         self._writer = open_transport(config.system, layout).publisher(self._published, patience)
 
-    def begin(self, task_id: str) -> None:
-        """Begin another task; rows of the one before are published."""
+    def begin(self, task_id: str, player: str = MAIN) -> None:
+        """Begin another task, of a player; rows of the one before are published."""
         self.seal()
         self._about["task_id"] = task_id
+        self._about.pop("player", None)
+        if player != MAIN:
+            self._about["player"] = player
 
     def put(self, segment: Segment) -> None:
         """Queue a segment; waits only while too many blocks are on their way to disk.
@@ -136,7 +139,7 @@ class DataPublisher(Closing):
             BlockReady(
                 facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
                 facts["sealed_at"], facts["episodes"], facts.get("env_steps", -1),
-                parse_games(facts.get("games", "")),
+                parse_games(facts.get("games", "")), facts.get("player", MAIN),
             )
         )  # fmt: skip
 

@@ -29,6 +29,7 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.types import MAIN
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.base_parallel_collector import (
@@ -42,6 +43,7 @@ from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext, task_seed
 from hpcdi.worker.fault import FAULTS, tear
 from hpcdi.worker.message_side import MessageSide
 
+_CLOSED_KEPT = 64
 _LAST_TRIES_S = 2.0
 """While the run shuts down, data for which the disk has no room for so long are lost."""
 
@@ -95,7 +97,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
         self._health = Counter[str]()  # failures that closed ones have counted
         self._is_paused = self._is_stopping = False
-        self._closed: deque[str] = deque(maxlen=64)  # tasks that are to end: perhaps not here yet
+        self._closed: dict[str, None] = {}  # tasks that are to end: perhaps not here yet
         self._task = CollectTask("", eval_flag=False, setting={})
         self._patience = DiskPatience(
             place.config.system.storage.disk_patience_s,
@@ -105,7 +107,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._announced: deque[Message] = deque(maxlen=8)
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
-            PolicyUpdate: lambda _rank, message: self._policies.take(message),
+            PolicyUpdate: lambda rank, message: self._subscriber_to(rank).take(message),
             CollectSetting: lambda _rank, message: self._take_setting(message),
             CollectPause: lambda _rank, message: self._pause(message),
             CloseTask: lambda _rank, message: self._close_task(message),
@@ -113,13 +115,14 @@ class MPIFileSystemCollector(BaseCommCollector):
         }
         self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         config = place.config
-        self._policies = PolicySubscriber(
-            lambda rank, request: self.pump.send(rank, request),
-            place.learners,
-            0.0
-            if config.policy.on_policy  # each rollout needs the newest
-            else config.policy.collect.collector.update_policy_second,
-        )
+        on_policy = config.policy.on_policy  # each rollout needs the newest
+        every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
+        self._policies = {
+            player: PolicySubscriber(
+                lambda rank, request: self.pump.send(rank, request), learners, every_s
+            )
+            for player, learners in place.players.items()
+        }
         self._data = DataPublisher(
             config, place.layout, place.link.rank, self._announce,
             restarts=place.restarts, patience=self._patience,
@@ -165,11 +168,13 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Run a task; returns when it has ended."""
         task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
         self._task = task
-        self._data.begin(task.task_id)
+        self._data.begin(task.task_id, task.player)
         if task.lockstep is not None and task.lockstep.begins_anew and not self._is_stopping:
             self._discard(task.eval_flag)
         collector = self._collector_for(task.eval_flag)
-        collector.begin(CollectorTask(task.task_id, task.setting, lockstep=task.lockstep))
+        collector.begin(
+            CollectorTask(task.task_id, task.setting, lockstep=task.lockstep, player=task.player)
+        )
         if not self._is_stopping and task.task_id not in self._closed:
             collector.start()
         if task.lockstep is not None:  # rank 0 waits for all data, then for the result
@@ -193,16 +198,14 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def get_policy_update_info(
         self,
-        path: str,  # noqa: ARG002
+        path: str,
         have_version: int = -1,
         *,
         newest: bool = False,
     ) -> dict[str, Any] | None:
-        """See `CollectorPort.get_policy_update_info`; policies come by message, not from `path`."""
-        if newest:
-            image = self._policies.newest(self._gives_up)
-        else:
-            image = self._policies.newer_than(have_version)
+        """See `CollectorPort.get_policy_update_info`; policies come by message."""
+        policies = self._policies.get(path, self._policies[MAIN])
+        image = policies.newest(self._gives_up) if newest else policies.newer_than(have_version)
         if image is None or image.version <= have_version:
             self.pump.check()
             return None
@@ -271,7 +274,12 @@ class MPIFileSystemCollector(BaseCommCollector):
         """Returns whether to stop waiting for a policy; raises errors of the other thread."""
         self.meter.mark("wait")
         self.pump.check()
-        return self._is_stopping
+        return self._is_stopping or self._task.task_id in self._closed
+
+    def _subscriber_to(self, rank: int) -> PolicySubscriber:
+        """Returns the one that a learner's policies are for."""
+        of = self._place.players
+        return next(self._policies[player] for player, ranks in of.items() if rank in ranks)
 
     def _announce(self, ready: BlockReady) -> None:
         if FAULTS.requests("torn_shard"):
@@ -281,7 +289,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _publish_if_best(self, task: CollectTask) -> None:
         result = self._collectors[True].result()
-        image = self._policies.evaluated
+        image = self._policies[task.player].evaluated
         if image is None or not result.is_evaluation:
             return
         if task.freeze:
@@ -310,7 +318,9 @@ class MPIFileSystemCollector(BaseCommCollector):
         self._is_paused = message.waits
 
     def _close_task(self, message: CloseTask) -> None:
-        self._closed.append(message.task_id)
+        self._closed[message.task_id] = None
+        if len(self._closed) > _CLOSED_KEPT:
+            del self._closed[next(iter(self._closed))]
         for collector in list(self._collectors.values()):
             if collector.task.task_id == message.task_id:
                 collector.stop()
@@ -318,7 +328,9 @@ class MPIFileSystemCollector(BaseCommCollector):
     def _lost(self, rank: int) -> None:
         """A rank died: subscribe to another learner, or abort without rank 0."""
         super()._lost(rank)
-        self._policies.lose(rank)
+        for player, ranks in self._place.players.items():
+            if rank in ranks:
+                self._policies[player].lose(rank)
 
     def _ask_to_end(self, reason: str) -> None:
         """The disk has been full for too long."""

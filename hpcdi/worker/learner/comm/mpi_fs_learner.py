@@ -28,8 +28,10 @@ from hpcdi.config.compat import component_class
 from hpcdi.config.fields import ComponentConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.policy.create import create_policy
+from hpcdi.store.checkpoints import POLICY_FILE, of_agent
 from hpcdi.transport import open_transport
 from hpcdi.transport.files import load_block
+from hpcdi.utils.log import LOGGER
 from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
@@ -100,12 +102,13 @@ class BaseCommLearner(MessageSide, LearnerPort):
         Args:
             task_info: ``learner_cfg, policy, exp_name, seed``.
         """
+        place = self._context
         learner = create_learner(
             task_info["learner_cfg"],
             dist_info=(self._group.rank, self._group.size),
             exp_name=task_info.get("exp_name", "default_experiment"),
             port=self,
-            ckpt_dir=self._context.layout.checkpoints_dir if self._context is not None else None,
+            ckpt_dir=place.layout.checkpoints_of(place.agent) if place is not None else None,
         )
         policy = create_policy(task_info["policy"], ["learn"], seed=task_info.get("seed"))
         learner.policy = policy.learn_mode
@@ -155,7 +158,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         )
         self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
         self._snapshots = SnapshotPartWriter(
-            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part)
+            place.layout, lambda part: self.pump.send(COORDINATOR_RANK, part), place.player
         )
 
     # ---------------------------------------------------------------------------------------- life
@@ -209,7 +212,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         pin_memory = config.policy.learn.learner.pin_memory
         self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
         if task_info.resume:
-            load_learner(self._learner, self._place.layout.inside(task_info.resume))
+            self._resume(self._learner, self._place.layout.inside(task_info.resume))
         self.meter.mark("start")
         self._learner.start()
         self._drain()
@@ -300,7 +303,8 @@ class MPIFileSystemLearner(BaseCommLearner):
         storage = self._place.config.system.storage
         if self._group.rank > 0:
             return None
-        return PolicyFile(self._place.layout, storage.policy_file_s, fsync=storage.fsync)
+        path = self._place.layout.latest_policy_of(self._place.player)
+        return PolicyFile(path, storage.policy_file_s, fsync=storage.fsync)
 
     @property
     def hooks4call(self) -> list[LearnerHook]:
@@ -319,6 +323,14 @@ class MPIFileSystemLearner(BaseCommLearner):
         ]
 
     # ----------------------------------------------------------------------------------- internals
+
+    def _resume(self, learner: BaseLearner, snapshot: Path) -> None:
+        """Loads this learner's part of a snapshot; a player that had none yet begins anew."""
+        agent = self._place.agent
+        if not agent or (snapshot / of_agent(agent, POLICY_FILE)).exists():
+            load_learner(learner, snapshot, agent=agent)
+        else:
+            LOGGER.warning("%s begins anew: %s is without it", self._place.player, snapshot.name)
 
     def _task_id(self) -> str:
         return self._feed.task_id if self._feed is not None else ""
@@ -382,7 +394,7 @@ class MPIFileSystemLearner(BaseCommLearner):
 
     def _snapshot(self, order: TakeSnapshot) -> None:
         if self._learner is not None:  # none is ordered before its task
-            self._snapshots.keep(self._learner, order)
+            self._snapshots.keep(self._learner, order, self._place.agent)
 
     def _stop(self) -> None:
         """Ends after the batches that are there: all learners of a group end at the same one."""

@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.disk_full import or_warn
-from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
 
 
@@ -20,13 +20,13 @@ class PolicyFile:
     """The newest policy on disk, written now and then.
 
     Args:
-        layout: the run folder.
+        path: of the file.
         every_s: seconds between two writes.
         fsync: force it to disk.
     """
 
-    def __init__(self, layout: RunLayout, every_s: float, *, fsync: bool = True) -> None:
-        self._path, self._every_s, self._fsync = layout.latest_policy, every_s, fsync
+    def __init__(self, path: Path, every_s: float, *, fsync: bool = True) -> None:
+        self._path, self._every_s, self._fsync = path, every_s, fsync
         self._written = (-1, float("-inf"))  # version, and when
 
     def is_due(self) -> bool:

@@ -1,0 +1,353 @@
+"""Several players that learn in one run: whose ranks, tasks, blocks and counters are whose."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.replay import admitted, demand, make_replay, rollout
+from fakes.scheduler import TIMEOUTS, Curves
+from hpcdi.comm.messages import (
+    AdmitBlock,
+    Batches,
+    BlockAdmitted,
+    CloseTask,
+    CollectPause,
+    CollectProgress,
+    CollectResult,
+    CollectTask,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+    RankLost,
+    Regroup,
+    SnapshotPart,
+    TakeSnapshot,
+    WorkerReady,
+)
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import check_over_ranks, learners_of
+from hpcdi.errors import LaunchError
+from hpcdi.launch.placement import Place, groups_of, learners_for, players_of, roles_of
+from hpcdi.store.checkpoints import names, open_checkpoint, write_files
+from hpcdi.store.layout import RunLayout
+from hpcdi.worker.coordinator.commanders import create_parallel_commander
+from hpcdi.worker.coordinator.league import LeagueConfig
+from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayRatio
+from hpcdi.worker.coordinator.scheduler import Scheduler
+from hpcdi.worker.coordinator.snapshots import SnapshotClock, SnapshotKeeper
+from hpcdi.worker.coordinator.view import RunRecord, status_of
+from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Workers
+
+MAIN, EXPLOITER, COLLECTORS = (1, 2), 3, (4, 5, 6)
+
+
+def experiment(learner_num: int = 3, **league: Any) -> Any:
+    league = {"players": {"main": "main", "exploiter": "main_exploiter"}, **league}
+    tasks = len(league["players"])
+    other = {
+        "commander": {
+            "type": "one_vs_one", "collector_task_space": None, "learner_task_space": tasks,
+            "league": league,
+        },
+    }  # fmt: skip
+    learn = {"learner": {"learner_num": learner_num}}
+    return compile_config(
+        {"env": {"env_id": "x"}, "policy": {"learn": learn, "other": other}}
+    ).config
+
+
+# ------------------------------------------------------------------------------------- whose ranks
+
+
+def test_ranks_are_shared_out_evenly_or_as_the_configuration_says() -> None:
+    assert learners_of(experiment(3)) == {"main": 2, "exploiter": 1}
+    assert learners_of(experiment(4, learners={"exploiter": 3})) == {"main": 1, "exploiter": 3}
+    config = experiment(3)
+    assert not check_over_ranks(config)
+    roles = roles_of([Place("n")] * 7, config)
+    players = players_of(roles, config)
+    assert players == {"main": (1, 2), "exploiter": (3,)}
+    assert groups_of(players) == {"learners of main": (1, 2)}
+    asked = [learners_for(rank, roles, players["main"]) for rank in (4, 5, 6)]
+    assert asked == [(1, 2), (2, 1), (1, 2)]
+
+
+def test_too_few_ranks_are_refused() -> None:
+    for config, needed in ((experiment(1), 2), (experiment(2, learners={"exploiter": 2}), 3)):
+        (problem,) = check_over_ranks(config)
+        assert problem.path == "policy.learn.learner.learner_num"
+        assert f"the players that learn need {needed}: each has" in problem.message
+    with pytest.raises(LaunchError, match="at least 2 collectors, one to each player that learns"):
+        roles_of([Place("n")] * 5, experiment(3))
+
+
+@pytest.mark.parametrize(
+    ("league", "path"),
+    [
+        ({"players": {"exploiter": "main_exploiter", "main": "main"}}, "players"),
+        ({"players": {"main": "main", "main_000001": "main"}}, "players.main_000001"),
+        ({"players": {"main": "main", "best": "main"}}, "players.best"),
+        ({"players": {"main": "main", "other": "historical"}}, "players.other"),
+        ({"learners": {"other": 1}}, "learners.other"),
+        ({"learners": {"main": 0}}, "learners.main"),
+        ({"fixed": {"x": "random"}, "players": {"main": "main", "x": "main"}}, "fixed.x"),
+    ],
+)
+def test_wrong_players(league: dict[str, Any], path: str) -> None:
+    assert [problem.path for problem in LeagueConfig(**league).problems()] == [path]
+
+
+# ----------------------------------------------------------------------------------- the scheduler
+
+
+class Run:
+    """A scheduler with two learners of the main player, one of an exploiter, three collectors."""
+
+    def __init__(self, *, ratio: float | None = None) -> None:
+        replays = {name: make_replay() for name in ("main", "exploiter")}
+        if ratio is not None:
+            replays["exploiter"].ratio = ReplayRatio(ratio, 0, 4.0)
+        self.number, self.blocks, self.now = 0, 0, 0.0
+        self.curves = Curves()
+        self.record = RunRecord(self.curves)
+        self.scheduler = Scheduler(
+            create_parallel_commander(experiment()), ReplayBuffers(replays),
+            SnapshotClock(math.inf, self.new),
+            Workers(
+                [*MAIN, EXPLOITER, *COLLECTORS], {"main": 2, "exploiter": 1},
+                FaultPolicy(is_possible=True), TIMEOUTS,
+            ),
+            self.record.observe,
+        )  # fmt: skip
+        self.tasks: dict[int, Any] = {}
+        for rank in (*MAIN, EXPLOITER, *COLLECTORS):
+            role = "collector" if rank in COLLECTORS else "learner"
+            player = "exploiter" if rank == EXPLOITER else "main"
+            self.hear(rank, WorkerReady(role, "host", rank, player=player))
+
+    def new(self) -> tuple[str, str]:
+        self.number += 1
+        return f"snapshot_{self.number:06d}", f"aside-{self.number}"
+
+    def hear(self, rank: int, message: Any) -> list[Order]:
+        return self._note(self.scheduler.handle(message, rank, self.now))
+
+    def tick(self) -> list[Order]:
+        return self._note(self.scheduler.tick(self.now))
+
+    def _note(self, orders: list[Order]) -> list[Order]:
+        for order in orders:
+            if isinstance(order.message, CollectTask | LearnTask):
+                self.tasks[order.rank] = order.message
+        return orders
+
+    def publish(self, rank: int, steps: int = 5) -> list[Order]:
+        self.blocks += 1
+        ready = rollout(rank, self.blocks, 0, [steps])
+        return self.hear(rank, dataclasses.replace(ready, player=self.tasks[rank].player))
+
+    def ask(self, rank: int, train_iter: int = 0) -> list[Order]:
+        message = dataclasses.replace(
+            demand(1, 2, train_iter=train_iter), task_id=self.tasks[rank].task_id
+        )
+        return self.hear(rank, message)
+
+    def end(self, rank: int) -> list[Order]:
+        task, none = self.tasks[rank], np.zeros(0)
+        result = CollectResult(
+            task.task_id, task.eval_flag, 1, 0, 1.0, none, none.astype(int), player=task.player
+        )
+        return self.hear(rank, result)
+
+    @property
+    def whose(self) -> list[str]:
+        return [self.tasks[rank].player for rank in COLLECTORS]
+
+
+def kinds(orders: list[Order], kind: type) -> list[int]:
+    return [order.rank for order in orders if isinstance(order.message, kind)]
+
+
+def test_each_player_has_its_learners_and_collectors() -> None:
+    run = Run()
+    assert [run.tasks[rank].player for rank in (*MAIN, EXPLOITER)] == ["main", "main", "exploiter"]
+    assert run.tasks[1] == run.tasks[2] != run.tasks[EXPLOITER]
+    assert run.whose == ["main", "exploiter", "main"]
+    setting = run.tasks[5].setting
+    assert (setting["learner"], setting["opponents"]) == ("exploiter", {"main": [1.0, ""]})
+
+
+def test_blocks_and_batches_go_to_their_player() -> None:
+    run = Run()
+    assert kinds(run.publish(5), AdmitBlock) == [EXPLOITER]
+    assert kinds(run.publish(4), AdmitBlock) == [1]
+    assert kinds(run.publish(6), AdmitBlock) == [2]
+    for rank in (1, 2, EXPLOITER):
+        (block,) = run.scheduler.replay.partitions[rank]._held
+        run.hear(rank, admitted(block))
+    assert kinds(run.ask(EXPLOITER), Batches) == [EXPLOITER], "it waits for no other player"
+    assert run.ask(1) == [], "learners of one player wait for each other"
+    assert kinds(run.ask(2), Batches) == [1, 2]
+    counters = run.scheduler.counters
+    assert (counters.env_steps, counters.steps_of) == (15, {"exploiter": 5, "main": 10})
+
+
+def test_counters_and_curves_are_of_each_player() -> None:
+    run = Run()
+    for rank in (4, 5):
+        run.publish(rank)
+        task = run.tasks[rank].task_id
+        returns, lengths = np.array([float(rank)]), np.array([7])
+        run.hear(rank, CollectProgress(task, returns, lengths, 0, {}, run.tasks[rank].player))
+    run.record.look(run.scheduler, 0.0)
+    for rank, done in ((1, 30), (2, 20), (EXPLOITER, 7)):
+        run.hear(rank, LearnInfo(run.tasks[rank].task_id, done, {"loss": float(rank)}, {}))
+    run.record.look(run.scheduler, 10.0)
+    assert run.scheduler.counters.train_iter == 20
+    assert run.scheduler.counters.iterations_of == {"main": 20, "exploiter": 7}
+    assert run.curves.of("learner_step/loss") == [(1.5, 5)]
+    assert run.curves.of("exploiter_learner_iter/loss") == [(3.0, 7)]
+    assert run.curves.of("collector_step/reward_mean")[-1] == (4.0, 5)
+    assert run.curves.of("exploiter_collector_step/reward_mean")[-1] == (5.0, 5)
+    status = status_of(run.scheduler, run.record)
+    assert status.returns == [4.0]
+    assert status.facts["players"]["exploiter"] == {
+        "learners": [EXPLOITER], "collectors": 1, "env_steps": 5, "train_iter": 7,
+        "return_mean": 5.0,
+    }  # fmt: skip
+    league = run.scheduler.league
+    assert league is not None
+    assert [(p.steps, p.version) for p in league.players.values()] == [(5, 20), (5, 7)]
+
+
+def test_only_collectors_of_a_player_that_learns_too_slowly_wait() -> None:
+    run = Run(ratio=2.0)
+    assert kinds(run.publish(4), CollectPause) == []
+    assert kinds(run.publish(5), CollectPause) == [5]
+    run.end(5)
+    run.end(4)
+    assert sorted(run.whose) == ["exploiter", "main", "main"]
+    paused = {w.rank for w in run.scheduler.workers if w.is_paused}
+    assert paused == {rank for rank in COLLECTORS if run.tasks[rank].player == "exploiter"}
+
+
+def test_a_player_without_learners_is_left_out_and_the_others_go_on() -> None:
+    run = Run()
+    run.publish(5)
+    orders = run.hear(EXPLOITER, RankLost())
+    assert run.scheduler.is_on
+    assert kinds(orders, CloseTask) == [5]
+    assert kinds(orders, Regroup) == []
+    assert run.scheduler.workers.groups["exploiter"].size == 0
+    assert run.publish(5) == [], "nobody reads what it had left"
+    run.end(5)
+    assert run.whose == ["main"] * 3
+    assert run.tick() == []
+    assert sum(run.scheduler.counters.steps_of.values()) == 10
+    regrouped = run.hear(2, RankLost())
+    assert kinds(regrouped, Regroup) == [1]
+    run.hear(1, RankLost())
+    assert run.scheduler.outcome is not None
+    assert "it was the last learner" in run.scheduler.outcome.reason
+
+
+def test_the_first_player_that_has_done_its_iterations_ends_the_run() -> None:
+    run = Run()
+    run.hear(EXPLOITER, LearnResult(run.tasks[EXPLOITER].task_id, 9))
+    assert run.scheduler.outcome is not None
+    assert "done its iterations: 9" in run.scheduler.outcome.reason
+
+
+def test_collectors_are_moved_to_a_player_that_has_lost_its_own() -> None:
+    run = Run()
+    run.now = 1.0
+    orders = run.hear(5, RankLost())
+    assert kinds(orders, CloseTask) == [4]
+    run.end(4)
+    assert [run.tasks[rank].player for rank in (4, 6)] == ["exploiter", "main"]
+    run.hear(6, RankLost())
+    assert run.scheduler.outcome is not None
+    assert "a collector to each player that learns" in run.scheduler.outcome.reason
+
+
+# ----------------------------------------------------------------------------- snapshots, resume
+
+
+def test_a_snapshot_has_the_iterations_of_each_player() -> None:
+    run = Run()
+    run.publish(4)
+    run.scheduler.snapshots._every_s = 0.0
+    run.now = 1.0
+    assert kinds(run.tick(), TakeSnapshot) == [*MAIN, EXPLOITER]
+    for rank, done in ((1, 30), (2, 30), (EXPLOITER, 7)):
+        player = "exploiter" if rank == EXPLOITER else "main"
+        run.hear(rank, SnapshotPart("snapshot_000001", {}, done, 0.0, player=player))
+    (snapshot,) = run.scheduler.snapshots.take_complete()
+    assert (snapshot.train_iter, snapshot.iterations["exploiter"]) == (30, 7)
+
+
+def test_buffers_are_restored_to_their_players() -> None:
+    run = Run()
+    published = {}
+    for rank in (4, 5, 6):
+        run.publish(rank)
+    for rank, part in run.scheduler.replay.partitions.items():
+        for held in list(part._held.values()):
+            published[held.ready.shard.path] = held.ready
+            run.hear(rank, BlockAdmitted(held.ready.block_id, 0.0))
+    run.ask(EXPLOITER)
+    state = run.scheduler.replay.state_dict()
+    assert state["newest"] == {"4": 1, "5": 2, "6": 3}
+    later = dataclasses.replace(rollout(5, 9, 0, [3]), player="exploiter")
+    published[later.shard.path] = later
+    again = ReplayBuffers({name: make_replay() for name in ("main", "exploiter")})
+    again.load_state_dict(state, published)
+    assert again.of["main"].open(11, 12) != []
+    orders = again.of["exploiter"].open(13)
+    assert [order.block_id for _, order in orders] == [(5 << 40) + 2, (5 << 40) + 9]
+    assert again.samples_drawn() == run.scheduler.replay.samples_drawn() == 2
+    assert again.count() == run.scheduler.replay.count() == 15
+    lost = ReplayBuffers({name: make_replay() for name in ("main", "exploiter")})
+    run.hear(EXPLOITER, RankLost())
+    lost.load_state_dict(run.scheduler.replay.state_dict(), {})
+    lost.of["exploiter"].open(13)
+    assert lost.samples_drawn() == 2, "what it has drawn counts, though its buffer is gone"
+
+
+def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    keeper = SnapshotKeeper(layout, keep=1)
+    clock = SnapshotClock(math.inf, keeper.new)
+    state = {"replay": {"partitions": {}, "waiting": [], "newest": {}}}
+
+    def take(*players: str) -> None:
+        order = clock.take(range(len(players)), 0.0)
+        assert order is not None
+        lost = [] if "exploiter" in players else ["agent1_"]
+        keeper.begin(order, state, {"env_steps": 3}, lost)
+        for rank, player in enumerate(players):
+            name = f"{'agent1_' if rank else ''}learner.pt"
+            files = write_files(layout.inside(order.folder), {name: _write})
+            done = keeper._number if player == "main" else 7
+            clock.part(rank, SnapshotPart(order.name, files, done, 0.0, player=player))
+        for snapshot in clock.take_complete():
+            keeper.commit(snapshot)
+
+    take("main", "exploiter")
+    take("main")
+    take("main")
+    keeper.close()
+    (name,) = names(layout.snapshots_dir)
+    newest = open_checkpoint(layout.snapshots_dir / name)
+    assert newest.file("agent1_learner.pt").read_bytes() == b"weights"
+    assert newest.facts["players"] == {"main": 3, "exploiter": 7}
+
+
+def _write(path: Path) -> None:
+    path.write_bytes(b"weights")
