@@ -10,7 +10,7 @@ Who sends which::
     coordinator ──► any         Heartbeat KillFrozen
     people    ──► coordinator   ScaleCollectors
     coordinator ──► collector   CollectTask CollectSetting CollectPause CloseTask
-    coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot Regroup
+    coordinator ──► learner     LearnTask AdmitBlock Batches TakeSnapshot BeginAnew Regroup
     coordinator ──► any         Stop Leave
     collector ◄──► learner      PolicyRequest PolicyUpdate
     learner   ──► learner       GroupAddress
@@ -296,6 +296,13 @@ class TakeSnapshot(Message):
 
     name: str
     folder: str  # where to write the files, relative to the run folder
+
+
+@dataclass(frozen=True)
+class BeginAnew(Message):
+    """Learn on from the parameters of your start, after the batches sent before this."""
+
+    player: str
 
 
 @dataclass(frozen=True)

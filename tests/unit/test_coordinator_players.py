@@ -15,6 +15,7 @@ from fakes.scheduler import TIMEOUTS, Curves
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    BeginAnew,
     BlockAdmitted,
     CloseTask,
     CollectPause,
@@ -109,7 +110,7 @@ def test_wrong_players(league: dict[str, Any], path: str) -> None:
 class Run:
     """A scheduler with two learners of the main player, one of an exploiter, three collectors."""
 
-    def __init__(self, *, ratio: float | None = None) -> None:
+    def __init__(self, *, ratio: float | None = None, **league: Any) -> None:
         replays = {name: make_replay() for name in ("main", "exploiter")}
         if ratio is not None:
             replays["exploiter"].ratio = ReplayRatio(ratio, 0, 4.0)
@@ -117,7 +118,7 @@ class Run:
         self.curves = Curves()
         self.record = RunRecord(self.curves)
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), ReplayBuffers(replays),
+            create_parallel_commander(experiment(**league)), ReplayBuffers(replays),
             SnapshotClock(math.inf, self.new),
             Workers(
                 [*MAIN, EXPLOITER, *COLLECTORS], {"main": 2, "exploiter": 1},
@@ -158,10 +159,10 @@ class Run:
         )
         return self.hear(rank, message)
 
-    def end(self, rank: int) -> list[Order]:
-        task, none = self.tasks[rank], np.zeros(0)
+    def end(self, rank: int, *returns: float) -> list[Order]:
+        task, lengths = self.tasks[rank], np.ones(len(returns), np.int64)
         result = CollectResult(
-            task.task_id, task.eval_flag, 1, 0, 1.0, none, none.astype(int), player=task.player
+            task.task_id, task.eval_flag, 7, 0, 1.0, np.array(returns), lengths, player=task.player
         )
         return self.hear(rank, result)
 
@@ -255,6 +256,29 @@ def test_a_player_without_learners_is_left_out_and_the_others_go_on() -> None:
     run.hear(1, RankLost())
     assert run.scheduler.outcome is not None
     assert "it was the last learner" in run.scheduler.outcome.reason
+
+
+def test_an_exploiter_that_was_frozen_begins_anew() -> None:
+    run = Run(freeze_steps=5)
+    run.publish(5)
+    run.hear(EXPLOITER, LearnInfo(run.tasks[EXPLOITER].task_id, 7, {}, {}))
+    (closed,) = kinds(run.tick(), CloseTask)
+    run.end(closed)
+    task = run.tasks[closed]
+    assert (task.player, task.eval_flag) == ("exploiter", True)
+    assert task.freeze == "league/exploiter_000001.safetensors"
+    commander = run.scheduler.commander
+    before = commander.get_setting_collect("exploiter")["eps"]
+    assert kinds(run.end(closed, 1.0), BeginAnew) == [EXPLOITER]
+    league = run.scheduler.league
+    assert league is not None
+    assert league.players["exploiter_000001"].version == 7
+    assert league.players["exploiter"].began_at == 5
+    assert commander.get_setting_collect("exploiter")["eps"] > before, "it explores again"
+    again: Any = create_parallel_commander(experiment())
+    again.load_state_dict(commander.state_dict())
+    assert again._learners["exploiter"].began_at == 5
+    assert kinds(run.tick(), BeginAnew) == []
 
 
 def test_the_first_player_that_has_done_its_iterations_ends_the_run() -> None:

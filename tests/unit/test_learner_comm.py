@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fakes.worker_world import COLLECTOR, LEARNER, Script, end, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    BeginAnew,
     BlockAdmitted,
     DataDemand,
     Goodbye,
@@ -24,7 +26,9 @@ from hpcdi.comm.messages import (
     Leave,
     PolicyRequest,
     PolicyUpdate,
+    SnapshotPart,
     Stop,
+    TakeSnapshot,
     WorkerReady,
 )
 from hpcdi.errors import CommError, UnknownTypeError
@@ -120,6 +124,39 @@ def test_a_run_from_the_first_word_to_the_last(tmp_path: Path) -> None:
     assert open_checkpoint(script.layout.checkpoints_dir / "ckpt_final").facts["train_iter"] == 22
     assert worker._learner is not None
     assert worker._learner.collector_envstep == 900
+
+
+def test_the_learner_of_another_player_has_its_own_files_and_may_begin_anew(
+    tmp_path: Path,
+) -> None:
+    script = LearnerScript(tmp_path)
+    script.batches_left = 6
+    players = {"main": (COLLECTOR,), "exploiter": (LEARNER,)}
+    worker = MPIFileSystemLearner({}, dataclasses.replace(script.context, players=players))
+
+    def weights() -> dict[str, torch.Tensor]:
+        assert worker._learner is not None
+        return {k: v.clone() for k, v in worker._learner.policy.state_dict()["model"].items()}
+
+    with script.running(worker) as thread:
+        assert script.hear(WorkerReady, thread).player == "exploiter"
+        script.ask(-1)
+        script.begin()
+        script.until(lambda: worker._train_iter() == 6 and bool(script.policies), thread)
+        assert script.policies[0].version == 0
+        image = PolicyImage(0, script.policies[0].data.tobytes()).state_dict()
+        learnt = weights()
+        assert any((learnt[name] != image[name]).any() for name in image)
+        script.tell(BeginAnew("exploiter"))
+        script.tell(TakeSnapshot("snapshot_000001", "snapshots/x"))
+        part = script.hear(SnapshotPart, thread)
+        again = weights()
+        assert all((again[name] == image[name]).all() for name in image)
+        assert (part.player, part.train_iter, part.error) == ("exploiter", 6, "")
+        assert part.files.keys() == {"agent1_learner.pt", "agent1_policy.safetensors"}
+    assert names(script.layout.checkpoints_of(1)) == ["ckpt_final"]
+    assert not script.layout.latest_policy.exists()
+    assert read_policy(script.layout.latest_policy_of("exploiter")).version >= 0
 
 
 def test_priorities_go_back_with_the_names_of_their_items(tmp_path: Path) -> None:

@@ -103,6 +103,10 @@ class BaseCommander(Configurable, ABC):
         """Take a player's counters; returns the reason to end the run, or None."""
         return None
 
+    def take_resets(self) -> list[str]:
+        """Returns the players that are to begin anew, since the last call."""
+        return []
+
     def lose_player(self, player: str) -> None:
         """The last learner of a player, not the main one, has died, and the run goes on."""
 
@@ -318,7 +322,10 @@ class SoloCommander(BaseCommander):
         """The policy's settings at the present number of environment steps."""
         learner = self._learners[player]
         setting: Settings = self._policy.get_setting_collect(
-            {"envstep": learner.env_steps, "learner_step": learner.train_iter}
+            {
+                "envstep": learner.env_steps - learner.began_at,
+                "learner_step": learner.train_iter,
+            }
         )
         return setting
 
@@ -404,6 +411,7 @@ class PlayerProgress:
         is_lost: it has no learners any more.
         task_id: of that task, or of the last one.
         env_steps: made for it.
+        began_at: `env_steps` when it began anew: exploration does, too.
         train_iter: that its learners have done.
         evaluated_iter: train iterations of the last whole evaluation's policy.
         evaluations: that were begun.
@@ -414,6 +422,7 @@ class PlayerProgress:
     is_lost: bool = False
     task_id: str = ""
     env_steps: int = 0
+    began_at: int = 0
     train_iter: int = 0
     evaluated_iter: int = 0
     evaluations: int = 0

@@ -131,7 +131,8 @@ class Player:
             the newest policy of its learner.
         version: train iteration, of a frozen copy when it was frozen; -1: it is not known.
         steps: environment steps made for it; of a frozen copy, when it was frozen.
-        frozen_at: `steps` when it was frozen last, or began anew.
+        frozen_at: `steps` when it was frozen last.
+        began_at: `steps` when it began anew.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Player:
     version: int = -1
     steps: int = 0
     frozen_at: int = 0
+    began_at: int = 0
 
     @property
     def learns(self) -> bool:
@@ -288,6 +290,10 @@ class League:
         if role == "main_exploiter":
             return True
         return role == "league_exploiter" and bool(rng.random() < self.config.reset_probability)
+
+    def reset(self, name: str) -> None:
+        """A player begins anew."""
+        self.players[name].began_at = self.players[name].steps
 
     def count_steps(self, name: str, steps: int, version: int = -1) -> None:
         """Set a player's environment steps so far, and the train iterations of its policy."""

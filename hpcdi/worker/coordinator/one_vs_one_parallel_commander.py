@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask
 from hpcdi.config.fields import section, setting
 from hpcdi.errors import Problem
@@ -62,6 +64,8 @@ class OneVsOneCommander(SoloCommander):
         self._learners = {
             p: PlayerProgress(EvaluationClock(self._every)) for p in self.league.learning
         }
+        self._seed = int(getattr(self._main, "seed", 0))
+        self._resets: list[str] = []
         self._freezing: dict[str, str] = {}  # evaluation task -> name of the copy that it writes
 
     def make_task(self, *, evaluate: bool, player: str = MAIN) -> CollectTask:
@@ -95,12 +99,22 @@ class OneVsOneCommander(SoloCommander):
         return {**super().get_setting_collect(player), "learner": player, "opponents": opponents}
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
-        """See `SoloCommander`; a copy that was frozen joins the league."""
+        """See `SoloCommander`; a frozen copy joins the league, and an exploiter begins anew."""
         name, task = self._freezing.pop(task_id, None), self._tasks.get(task_id)
         if name is not None and task is not None and finished_task.is_evaluation:
             version = finished_task.policy_version
             self.league.freeze(task.player, name, frozen_file(name), version)
+            drawn = np.random.default_rng([self._seed, len(self.league.players)])
+            if self.league.must_reset(task.player, drawn):
+                self.league.reset(task.player)
+                self._learners[task.player].began_at = self.league.players[task.player].began_at
+                self._resets.append(task.player)
         return super().finish_collector_task(task_id, finished_task)
+
+    def take_resets(self) -> list[str]:
+        """See `BaseCommander`."""
+        resets, self._resets = self._resets, []
+        return resets
 
     def notify_fail_collector_task(self, task: CollectTask) -> None:
         """See `SoloCommander`; another evaluation will freeze the copy."""
@@ -124,3 +138,5 @@ class OneVsOneCommander(SoloCommander):
         """Restore a `state_dict`."""
         super().load_state_dict(state_dict)
         self.league.load_state_dict(state_dict["league"])
+        for player, learner in self._learners.items():
+            learner.began_at = self.league.players[player].began_at

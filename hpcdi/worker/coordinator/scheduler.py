@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import starmap
 
 from hpcdi.comm.messages import (
+    BeginAnew,
     BlockAdmitted,
     BlockReady,
     CloseTask,
@@ -469,7 +470,14 @@ class Scheduler(RunState):
             return self.stop(Outcome("done", reason, 0), now)
         if self._ending is not None and message.task_id == self._last_task:
             return self.stop(self._ending, now)
-        return self._assign(now) if self.is_on else []
+        return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
+
+    def _begin_anew(self) -> list[Order]:
+        return [
+            Order(worker.rank, BeginAnew(player))
+            for player in self.commander.take_resets()
+            for worker in self.workers.available("learner", player)
+        ]
 
     def _on_learn_result(self, message: LearnResult, rank: int, now: float) -> list[Order]:
         self.workers.finish(rank, message.task_id)

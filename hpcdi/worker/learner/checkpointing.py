@@ -116,7 +116,7 @@ def save_as_file(learner: BaseLearner, name: str) -> None:
     counts = {"last_iter": learner.train_iter, "last_step": learner.collector_envstep}
     aside = temporary_beside(path)
     try:
-        save_tensors(aside, _copied({**learner.policy.state_dict(), **counts}))
+        save_tensors(aside, copied({**learner.policy.state_dict(), **counts}))
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
@@ -136,11 +136,11 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
     if learner.rank > 0:
         own = {"policy": {k: state[k] for k in NOT_SHARED if k in state}, "random": _random_state()}
         return {
-            of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=_copied(own))
+            of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=copied(own))
         }
     image = pack(state.pop("model"), learner.train_iter)
     rest = {
-        "policy": _copied(state),
+        "policy": copied(state),
         "train_iter": learner.train_iter,
         "collector_envstep": learner.collector_envstep,
         "random": _random_state(),
@@ -299,14 +299,14 @@ def _rest(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
     return rest
 
 
-def _copied(tree: Any) -> Any:
+def copied(tree: Any) -> Any:
     """Returns a nested structure with copies of its tensors in CPU memory."""
     if hasattr(tree, "detach"):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, Mapping):
-        return {key: _copied(value) for key, value in tree.items()}
+        return {key: copied(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(map(_copied, tree))
+        return type(tree)(map(copied, tree))
     return tree
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    BeginAnew,
     BlockAdmitted,
     DataDemand,
     Message,
@@ -216,6 +217,10 @@ class _Ahead:
         return missing if missing >= max(1, may // 4) else 0
 
 
+Mark: TypeAlias = TakeSnapshot | BeginAnew
+"""Orders that stand between two batches, at the same place for all learners of a group."""
+
+
 class DataFeed:
     """Prefetched batches of one task.
 
@@ -246,7 +251,7 @@ class DataFeed:
         self.task_id, self._batch_size = task_id, batch_size
         self._transport, self._send = transport, send
         self._ring: RowStore | None = None
-        self._ready: queue.SimpleQueue[_Gathered | TakeSnapshot | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[_Gathered | Mark | None] = queue.SimpleQueue()
         self._ahead = _Ahead(prefetch)
         self._feedback = [_NO_FEEDBACK]  # ids and priorities for the next request
 
@@ -277,8 +282,8 @@ class DataFeed:
         for part, unique_ids, weights in zip(staged, order.unique_ids, order.weights, strict=True):
             self._ready.put((part, unique_ids, weights, order.env_steps))
 
-    def mark(self, order: TakeSnapshot) -> None:
-        """Take a snapshot between the batches received so far and the next ones."""
+    def mark(self, order: Mark) -> None:
+        """Carry out an order between the batches received so far and the next ones."""
         self._ready.put(order)
 
     def end(self) -> None:
@@ -288,14 +293,14 @@ class DataFeed:
     # ---------------------------------------------------------------------- on the computing thread
 
     def next(
-        self, train_iter: int, idle: Callable[[], None], snapshot: Callable[[TakeSnapshot], None]
+        self, train_iter: int, idle: Callable[[], None], carry_out: Callable[[Mark], None]
     ) -> Batch | None:
         """Returns the next batch; None when no more will come.
 
         Args:
             train_iter: iterations that are done.
             idle: called now and then while there is nothing to do.
-            snapshot: takes one, where it stands between two batches.
+            carry_out: carries out an order that stands between two batches, see `mark`.
         """
         self._ahead.computed(time.monotonic())
         self._ask(train_iter)
@@ -307,21 +312,21 @@ class DataFeed:
                 continue
             if gathered is None:
                 return None
-            if isinstance(gathered, TakeSnapshot):
-                snapshot(gathered)
+            if isinstance(gathered, Mark):
+                carry_out(gathered)
                 continue
             self._ahead.took(time.monotonic())
             return self._batch(*gathered)
 
-    def drain(self, snapshot: Callable[[TakeSnapshot], None]) -> None:
-        """Drop all waiting batches, but take the snapshots among them."""
+    def drain(self, carry_out: Callable[[Mark], None]) -> None:
+        """Drop all waiting batches, but carry out the orders among them."""
         while True:
             try:
                 left = self._ready.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(left, TakeSnapshot):
-                snapshot(left)
+            if isinstance(left, Mark):
+                carry_out(left)
 
     def _ask(self, train_iter: int) -> None:
         """Request more as soon as a quarter of what may be under way has been taken."""

@@ -14,6 +14,7 @@ from typing import Any
 from hpcdi.comm.messages import (
     AdmitBlock,
     Batches,
+    BeginAnew,
     GroupAddress,
     LearnInfo,
     LearnResult,
@@ -36,11 +37,16 @@ from hpcdi.utils.registry import COMM_LEARNER_REGISTRY
 from hpcdi.worker.context import COORDINATOR_RANK, WorkerContext
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.base_learner import BaseLearner, LearnerPort, create_learner
-from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
+from hpcdi.worker.learner.checkpointing import (
+    SnapshotPartWriter,
+    copied,
+    load_learner,
+)
 from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.worker.learner.data_feed import (
     Batch,
     DataFeed,
+    Mark,
     batch_of_blocks,
     stage_for,
     takes_columns,
@@ -140,12 +146,14 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._learner: BaseLearner | None = None
         self._feed: DataFeed | None = None
         self._is_stopping = False
+        self._at_start: dict[str, Any] = {}  # the policy's state before its first batch
         handlers: dict[type, Callable[[int, Any], None]] = {
             **self._handlers(),
             AdmitBlock: lambda rank, order: self._the_feed().admit(rank, order),
             Batches: lambda rank, order: self._the_feed().fill(rank, order),
             PolicyRequest: lambda rank, request: self._publisher.request(rank, request),
             TakeSnapshot: lambda _rank, order: self._the_feed().mark(order),
+            BeginAnew: lambda _rank, order: self._the_feed().mark(order),
             Stop: lambda _rank, _message: self._stop(),
             LearnTask: lambda _rank, task: self._open_feed(task),
             Regroup: lambda rank, order: self._group.order(rank, order),
@@ -211,6 +219,8 @@ class MPIFileSystemLearner(BaseCommLearner):
             self._learner.register_hook(hook)
         pin_memory = config.policy.learn.learner.pin_memory
         self._the_feed().stage = stage_for(self._learner.policy, pin_memory=pin_memory)
+        if self._place.agent:  # the main player never begins anew
+            self._at_start = copied(self._learner.state_to_share()["policy"])
         if task_info.resume:
             self._resume(self._learner, self._place.layout.inside(task_info.resume))
         self.meter.mark("start")
@@ -252,7 +262,7 @@ class MPIFileSystemLearner(BaseCommLearner):
             return None
         if self._group.is_stale:
             self.regroup()
-        batch = self._the_feed().next(self._train_iter(), self._idle, self._snapshot)
+        batch = self._the_feed().next(self._train_iter(), self._idle, self._carry_out)
         self._group.taken += 1
         self.meter.mark("wait")
         return batch
@@ -373,7 +383,7 @@ class MPIFileSystemLearner(BaseCommLearner):
     def _drain(self) -> None:
         """Takes the snapshots that were ordered while nothing was learnt."""
         if self._feed is not None:
-            self._feed.drain(self._snapshot)
+            self._feed.drain(self._carry_out)
 
     def _idle(self) -> None:
         """Serves requests while no batch is ready."""
@@ -392,9 +402,15 @@ class MPIFileSystemLearner(BaseCommLearner):
         super()._lost(rank)
         self._publisher.forget(rank)
 
-    def _snapshot(self, order: TakeSnapshot) -> None:
-        if self._learner is not None:  # none is ordered before its task
+    def _carry_out(self, order: Mark) -> None:
+        """Carries out an order that stands between two batches."""
+        if self._learner is None:  # none is given before its task
+            return
+        if isinstance(order, TakeSnapshot):
             self._snapshots.keep(self._learner, order, self._place.agent)
+        else:
+            self._learner.policy.load_state_dict(copied(self._at_start))
+            LOGGER.info("%s begins anew", order.player)
 
     def _stop(self) -> None:
         """Ends after the batches that are there: all learners of a group end at the same one."""
