@@ -722,8 +722,9 @@ class VectorManager(EnvManager):
         if not begun.any():
             return failed
         wrong = self._without_choice(begun)
-        for env in _where(_nan_rows(self._backend.observation) & begun):
-            wrong[env] = _of_nan(env, "a first observation")
+        if _has_nan(self._backend.observation):
+            for env in _where(_nan_rows(self._backend.observation) & begun):
+                wrong[env] = _of_nan(env, "a first observation")
         if wrong and self._backend.fails_as_one:
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
