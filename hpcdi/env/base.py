@@ -35,8 +35,7 @@ class BaseEnvTimestep(NamedTuple):
     info: Any
 
 
-@dataclass(frozen=True)
-class VectorStep:
+class VectorStep(NamedTuple):
     """One step of all environments of a manager; arrays are [envs, ...].
 
     Attributes:
@@ -44,6 +43,7 @@ class VectorStep:
         reward: float32.
         terminated: bool; the task ended: nothing is bootstrapped.
         truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
+        ended: bool; terminated or truncated.
         live: bool; false where no transition happened (the environment was being reset, steps on,
             or has done all its episodes): the other arrays mean nothing there.
         abnormal: bool; the environment failed in this step and was reset or re-created: drop the
@@ -54,6 +54,7 @@ class VectorStep:
     reward: Array
     terminated: Array
     truncated: Array
+    ended: Array
     live: Array
     abnormal: Array | None = None
 
@@ -234,6 +235,7 @@ class BackendStep(NamedTuple):
     reward: Array
     terminated: Array
     truncated: Array
+    ended: Array
     infos: Mapping[int, Any]
     failed: Mapping[int, EnvFailure]
     made: Array | None = None

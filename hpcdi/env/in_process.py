@@ -17,7 +17,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol, Self
@@ -189,6 +189,7 @@ class LocalWorker:
         self._row = 0
         self._arrays: Any = None
         self._shape: tuple[int, ...] = ()  # of observations
+        self._dtype: Any = ""  # of the last one: those like it need no check
         self._seen: Form | None = None  # of observations, where they are no plain arrays
         self._acts: Form | None = None  # of actions, likewise
         self._result: Any = None
@@ -246,8 +247,11 @@ class LocalWorker:
         if self._seen is not None:
             self._seen.put(array, self._row, observation)
             return
-        if np.shape(observation) != self._shape or _loses(observation, array.dtype):
-            raise EnvError(other_than_space(observation, self._shape, array.dtype))
+        dtype = getattr(observation, "dtype", None)
+        if dtype is not self._dtype or observation.shape != self._shape:
+            if np.shape(observation) != self._shape or _loses(observation, array.dtype):
+                raise EnvError(other_than_space(observation, self._shape, array.dtype))
+            self._dtype = dtype or "a list's"
         array[self._row] = observation
 
     def play(
@@ -296,7 +300,7 @@ class LocalWorker:
         self._arrays, self._row = arrays, row
         seen = Form.of_observations(self._env.observation_space)
         acts = Form.of_actions(self._env.action_space)
-        self._shape = seen.shape
+        self._shape, self._dtype = seen.shape, ""
         self._seen, self._acts = None if seen.is_plain else seen, None if acts.is_own else acts
 
     def retire(self) -> None:
@@ -371,8 +375,12 @@ class SingleEnvs:
         """Returns results of commands that environments do at the same time, and the failures."""
         for env, command in commands.items():
             self.workers[env].ask(command)
+        return self._answers(commands)
+
+    def _answers(self, envs: Iterable[int]) -> tuple[dict[int, Any], dict[int, EnvFailure]]:
+        """Results of what environments were asked, and the failures."""
         results, failed = {}, {}
-        for env in commands:
+        for env in envs:
             try:
                 results[env] = self.workers[env].answer()
             except EnvFailure as failure:
@@ -418,12 +426,10 @@ class SingleEnvs:
             return self._step_some(actions, live, seeds, goes_on, wants_info)
         arrays = self._arrays
         arrays.action[...] = actions
-        infos, failed = self.perform(
-            {
-                env: ("step", seeds[env], goes_on[env], wants_info)
-                for env in live.nonzero()[0].tolist()
-            }
-        )
+        envs = live.nonzero()[0].tolist()
+        for env in envs:
+            self.workers[env].ask(("step", seeds[env], goes_on[env], wants_info))
+        infos, failed = self._answers(envs)
         reward, terminated = arrays.reward.copy(), arrays.terminated.copy()
         truncated = arrays.truncated.copy()
         if len(infos) < self.env_num:
@@ -432,12 +438,14 @@ class SingleEnvs:
             reward[resting], terminated[resting], truncated[resting] = 0.0, False, False
         ended = terminated | truncated
         self.observation = successor = arrays.observation.copy()
-        if failed or ended.any():
+        over = ended.nonzero()[0]
+        if failed or over.size:
             arrays.terminated[:], arrays.truncated[:] = False, False
             successor = self.observation.copy()
-            successor[ended] = arrays.final[ended]
-            self.waiting[ended] = np.asarray(goes_on)[ended]
-        return BackendStep(successor, reward, terminated, truncated, infos, failed)
+            successor[over] = arrays.final[over]
+            for env in over.tolist():
+                self.waiting[env] = goes_on[env]
+        return BackendStep(successor, reward, terminated, truncated, ended, infos, failed)
 
     def _step_some(
         self,
@@ -473,7 +481,7 @@ class SingleEnvs:
         for env in is_good.nonzero()[0].tolist():
             self.waiting[env] = follows[env] or not ended[env]
         reward = np.where(is_good, arrays.reward, np.float32(0))
-        return BackendStep(successor, reward, terminated, truncated, infos, failed, made)
+        return BackendStep(successor, reward, terminated, truncated, ended, infos, failed, made)
 
     def _answered(self, wanted: int) -> list[int]:
         """Wait until at least so many of the steps under way are over; returns whose."""

@@ -56,6 +56,7 @@ class Episodes:
     Attributes:
         counts: episodes that each environment has done.
         retired: bool [envs]; environments that are not used any more.
+        open: bool [envs]; environments that have episodes to do.
         returns: of the running episodes, [envs], in a battle [envs, players].
         lengths: steps of the running episodes, [envs].
     """
@@ -76,24 +77,30 @@ class Episodes:
         self.returns = np.zeros(env_num if players is None else (env_num, players))
         self.lengths = np.zeros(env_num, dtype=np.int64)
         self._ended: list[tuple[Array, Array]] = []
+        self._set_open()
 
-    @property
-    def open(self) -> Array:
-        """Returns the environments that have episodes to do, bool [envs]."""
-        if self.quota is None:
-            return ~self.retired
-        return (self.counts < self.quota) & ~self.retired
+    def retire(self, env: int) -> None:
+        """Use an environment no more."""
+        self.retired[env] = True
+        self._set_open()
+
+    def restart_counts(self) -> None:
+        """Every environment may do its quota again; running episodes go on."""
+        self.counts[:] = 0
+        self._set_open()
 
     def add(self, reward: Array, ended: Array, live: Array) -> None:
         """Add a step: rewards [envs] or [envs, players]; `live` marks who made one."""
         made = live if reward.ndim == 1 else live[:, None]
         np.add(self.returns, reward, out=self.returns, where=made)
         self.lengths += live
-        ended = ended & live
-        if np.count_nonzero(ended):  # faster than any()
-            self._ended.append((self.returns[ended], self.lengths[ended]))
-            self.counts += ended
-            self.drop(ended)
+        over = (ended & live).nonzero()[0]
+        if over.size:
+            self._ended.append((self.returns[over], self.lengths[over]))
+            self.drop(over)
+            self.counts[over] += 1
+            if self.quota is not None:
+                self._set_open()
 
     def drop(self, envs: Array | list[int]) -> None:
         """Forget the running episodes of environments (a mask, or numbers)."""
@@ -107,6 +114,11 @@ class Episodes:
             return np.zeros((0, *self.returns.shape[1:])), np.zeros(0, dtype=np.int64)
         returns, lengths = zip(*taken, strict=True)
         return np.concatenate(returns), np.concatenate(lengths)
+
+    def _set_open(self) -> None:
+        self.open = ~self.retired
+        if self.quota is not None:
+            self.open &= self.counts < self.quota
 
 
 class FailureRecord:
@@ -177,6 +189,7 @@ class EnvManager(Closing, abc.ABC):
         self._episodes = Episodes(self.env_num, episode_num)
         self._record = self._new_record()
         self._is_running = False
+        self._follows = [self._settings.auto_reset] * self.env_num
         self._sampler: Any = None  # of random actions
 
     # ---- state
@@ -276,7 +289,7 @@ class EnvManager(Closing, abc.ABC):
         """
         if not (self._episodes.open | self._episodes.retired).all():
             self.reset()
-        self._episodes.counts[:] = 0
+        self._episodes.restart_counts()
 
     def take_episodes(self) -> tuple[Array, Array]:
         """Returns and lengths of the episodes that ended since the last call, in order."""
@@ -446,7 +459,7 @@ class EnvManager(Closing, abc.ABC):
         error.__cause__ = failure
         if not self.retires or fails_as_one or self._backend.facts is None:
             raise error
-        self._episodes.retired[env] = True
+        self._episodes.retire(env)
         self._backend.retire(env)
         left = self.env_num - int(self._episodes.retired.sum())
         if not left:
@@ -539,10 +552,8 @@ class EnvManager(Closing, abc.ABC):
 
     def _goes_on(self) -> list[bool]:
         """Returns whether an episode follows the running one: not after the last of a quota."""
-        if not self._settings.auto_reset:
-            return [False] * self.env_num
-        if self._episodes.quota is None:
-            return [True] * self.env_num
+        if not self._settings.auto_reset or self._episodes.quota is None:
+            return self._follows
         following: list[bool] = (self._episodes.counts + 1 < self._episodes.quota).tolist()
         return following
 
@@ -683,10 +694,8 @@ class VectorManager(EnvManager):
             self._record.good(is_good)
         if step.failed:
             self._recover(step.failed, dropped)
-        episodes.add(step.reward, step.terminated | step.truncated, live)
-        successor, reward, terminated, truncated, infos, _, made = step
-        made_step = VectorStep(successor, reward, terminated, truncated, live, abnormal)
-        return made_step, infos, made
+        episodes.add(step.reward, step.ended, live)
+        return VectorStep(*step[:5], live, abnormal), step.infos, step.made
 
     def _batch_of(self, actions: Mapping[int, Any]) -> Array:
         """Actions of some environments as an array [envs, ...]; 0 of the others."""
@@ -713,27 +722,28 @@ class VectorManager(EnvManager):
         if not begun.any():
             return failed
         wrong = self._without_choice(begun)
-        for _, column in fields_of("", self._backend.observation):
-            if (rows := _nan_rows(column)) is not None:
-                wrong |= {env: _of_nan(env, "a first observation") for env in _where(rows & begun)}
+        if _has_nan(self._backend.observation):
+            for env in _where(_nan_rows(self._backend.observation) & begun):
+                wrong[env] = _of_nan(env, "a first observation")
         if wrong and self._backend.fails_as_one:
             wrong = {0: next(iter(wrong.values()))}
         return failed | wrong
 
     def _with_nan(self, step: BackendStep, live: Array) -> dict[int, EnvFailure]:
         """Returns the environments whose reward or observation is not a number any more."""
-        named = [("a reward", step.reward)]
-        named += [("an observation", column) for _, column in fields_of("", step.successor)]
+        observation = self._backend.observation
+        begins = observation is not step.successor  # episodes
+        if not (
+            _has_nan(step.reward) or _has_nan(step.successor) or (begins and _has_nan(observation))
+        ):
+            return {}
         failed: dict[int, EnvFailure] = {}
-        for what, values in named:
-            if (rows := _nan_rows(values)) is not None:
-                for env in _where(rows & live):
-                    failed[env] = _of_nan(env, what, self._episodes.lengths[env] + 1)
-        if self._backend.observation is not step.successor:  # episodes begin
-            for _, column in fields_of("", self._backend.observation):
-                if (rows := _nan_rows(column)) is not None:
-                    begun = _where(rows & self._backend.waiting)
-                    failed |= {env: _of_nan(env, "a first observation") for env in begun}
+        for what, values in (("a reward", step.reward), ("an observation", step.successor)):
+            for env in _where(_nan_rows(values) & live):
+                failed[env] = _of_nan(env, what, self._episodes.lengths[env] + 1)
+        if begins:
+            begun = _where(_nan_rows(observation) & self._backend.waiting)
+            failed |= {env: _of_nan(env, "a first observation") for env in begun}
         return failed
 
     def _without_choice(self, envs: Array) -> dict[int, EnvFailure]:
@@ -834,12 +844,21 @@ def _of_nan(env: int, what: str, step: int = 0) -> EnvFailure:
     return EnvFailure(f"environment {env} returned {what} that is NaN{place}")
 
 
-def _nan_rows(values: Array) -> Array | None:
-    """Returns where numbers are NaN, bool [envs]; None: nowhere."""
+def _has_nan(values: Array) -> bool:
+    """True if a number is NaN, in an array or in a field of a structured one."""
+    if values.dtype.names is not None:
+        return any(_has_nan(values[name]) for name in values.dtype.names)
     # a sum of squares finds any of them in half a microsecond
-    if values.dtype.kind != "f" or not math.isnan(np.vdot(values, values)):
-        return None
-    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
+    return values.dtype.kind == "f" and math.isnan(np.vdot(values, values))
+
+
+def _nan_rows(values: Array) -> Array:
+    """Returns where a number is NaN, bool [envs]."""
+    rows = np.zeros(len(values), dtype=bool)
+    for _, column in fields_of("", values):
+        if column.dtype.kind == "f":
+            rows |= np.isnan(column).reshape(len(values), -1).any(axis=1)
+    return rows
 
 
 def _text(failure: EnvFailure) -> str:

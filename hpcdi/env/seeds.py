@@ -18,7 +18,7 @@ class SeedStreams:
     """
 
     def __init__(self, sequence: np.random.SeedSequence, env_num: int) -> None:
-        self._env_num = env_num
+        self._env_num, self._none = env_num, [None] * env_num
         self._root = sequence
         self._given: dict[int, np.random.SeedSequence] = {}  # own ones of some environments
         self._streams = sequence.spawn(0)
@@ -70,7 +70,7 @@ class SeedStreams:
 
     def following(self) -> Sequence[int | None]:
         """Returns seeds of later episodes; None: the environment's own generator goes on."""
-        return [None] * self._env_num if self._fixed is None else self._fixed
+        return self._none if self._fixed is None else self._fixed
 
     def actions(self) -> int:
         """Returns a seed for random actions; takes nothing from the streams."""

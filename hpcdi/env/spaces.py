@@ -171,9 +171,10 @@ class Form:
         """Returns the values of `count` environments, each leaf [count, ...], as a new array."""
         if self.dtype.names is None:
             given = values if self.is_plain else pick(values, next(iter(self._paths.values())))
-            if np.shape(given) != (count, *self.shape):
+            stored = np.array(given, dtype=self.dtype, order="C")
+            if stored.shape != (count, *self.shape):
                 raise EnvError(other_than_space(given, (count, *self.shape), self.dtype))
-            return np.array(given, dtype=self.dtype)
+            return stored
         packed = np.empty(count, dtype=self.dtype)
         for name, path in self._paths.items():
             packed[name] = pick(values, path)

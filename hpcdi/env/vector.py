@@ -80,7 +80,7 @@ class VectorEnvs:
             observation, reward, terminated, truncated, info = env.step(given)
         except Exception as error:  # whatever an environment raises is its failure
             no, failed = np.zeros(self.env_num, dtype=bool), {0: EnvFailure.of(error)}
-            return BackendStep(self.observation, no.astype(np.float32), no, no, {}, failed)
+            return BackendStep(self.observation, no.astype(np.float32), no, no, no, {}, failed)
         successor = observation = self._stored(observation)
         ended = terminated | truncated
         if mode is AutoresetMode.NEXT_STEP:
@@ -97,7 +97,7 @@ class VectorEnvs:
         elif wants_info:
             infos = _infos(info, live)
         reward = np.asarray(reward, dtype=np.float32)
-        return BackendStep(successor, reward, terminated, truncated, infos, {})
+        return BackendStep(successor, reward, terminated, truncated, ended, infos, {})
 
     def call(self, env: int, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Call an environment's method; only a `SyncVectorEnv` has single environments."""

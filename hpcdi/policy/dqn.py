@@ -96,7 +96,7 @@ class DQNPolicy(ReplayPolicy):
     def prepare_acting(self) -> None:
         """Random numbers of exploration, and who among all collectors explores."""
         self._rng = self.random(_EXPLORING)
-        self._noisy = networks.noisy_layers(self._model)
+        self._exploring = networks.Noise(self._rng, self._model)
         self._env_num = 1
         self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
@@ -108,7 +108,7 @@ class DQNPolicy(ReplayPolicy):
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
-        with networks.noise(self._rng, self._noisy):
+        with self._exploring:
             best = self._act_greedily(observation, setting)["action"]
         eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
         if self._cfg.other.eps.ladder:
@@ -132,8 +132,7 @@ class DQNPolicy(ReplayPolicy):
         learn = self._cfg.learn
         self._target = copy.deepcopy(self._model).requires_grad_(False)
         self._target_forward = gradient_step.forward_of(self._target, learn, self._device)
-        self._noise = self.random(_LEARNING)
-        self._noisy_learning = networks.noisy_layers(self._model, self._target)
+        self._noise = networks.Noise(self.random(_LEARNING), self._model, self._target)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         """One gradient step.
@@ -158,7 +157,7 @@ class DQNPolicy(ReplayPolicy):
             seen.append((value.detach(), priority.detach()))
             return gradient_step.mean_share(losses, count)
 
-        with networks.noise(self._noise, self._noisy_learning):
+        with self._noise:
             loss = self._step.gradients(batch, loss_of)
         self._step.apply()
         self._updates += 1
@@ -224,7 +223,7 @@ class DQNPolicy(ReplayPolicy):
         return ["total_loss", "q_value", "cur_lr"]
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        noise = self._noise.bit_generator.state
+        noise = self._noise.rng.bit_generator.state
         target = self._target.state_dict()
         return {**super()._state_dict_learn(), "target_model": target, "rng": noise}
 
@@ -232,4 +231,4 @@ class DQNPolicy(ReplayPolicy):
         super()._load_state_dict_learn(state_dict)
         self._target.load_state_dict(state_dict.get("target_model", state_dict["model"]))
         if "rng" in state_dict:
-            self._noise.bit_generator.state = state_dict["rng"]
+            self._noise.rng.bit_generator.state = state_dict["rng"]

@@ -69,10 +69,16 @@ def epsilon_greedy(
     """
     if not isinstance(eps, np.ndarray) and eps <= 0.0:
         return greedy
-    explore = rng.random(greedy.shape) < eps
+    drawn = rng.random(greedy.shape)
+    explore = (drawn < eps).nonzero()[0]
+    action = greedy.copy()
     if legal is not None:
-        return np.where(explore, uniform_legal(legal, rng), greedy)
-    return np.where(explore, rng.integers(0, action_count, greedy.shape), greedy)
+        action[explore] = uniform_legal(legal[explore], rng)
+        return action
+    # numbers below eps are uniform too: they choose the action, and no second draw is needed
+    rate = eps[explore] if isinstance(eps, np.ndarray) else eps
+    action[explore] = drawn[explore] / rate * action_count
+    return action
 
 
 class RandomPolicy:

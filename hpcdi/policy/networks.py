@@ -41,13 +41,12 @@ A slot names an entry of `ENCODERS`, `MEMORIES` or `HEADS`, or a ``my_module:mak
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,7 +158,7 @@ def as_floats(observation: Observation) -> Observation:
 class NoisyLinear(nn.Linear):
     """A linear layer with learnt noise on its weights (Fortunato et al. 2018, 3.b: factorised).
 
-    Noise is there within `noise` alone; without it, this is the linear layer of the mean weights.
+    Noise is there within `Noise` alone; without it, this is the linear layer of the mean weights.
     """
 
     noise_in: Tensor
@@ -180,23 +179,30 @@ class NoisyLinear(nn.Linear):
         return super().forward(x) + drawn * self.noise_out
 
 
-def noisy_layers(*networks: nn.Module) -> list[NoisyLinear]:
-    """The networks' noisy layers, for `noise`."""
-    return [one for n in networks for one in n.modules() if isinstance(one, NoisyLinear)]
+class Noise:
+    """Within it, the noisy layers of some networks compute with noise that is drawn once.
 
+    Args:
+        rng: random numbers, drawn only where there are such layers.
+        networks: with any layers.
+    """
 
-@contextlib.contextmanager
-def noise(rng: np.random.Generator, layers: Sequence[NoisyLinear]) -> Iterator[None]:
-    """Within it, these layers compute with noise that is drawn once."""
-    parts = [part for layer in layers for part in (layer.noise_in, layer.noise_out)]
-    for part in parts:
-        drawn = torch.from_numpy(rng.standard_normal(len(part), dtype=np.float32))
-        part.copy_(drawn.sign() * drawn.abs().sqrt())  # eq. 11: f
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.zero_()
+    def __init__(self, rng: np.random.Generator, *networks: nn.Module) -> None:
+        self.rng = rng
+        self._layers = [
+            one for each in networks for one in each.modules() if isinstance(one, NoisyLinear)
+        ]
+
+    def __enter__(self) -> None:
+        for layer in self._layers:
+            for part in (layer.noise_in, layer.noise_out):
+                drawn = torch.from_numpy(self.rng.standard_normal(len(part), dtype=np.float32))
+                part.copy_(drawn.sign() * drawn.abs().sqrt())  # eq. 11: f
+
+    def __exit__(self, *_error: object) -> None:
+        for layer in self._layers:
+            layer.noise_in.zero_()
+            layer.noise_out.zero_()
 
 
 def _linear(model: ModelConfig) -> type[nn.Linear]:

@@ -85,6 +85,8 @@ class TorchPolicy(Policy):
 
     _cfg: Any
     _model: nn.Module
+    _normalizer: normalization.Normalizer | None
+    """Statistics of observations and rewards, a part of the network; None: there are none."""
     _state: memories.State  # of the memories of those that act now; {}: there is no memory
 
     # ------------------------------------------------------------------ what an algorithm defines
@@ -216,20 +218,14 @@ class TorchPolicy(Policy):
         normalizer = self._normalizer
         return there if normalizer is None else normalizer(there)
 
-    @property
-    def _normalizer(self) -> normalization.Normalizer | None:
-        """Statistics of observations and rewards, a part of the network; None: there are none."""
-        return getattr(self._model, "normalizer", None)
-
     # -------------------------------------------------------------------------------------- learn
 
     def _init_learn(self) -> None:
         self._device = networks.learner_device(cuda=self._cfg.cuda)
-        self._model = gradient_step.placed(self._new_network(), self._device)
+        self._use(gradient_step.placed(self._new_network(), self._device))
         self._learn = self._cfg.learn
         self._steps: list[gradient_step.GradientStep] = []
         self._step = self.make_step(self._model)
-        self._remembers = bool(memories.initial_state(self._model, 0))
         self._forward = gradient_step.forward_of(self._model, self._cfg.learn, self._device)
         self._updates = self._iterations = self._env_steps = 0
         self.prepare_learning()
@@ -294,9 +290,8 @@ class TorchPolicy(Policy):
     def _init_collect(self) -> None:
         if "learn" not in self._enabled:
             self._device = torch.device("cpu")
-            self._model = self._new_network().requires_grad_(False).eval()
+            self._use(self._new_network().requires_grad_(False).eval())
         self._state = {}
-        self._remembers = bool(memories.initial_state(self._model, 0))
         self._collecting = self._remembering(self)
         if self._normalizer is not None and self._normalizer.returns is not None:
             self._collecting = normalization.RewardTracker(
@@ -322,9 +317,8 @@ class TorchPolicy(Policy):
 
     def _act_greedily(self, observation: Array, setting: Settings) -> Columns:
         legal = setting.get("action_mask")
-        compute = getattr(self._model, "acting", self._model)
         with torch.inference_mode():
-            output, self._state = compute(self._seen(observation), self._state)
+            output, self._state = self._evaluate(self._seen(observation), self._state)
             mask = None if legal is None else torch.from_numpy(legal).to(self._device)
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
@@ -428,6 +422,12 @@ class TorchPolicy(Policy):
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
             problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
         return filled, problems
+
+    def _use(self, network: nn.Module) -> None:
+        """Compute by a network; what it may lack is looked up here, not in each step."""
+        self._model, self._evaluate = network, getattr(network, "acting", network)
+        self._normalizer = getattr(network, "normalizer", None)
+        self._remembers = bool(memories.initial_state(network, 0))
 
     def _new_network(self) -> nn.Module:
         model = self._cfg.model

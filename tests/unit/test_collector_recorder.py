@@ -303,7 +303,9 @@ class Model:
                     later[k] = successor[k]
         self.observation = later
         failed = abnormal if abnormal.any() else None
-        return before, VectorStep(successor, reward, terminated, truncated, live, failed), later
+        ended = terminated | truncated
+        step = VectorStep(successor, reward, terminated, truncated, ended, live, failed)
+        return before, step, later
 
     def cut(self) -> list[Item]:
         for env in self.envs:

@@ -783,7 +783,8 @@ class FailingVector:
         never = np.zeros(self.env_num, dtype=bool)
         failed = abnormal if abnormal.any() else None
         # what a failed environment says means nothing; this one says that its episode has ended
-        return VectorStep(successor, reward, ended | abnormal, never, ~never, failed)
+        over = ended | abnormal
+        return VectorStep(successor, reward, over, never, over, ~never, failed)
 
     def _begin(self, where: Array) -> None:
         self.episode[where] += 1

@@ -160,7 +160,8 @@ def test_the_value_after_an_item_is_of_the_state_there() -> None:
 def step_of(live: list[bool], ended: list[bool], abnormal: list[bool] | None = None) -> VectorStep:
     no = np.zeros(len(live), bool)
     failed = None if abnormal is None else np.array(abnormal)
-    return VectorStep(np.zeros((len(live), 4)), no, np.array(ended), no, np.array(live), failed)
+    over = np.array(ended)
+    return VectorStep(np.zeros((len(live), 4)), no, over, no, over, np.array(live), failed)
 
 
 def test_states_follow_what_environments_did() -> None:

@@ -11,6 +11,7 @@ import torch
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.policies import data_of
 from fakes.spaces import simple_spaces
+from hpcdi.env.base import VectorStep
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import Policy, TrainColumns
 from hpcdi.policy.create import create_policy, get_policy_cls
@@ -172,23 +173,21 @@ def test_discounted_returns_follow_each_environment() -> None:
         def train_columns(self, transitions: Any, *_rest: Any) -> TrainColumns:
             return TrainColumns({"seen": transitions["reward"]})
 
-    class Step:
-        def __init__(self, live: Any, ended: Any, failed: Any) -> None:
-            self.reward = np.array([1, 2, 4], np.float32)
-            self.live, self.terminated = np.array(live, bool), np.array(ended, bool)
-            self.truncated = np.zeros(3, bool)
-            self.abnormal = None if failed is None else np.array(failed, bool)
+    def step(live: Any, ended: Any, failed: Any) -> VectorStep:
+        reward, over, no = np.array([1, 2, 4], np.float32), np.array(ended, bool), np.zeros(3, bool)
+        abnormal = None if failed is None else np.array(failed, bool)
+        return VectorStep(reward, reward, over, no, over, np.array(live, bool), abnormal)
 
     learner = policy("ppo", discount_factor=0.5)
     normalizer = statistics(learner._model)
     tracker = RewardTracker(learner._cfg, normalizer, Acts())
     agent = ColumnAgent(tracker)  # type: ignore[arg-type]
     steps = [
-        Step([1, 1, 1], [0, 1, 0], None),
-        Step([1, 1, 0], [0, 0, 0], [0, 0, 1]),  # the last one failed
-        Step([1, 1, 1], [0, 0, 0], None),
+        step([1, 1, 1], [0, 1, 0], None),
+        step([1, 1, 0], [0, 0, 0], [0, 0, 1]),  # the last one failed
+        step([1, 1, 1], [0, 0, 0], None),
     ]
-    made = [agent.transitions(0, np.zeros(3), {}, step)[0][DISCOUNTED] for step in steps]
+    made = [agent.transitions(0, np.zeros(3), {}, one)[0][DISCOUNTED] for one in steps]
     assert made[0].tolist() == [1, 2, 4]
     assert made[1][:2].tolist() == [1.5, 2]
     assert made[2].tolist() == [1.75, 3, 4]

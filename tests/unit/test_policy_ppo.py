@@ -283,10 +283,11 @@ def recorded(built: PPOPolicy, seed: int) -> tuple[list[dict[str, Array]], Any]:
         outputs = actor(built).act(observation, {})
         successor, following = rng.standard_normal((2, ENVS, 4)).astype(np.float32)
         terminated, truncated = rng.random((2, ENVS)) < 0.15
-        ended = (terminated | truncated)[:, None]
+        ended = terminated | truncated
         reward = rng.standard_normal(ENVS).astype(np.float32)
-        following = np.where(ended, following, successor)
-        step = VectorStep(successor, reward, terminated, truncated, np.ones(ENVS, bool))
+        following = np.where(ended[:, None], following, successor)
+        live = np.ones(ENVS, bool)
+        step = VectorStep(successor, reward, terminated, truncated, ended, live)
         columns = ColumnAgent(actor(built)).transitions(0, observation, outputs, step)
         recorder.record(*columns, successor=successor)
         steps.append({

@@ -68,7 +68,7 @@ class ColumnAgent:
         }  # fmt: skip
         if self._follow is not None:
             columns |= self._follow(step.reward, step.live, _over(step))
-        return columns, step.live, step.terminated | step.truncated
+        return columns, step.live, step.ended
 
     def forget(self, step: Any) -> None:
         """See `Agent.forget`; an actor without a memory has nothing to forget."""
@@ -78,7 +78,7 @@ class ColumnAgent:
 
 def _over(step: Any) -> Array:
     """Environments whose episode ended or failed in a step, bool [envs]."""
-    over: Array = (step.terminated | step.truncated) & step.live
+    over: Array = step.ended & step.live
     return over if step.abnormal is None else over | step.abnormal
 
 
@@ -103,6 +103,7 @@ class Loop:
         self.recorders: list[Any] = list(recorders)
         self.latest: Any = None
         """The step that `once` made last."""
+        self._goes_on = getattr(envs, "wait_num", None) is not None
         self._ready: Any = None  # who began a step, where steps go on after it
 
     def run(self, setting: Any, act: Act | None = None) -> Iterator[int]:
@@ -136,7 +137,7 @@ class Loop:
 
     def step(self, outputs: Columns) -> Any:
         """Step the environments by the outputs' ``action``."""
-        if getattr(self.envs, "wait_num", None) is not None:
+        if self._goes_on:
             self._ready = self.envs.ready
         return self.envs.step_all(outputs["action"])
 

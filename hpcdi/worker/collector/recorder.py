@@ -87,12 +87,11 @@ class Recorder:
             self._columns[name][row] = column
         self._live[row], self._ended[row], self._episode[row] = live, ended, self._running
         self.held += live
-        over = ended & live
-        if np.count_nonzero(over):
+        over = (ended & live).nonzero()[0]
+        if over.size:
             if successor is not None:
-                envs = over.nonzero()[0]
-                self._finals.append((envs, successor.take(envs, axis=0)))
-            self._running += over
+                self._finals.append((over, successor.take(over, axis=0)))
+            self._running[over] += 1
         if failed is not None:
             for env in failed.nonzero()[0].tolist():
                 self.drop(env)
