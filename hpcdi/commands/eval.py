@@ -48,8 +48,9 @@ Without --episodes it plays as many as the experiment evaluates with, but at lea
 (policy.eval.evaluator.n_episode, else env.evaluator_env_num x evaluator_episode_num). Settings are
 overridden as for `hpcdi train`: env.evaluator_env_num=4. The same seed returns the same figures.
 With --player or --against two players of a league play, in all seats equally often (default: main
-against random, 200 games): main, best, a frozen player, a fixed one, or my_module:play; --against
-also random. --video then films two games, in which each sits first once. See `hpcdi league`.
+against random, 200 games): main, best, another player that learns, a frozen player, a fixed one, or
+my_module:play; --against also random. --video then films two games, in which each sits first once.
+See `hpcdi league`.
 """
 LEAST_EPISODES = 20
 """Fewer say little; an experiment that evaluates by fewer is given so many here."""
