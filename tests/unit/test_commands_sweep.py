@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.sweep import (
+from hpcdi.commands.sweep.on_slurm import array_of
+from hpcdi.commands.sweep.runs import (
     WAITING,
     Sweep,
-    array_of,
     grid,
     keep,
     look,
@@ -24,7 +24,7 @@ from hpcdi.commands.sweep import (
     read,
     to_start,
     values_of,
-)  # fmt: skip
+)
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.launch import run_folder, slurm_queue

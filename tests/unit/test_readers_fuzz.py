@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 from fakes.old_shards import write_old_shard
 from fakes.store import write_shard
 from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, pack, unpack
-from hpcdi.commands import logs, sweep
+from hpcdi.commands import logs
 from hpcdi.commands.submit import last_snapshot_s
+from hpcdi.commands.sweep import runs as sweep_runs
 from hpcdi.config.load import load
 from hpcdi.errors import CommError, ConfigError, HpcdiError, StoreError
 from hpcdi.launch import requests, run_folder, run_lock
@@ -159,7 +160,7 @@ KINDS = [
     ),
     Kind("run.lock", make_lock, lambda p: run_lock.holder_of(RunLayout(p.parent))),
     Kind("scale.json", write_facts(collectors=3, of=4), read_scale),
-    Kind("sweep.json", make_sweep, lambda p: sweep.read(p.parent)),
+    Kind("sweep.json", make_sweep, lambda p: sweep_runs.read(p.parent)),
     Kind("config.yaml", lambda p: p.write_bytes(CONFIG.read_bytes()) and None, load),
     Kind("rank00000.jsonl", make_log, read_log),
     Kind("events", make_curves, lambda p: drop_events_after(p.parent, 0.0)),

@@ -1,0 +1,247 @@
+"""The command line of `hpcdi sweep`: start, resume, status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpcdi.commands.batch_script import BatchJob, script_text
+from hpcdi.commands.options import at_least, make_parser, print_lines
+from hpcdi.commands.run_state import GOES_WELL
+from hpcdi.commands.submit import add_resources, settings_of
+from hpcdi.commands.sweep.here import LocalRuns, command_of
+from hpcdi.commands.sweep.on_slurm import (
+    array_job,
+    check,
+    command_to_submit,
+    packed_into,
+    packed_job,
+    resources_of,
+    submit,
+)
+from hpcdi.commands.sweep.runs import WAITING, Sweep, keep, look, make, read, to_start
+from hpcdi.commands.sweep.table import csv_of, rows_of, table_of
+from hpcdi.config.load import compile_config
+from hpcdi.config.schema import SlurmConfig
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
+from hpcdi.launch import run_folder
+from hpcdi.launch.environment import allocation
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.shares import Share, shares
+
+HELP = """\
+Run one experiment with several settings, each combination as a run of its own:
+
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..4                            five seeds
+  hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-3,3e-4 seed=0..2 --dry-run
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --array-parallelism 4      four at a time
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local --jobs 2           on this machine
+  hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --pack --ntasks-per-node 16    in one job
+  hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
+  hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done
+
+On a Slurm cluster it submits one array job; with --local it runs them here and waits. With --pack
+it submits one ordinary job, in which they run side by side: each with cores and GPUs of one host to
+itself, as many at a time as have a core for each rank, or --jobs N; what ends makes room for the
+next. No run can end another, and one that loses a rank which it needs (exit code 85) is started
+again. Typed in an allocation (salloc, sbatch), or with --local, --pack does so there.
+
+Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
+changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job
+and state; every run folder is an ordinary one, for `hpcdi status`, `eval`, `inspect`.
+"""
+EXIT_CODES = """\
+exit codes: 0 submitted, or all runs are done; 1 some have failed, also of
+`status`; 2 wrong configuration or command; 85 stopped by USR2 or the time limit: resume it; 130
+Ctrl-C, 143 SIGTERM
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    actions = {"status": _status, "resume": _resume}
+    if arguments and arguments[0] in actions:
+        return actions[arguments[0]](arguments[1:])
+    return _start(arguments)
+
+
+def _start(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep", HELP, EXIT_CODES)
+    parser.add_argument("config", metavar="CONFIG", help="YAML file, or: status, resume")
+    parser.add_argument(
+        "setting",
+        nargs="*",
+        default=[],
+        metavar="key=a,b,c",
+        help="settings, of one or more values",
+    )
+    parser.add_argument(
+        "--sweep-dir", metavar="DIR", help="its folder (default: runs/<exp_name>/sweeps/<time>)"
+    )
+    parser.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="ranks of each run")
+    parser.add_argument(
+        "--serial", action="store_true", help="each run is one process, as of `hpcdi serial`"
+    )
+    _add_where(parser)
+    add_resources(parser)
+    given = parser.parse_intermixed_args(arguments)
+    _check_where(parser, given)
+    if given.sweep_dir is not None:
+        run_folder.check_free(Path(given.sweep_dir))
+    settings = [*given.setting, *settings_of(given)]
+    made, experiments = make(
+        given.config, settings, given.ranks, given.array_parallelism, serial=given.serial
+    )
+    slurm = compile_config(experiments[0]).config.slurm
+    if given.dry_run:
+        return _print_plan(made, range(len(made.elements)), slurm, given)
+    if not _is_here(given):
+        check(made, _job(made, slurm, given))  # before there is a folder
+    root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
+    made = replace(made, root=root)
+    keep(made, experiments)
+    print_lines([f"{len(made.elements)} runs in {short(root)}"])
+    return _run(made, range(len(made.elements)), given)
+
+
+def _resume(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep resume", HELP, EXIT_CODES)
+    parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
+    parser.add_argument(
+        "--index", type=int, action="append", default=[], metavar="I",
+        help="only this run; may be said several times (default: all that are not done)",
+    )  # fmt: skip
+    _add_where(parser)
+    given = parser.parse_args(arguments)
+    _check_where(parser, given)
+    found, _ = look(read(Path(given.folder)))
+    if given.array_parallelism:
+        found = replace(found, parallel=given.array_parallelism)
+    packed, is_its_job = packed_job(found), found.job == os.environ.get("SLURM_JOB_ID")
+    if packed is not None and not is_its_job:
+        raise LaunchError(
+            f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
+            f"stop it: scancel {packed.job_id}"
+        )
+    left = to_start(found)
+    if is_its_job:  # nobody else runs them; after a requeue, not what has failed before
+        over = (
+            ("done", "failed") if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else ("done",)
+        )
+        left = [element.index for element in found.elements if element.state not in over]
+    unknown = sorted(set(given.index) - set(left))
+    if unknown:
+        raise LaunchError(
+            f"runs {unknown} are done, pending, running, or not of this sweep; `hpcdi sweep status "
+            f"{short(found.root)}` shows which"
+        )
+    chosen = sorted(given.index) or left
+    if not chosen:
+        print_lines(["nothing to start: every run is done, pending or running"])
+        return EXIT_FAILED if to_start(found) else EXIT_DONE
+    if given.dry_run:
+        return _print_plan(found, chosen, resources_of(found), given)
+    return _run(found, chosen, given)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    parser = make_parser("sweep status", HELP, EXIT_CODES)
+    parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--csv", action="store_true", help="print it as CSV, with all columns")
+    shape.add_argument("--json", action="store_true", help="print it as a list of JSON objects")
+    given = parser.parse_args(arguments)
+    found, statuses = look(read(Path(given.folder)))
+    rows = rows_of(found, statuses)
+    if given.csv:
+        sys.stdout.write(csv_of(rows))
+    elif given.json:
+        print_lines([json.dumps(rows, indent=2)])
+    else:
+        packed = packed_job(found)
+        again = (
+            [f"  next         hpcdi sweep resume {short(found.root)}"] if to_start(found) else []
+        )
+        if packed is not None:
+            again = [f"  job          {packed.job_id} is {packed.state}"]
+        print_lines([*table_of(found, rows), *again])
+    fine = (*GOES_WELL, WAITING)
+    return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
+
+
+def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
+    if _is_here(given):
+        return LocalRuns(made, indices, _places(made, indices, given)).run()
+    number = submit(made, indices, _job(made, resources_of(made), given))
+    root = short(made.root)
+    print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
+    return EXIT_DONE
+
+
+def _is_here(given: argparse.Namespace) -> bool:
+    """Returns whether the runs are started here, not by a new job."""
+    return bool(given.local or (given.pack and allocation(os.environ) is not None))
+
+
+def _job(made: Sweep, slurm: SlurmConfig, given: argparse.Namespace) -> BatchJob:
+    """Returns the job of a sweep: packed, or an array."""
+    return packed_into(made, slurm, given.jobs) if given.pack else array_job(made, slurm)
+
+
+def _places(
+    made: Sweep, indices: Sequence[int], given: argparse.Namespace
+) -> list[Share] | list[None]:
+    """Returns where runs are started at a time; None: anywhere on this machine."""
+    if not given.pack:
+        return [None] * (given.jobs or 1)
+    variables = {} if given.local else os.environ
+    found = shares(max(1, made.ranks), len(indices), given.jobs, variables)
+    print_lines([f"{len(found)} of {len(indices)} runs at a time"])
+    return found
+
+
+def _print_plan(
+    made: Sweep, indices: Sequence[int], slurm: SlurmConfig, given: argparse.Namespace
+) -> int:
+    """Print what would be started: commands on this host, or a Slurm job."""
+    is_here = _is_here(given)
+    for index in indices:
+        overrides = " ".join(made.elements[index].overrides)
+        what = f": {shlex.join(command_of(made, index))}" if is_here else ""
+        print_lines([f"run {index} ({overrides}){what}"])
+    if not is_here:
+        job = _job(made, slurm, given)
+        command = shlex.join(command_to_submit(made, indices, job))
+        print_lines(["", command, "", script_text(job)])
+    return EXIT_DONE
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--array-parallelism", type=at_least(1), default=0, metavar="N",
+        help="of an array job: run at most N at a time (default: no limit)",
+    )  # fmt: skip
+    parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
+    parser.add_argument(
+        "--jobs", type=at_least(1), metavar="N",
+        help="with --local: N at a time (1); with --pack: N shares (as many as have enough cores)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pack", action="store_true", help="side by side in one job, or where this is typed"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be started")
+
+
+def _check_where(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Refuse an option that would change nothing."""
+    is_array = not (given.local or given.pack)
+    if given.jobs and is_array:
+        parser.error("--jobs goes with --local or --pack; of an array job: --array-parallelism")
+    if given.array_parallelism and not is_array:
+        parser.error("--array-parallelism is of array jobs; with --local or --pack: --jobs")

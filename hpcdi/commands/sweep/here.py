@@ -1,0 +1,151 @@
+"""The runs of a sweep as child processes: on this machine, or in an allocation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from hpcdi.commands.sweep.runs import Sweep, look, to_start
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    EXIT_TERMINATED,
+)
+from hpcdi.launch.requests import end_of, preempt_signals
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.shares import Share
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.metrics import human_time
+
+_LOOK_S = 0.1
+_SIGNALS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+_STARTS = 4
+"""Of a run, while each ends with exit code 85."""
+_LEAST_S = 120.0
+"""Before the job's time limit; with less left nothing is started."""
+
+
+def command_of(sweep: Sweep, index: int) -> list[str]:
+    """Returns the command that starts a run of a sweep, or resumes it."""
+    what, ranks = ("train", ["-n", str(sweep.ranks)]) if sweep.ranks else ("serial", [])
+    return [
+        sys.executable, "-m", "hpcdi", what, str(sweep.experiment(index)),
+        "--run-dir", str(sweep.run_dir(index)), *ranks,
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Started:
+    process: subprocess.Popen[bytes]
+    began: float
+    place: Share | None
+
+
+class LocalRuns:
+    """Runs of a sweep as child processes; one that ends with exit code 85 is started again.
+
+    Args:
+        sweep: which sweep.
+        indices: which of its runs, in order.
+        places: for each run at a time, its share of an allocation; None: anywhere on this machine.
+    """
+
+    def __init__(
+        self, sweep: Sweep, indices: Sequence[int], places: Sequence[Share | None]
+    ) -> None:
+        self._sweep, self._free = sweep, deque(places)
+        self._waiting = deque(indices)
+        self._running: dict[int, _Started] = {}
+        self._starts = Counter[int]()
+        self._exit_codes = _SIGNALS | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
+        self._last_start = end_of(None, os.environ, time.time()) - _LEAST_S
+        self._asked: int | None = None
+
+    def run(self) -> int:
+        """Run them; returns the exit code: 0 if all runs of the sweep are done."""
+        before = {number: signal.signal(number, self._on_signal) for number in self._exit_codes}
+        try:
+            while self._running or (self._waiting and self._may_start):
+                while self._waiting and self._free and self._may_start:
+                    self._start(self._waiting.popleft(), self._free.popleft())
+                wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
+                self._collect()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for started in self._running.values():
+                started.process.kill()
+                started.process.wait()
+        sweep, _ = look(self._sweep)
+        left = to_start(sweep)
+        if left:
+            names = ", ".join(map(str, left))
+            sys.stderr.write(
+                f"hpcdi sweep: runs {names} are not done; start these again by\n"
+                f"  hpcdi sweep resume {short(sweep.root)}\n"
+            )
+        if self._asked is not None:
+            return self._exit_codes[signal.Signals(self._asked)]
+        if left:
+            return EXIT_FAILED if self._may_start else EXIT_REQUEUE
+        return EXIT_DONE
+
+    @property
+    def _may_start(self) -> bool:
+        return self._asked is None and time.time() < self._last_start
+
+    def _start(self, index: int, place: Share | None) -> None:
+        path, command = self._sweep.output(index), command_of(self._sweep, index)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603 (our own command line)
+                command if place is None else place.command(command),
+                env=None if place is None else place.environment(os.environ),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
+            )  # fmt: skip
+        self._starts[index] += 1
+        self._running[index] = _Started(process, time.monotonic(), place)
+        self._say(index, f"started; it prints to {short(path)}")
+
+    def _collect(self) -> None:
+        """Report the runs that have ended."""
+        for index, started in list(self._running.items()):
+            code = started.process.poll()
+            if code is None:
+                continue
+            del self._running[index]
+            self._free.append(started.place)
+            lasted = human_time(time.monotonic() - started.began)
+            sweep, found = look(self._sweep)
+            status, self._sweep = found[index], sweep
+            why = f": {status.why}" if status is not None and status.why else ""
+            state = status.state if status is not None else "it has not begun"
+            is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start
+            if is_again:
+                self._waiting.appendleft(index)
+            again = "; it is started again" * is_again
+            self._say(index, f"{state} after {lasted} (exit code {code}){why}{again}")
+
+    def _say(self, index: int, text: str) -> None:
+        overrides = " ".join(self._sweep.elements[index].overrides)
+        sys.stdout.write(f"run {index} ({overrides}) {text}\n")
+        sys.stdout.flush()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Passes the signal on to the runs; a second one ends them at once."""
+        self._asked = number
+        for started in self._running.values():
+            is_step = started.place is not None and started.place.host
+            # srun does not pass the first Ctrl-C on
+            started.process.send_signal(
+                signal.SIGTERM if is_step and number == signal.SIGINT else number
+            )

@@ -1,0 +1,274 @@
+"""The runs that settings make, and the folder that holds them.
+
+::
+
+    runs/<exp_name>/sweeps/<time>/
+      sweep.json             manifest: index -> overrides, run folder, job, state
+      experiments/003.yaml   the compiled experiment of each run
+      output/003.out         its output; of Slurm job 12: slurm-12_3.out
+      submit/job.sbatch      the script of the Slurm job, where there is one
+      003/                   its run folder
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
+from hpcdi.config.load import dump, load
+from hpcdi.errors import LaunchError
+from hpcdi.launch import run_folder, slurm_queue
+from hpcdi.store.atomic import read_json, write_json, write_text
+from hpcdi.store.disk_full import or_refuse
+
+WAITING = "waiting"
+"""State of a run that has not been started yet."""
+_FORMAT = 1
+_MOST = 10_000
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_OPENING, _CLOSING = "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Element:
+    """One run of a sweep.
+
+    Attributes:
+        index: from 0; index of the array job.
+        overrides: ``key=value`` of each key that has several values.
+        job: Slurm job id; empty: it has none.
+        state: at the last `look`: `WAITING`, or a state of `RunStatus`.
+    """
+
+    index: int
+    overrides: tuple[str, ...]
+    job: str = ""
+    state: str = WAITING
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: the content of its manifest.
+
+    Attributes:
+        root: its folder.
+        exp_name: of the experiment.
+        elements: runs by index.
+        ranks: of each run; 0: one process (`hpcdi serial`).
+        parallel: runs at a time; 0: no limit.
+        started: time and command line of its start.
+        job: the Slurm job that runs all of it (`--pack`); empty: none.
+    """
+
+    root: Path
+    exp_name: str
+    elements: tuple[Element, ...]
+    ranks: int
+    parallel: int
+    started: dict[str, Any] = field(default_factory=dict)
+    job: str = ""
+
+    @property
+    def manifest(self) -> Path:
+        """Path of the manifest."""
+        return self.root / "sweep.json"
+
+    def name_of(self, index: int) -> str:
+        """Returns the name of a run's folder."""
+        return f"{index:03d}"
+
+    def run_dir(self, index: int) -> Path:
+        """Returns a run's folder."""
+        return self.root / self.name_of(index)
+
+    def experiment(self, index: int) -> Path:
+        """Returns the path of a run's compiled experiment."""
+        return self.root / "experiments" / f"{self.name_of(index)}.yaml"
+
+    def output(self, index: int) -> Path:
+        """Returns the path of a run's output, if this machine ran it."""
+        return self.root / "output" / f"{self.name_of(index)}.out"
+
+    def save(self) -> None:
+        """Write the manifest."""
+        runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
+        held = {
+            "format": _FORMAT, "exp_name": self.exp_name, "ranks": self.ranks,
+            "parallel": self.parallel, **self.started, "job": self.job, "runs": runs,
+        }  # fmt: skip
+        write_json(self.manifest, held)
+
+    def with_jobs(self, jobs: dict[int, str]) -> Sweep:
+        """Returns the sweep with new jobs of some runs."""
+        changed = [replace(e, job=jobs.get(e.index, e.job)) for e in self.elements]
+        return replace(self, elements=tuple(changed))
+
+
+def values_of(text: str) -> list[str]:
+    """Returns the values of a key: ``a,b,c``; ``0..4`` is 0 to 4; ``[64,64],[128]`` are two lists.
+
+    Raises:
+        LaunchError: a range runs backwards, or a value is empty.
+    """
+    found = _RANGE.fullmatch(text)
+    if found is not None:
+        first, last = int(found[1]), int(found[2])
+        if first > last or last - first >= _MOST:
+            raise LaunchError(f"{text} is no range: write first..last, at most {_MOST} values")
+        return [str(value) for value in range(first, last + 1)]
+    values, depth, quote = [""], 0, ""
+    for sign in text:
+        if sign == "," and depth == 0 and not quote:
+            values.append("")
+            continue
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        depth += (sign in _OPENING) - (sign in _CLOSING)
+        values[-1] += sign
+    if len(values) > 1 and "" in values:
+        raise LaunchError(f"{text} has an empty value")
+    return values
+
+
+def grid(settings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Returns the settings that all runs share, and those of each; the last key changes fastest.
+
+    Args:
+        settings: ``key=value`` or ``key=value,value``.
+
+    Raises:
+        LaunchError: a setting is malformed, no key has several values, or there are too many runs.
+    """
+    shared, axes = [], []
+    for text in settings:
+        key, sign, values = text.partition("=")
+        if not sign or not key:
+            raise LaunchError(f"{text!r} is not of the form key=value or key=value,value")
+        several = values_of(values)
+        if len(several) == 1:
+            shared.append(f"{key}={several[0]}")
+        else:
+            axes.append([f"{key}={value}" for value in several])
+    if not axes:
+        raise LaunchError(
+            "no setting has several values: write key=a,b,c or seed=0..4; for one run there is "
+            "`hpcdi train`"
+        )
+    if math.prod(map(len, axes)) > _MOST:
+        raise LaunchError(f"these are {math.prod(map(len, axes))} runs; at most {_MOST} are taken")
+    return shared, list(itertools.product(*axes))
+
+
+def make(
+    config: str, settings: Sequence[str], ranks: int | None, parallel: int, *, serial: bool
+) -> tuple[Sweep, list[dict[str, Any]]]:
+    """Compile all runs of a sweep that has no folder yet; returns it, and their experiments.
+
+    Args:
+        config: the YAML file.
+        settings: see `grid`.
+        ranks: of each run; None: as many as the experiment needs.
+        parallel: see `Sweep`.
+        serial: each run is one process.
+
+    Raises:
+        ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
+            numbers of ranks.
+    """
+    from hpcdi.launch.experiment import load_experiment
+    from hpcdi.launch.placement import check_world, default_world_size
+
+    shared, several = grid(settings)
+    load_experiment(config, [*shared, *several[0]], over_ranks=not serial)
+    experiments, worlds = [], set()
+    for overrides in several:
+        # a run that was stopped or has failed is resumed, however it is started again
+        given = ["system.auto_resume=true", *shared, *overrides]
+        compiled = load(config, given)
+        experiments.append(compiled.to_mapping())
+        needed = default_world_size(compiled.config) if ranks is None else ranks
+        if not serial:
+            check_world(needed, compiled.config)
+        worlds.add(needed)
+    if len(worlds) > 1 and not serial:
+        raise LaunchError(
+            f"these runs need different numbers of ranks ({sorted(worlds)}): choose one by -n, or "
+            "make a sweep for each"
+        )
+    elements = tuple(Element(i, overrides) for i, overrides in enumerate(several))
+    started = {"command": sys.argv, "started": run_folder.now_text()}
+    name = str(experiments[0]["exp_name"])
+    root = Path("runs", name, "sweeps", "TIME")
+    return Sweep(root, name, elements, 0 if serial else max(worlds), parallel, started), experiments
+
+
+def keep(sweep: Sweep, experiments: Sequence[dict[str, Any]]) -> None:
+    """Write a new sweep's folder: the experiments, then the manifest.
+
+    Raises:
+        LaunchError: the folder cannot be written.
+    """
+    with or_refuse(str(sweep.root)):
+        sweep.output(0).parent.mkdir(parents=True, exist_ok=True)
+        for index, experiment in enumerate(experiments):
+            write_text(sweep.experiment(index), dump(experiment), fsync=False)
+        sweep.save()
+
+
+def read(root: Path) -> Sweep:
+    """Returns the sweep of a folder.
+
+    Raises:
+        LaunchError: it holds none.
+    """
+    held = read_json(root / "sweep.json")
+    if held.get("format") != _FORMAT:
+        raise LaunchError(f"{root} holds no sweep: there is no sweep.json of this version in it")
+    try:
+        elements = tuple(
+            Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
+            for run in held["runs"]
+        )
+        started = {name: held.get(name) for name in ("command", "started")}
+        return Sweep(
+            root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started,
+            held.get("job", ""),
+        )  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
+
+
+def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
+    """Returns the sweep with the present state of each run, and each run's status; None: not begun.
+
+    The manifest is rewritten if a state has changed.
+    """
+    found: list[RunStatus | None] = []
+    elements = []
+    jobs = slurm_queue.ask_all(element.job for element in sweep.elements if element.job)
+    for element in sweep.elements:
+        run_dir = sweep.run_dir(element.index)
+        has_begun = bool(run_folder.read(run_dir))
+        is_known = has_begun or element.job in jobs
+        status = status_of(run_dir, jobs.get, element.job) if is_known else None
+        found.append(status if has_begun else None)
+        silent = "pending" if element.job else WAITING
+        elements.append(replace(element, state=status.state if status is not None else silent))
+    changed = replace(sweep, elements=tuple(elements))
+    if changed != sweep:
+        changed.save()
+    return changed, found
+
+
+def to_start(sweep: Sweep) -> list[int]:
+    """Returns the runs that are neither done nor pending nor running."""
+    return [element.index for element in sweep.elements if element.state not in GOES_WELL]

@@ -1,0 +1,93 @@
+"""What became of a sweep's runs: as a table for people, as CSV, as plain data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdi.commands.run_state import RunStatus
+from hpcdi.commands.sweep.runs import Sweep
+from hpcdi.utils.metrics import human_count, human_return, human_time
+
+_SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job")
+
+
+def rows_of(sweep: Sweep, found: Sequence[RunStatus | None]) -> list[dict[str, Any]]:
+    """Returns each run as plain data: its settings, state, progress, results."""
+    rows = []
+    for element, status in zip(sweep.elements, found, strict=True):
+        settings = dict(text.split("=", 1) for text in element.overrides)
+        row = {"index": element.index, **settings, "state": element.state, "job": element.job}
+        rows.append({**row, **(_results(status) if status is not None else {})})
+    return rows
+
+
+def _results(status: RunStatus) -> dict[str, Any]:
+    progress = status.progress
+    row: dict[str, Any] = {"reason": status.why, "run": str(status.layout.root)}
+    row["restarts"] = int(status.facts.get("restarts", 0))
+    if progress:
+        row["env_steps"], row["train_iter"] = progress["env_steps"], progress["train_iter"]
+        row["elapsed_s"] = round(progress["written_at"] - progress["started_at"], 1)
+    for name, key in (("best", "best_evaluation"), ("last", "evaluation")):
+        evaluation = progress.get(key)
+        if evaluation:
+            row[name], row[f"{name}_std"] = evaluation["mean"], evaluation["std"]
+            row[f"{name}_env_steps"] = evaluation["env_steps"]
+    return row
+
+
+def csv_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the rows as CSV, with a header."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the rows as a table for people."""
+    keys = [text.partition("=")[0] for text in sweep.elements[0].overrides]
+    is_shown = {name: any(row.get(name) not in (None, "") for row in rows) for name in _SHOWN}
+    names = ["index", *keys, *(name for name in _SHOWN if is_shown[name])]
+    cells = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
+    lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(r, widths, strict=True)) for r in cells]
+    counts = Counter(row["state"] for row in rows)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
+    return [title, *(line.rstrip() for line in lines), *_over_seeds(rows, keys)]
+
+
+def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Returns the mean best evaluation of runs that differ only in their seed."""
+    if "seed" not in keys:
+        return []
+    others = [key for key in keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row.get("best") is not None and row["state"] == "done":
+            groups.setdefault(tuple(row[key] for key in others), []).append(row["best"])
+    lines = []
+    for values, best in groups.items():
+        if len(best) > 1:
+            what = " ".join(f"{k}={v}" for k, v in zip(others, values, strict=True))
+            mean, std = human_return(statistics.fmean(best)), human_return(statistics.stdev(best))
+            lines.append(f"  {len(best)} seeds{f' of {what}' if what else ''}: {mean} ± {std}")
+    return lines
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if name in ("env_steps", "train_iter"):
+        return human_count(value)
+    if name in ("best", "last"):
+        return human_return(value)
+    return human_time(value) if name == "elapsed_s" else str(value)
