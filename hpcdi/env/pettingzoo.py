@@ -101,8 +101,8 @@ def _maker(env_id: str, api: str) -> Any:
     kinds = list(_MAKERS) if api == "auto" else [api]
     module_name, _, name = env_id.partition(":")
     try:
-        pettingzoo: Any = importlib.import_module("pettingzoo")
-        if not name and hasattr(pettingzoo, "make"):
+        pettingzoo: Any = None if name else importlib.import_module("pettingzoo")
+        if hasattr(pettingzoo, "make"):
             known = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
             for kind in kinds:
                 if env_id.replace(".", "/", 1) in known[kind]:

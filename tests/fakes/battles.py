@@ -6,12 +6,11 @@ Of two such players the one who begins wins in the seventh move: 0, 2, 4, 6 agai
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiDiscrete
+from gymnasium.spaces import Discrete
 
 from fakes.collectors import ColumnarProbe, Port
 from hpcdi.policy.base import TrainColumns
@@ -123,51 +122,3 @@ class FromOne(RockPaperScissors):
     def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
         assert all(self.action_space[0].contains(action) for action in actions)
         return super().step(actions)
-
-
-class KuhnPoker:
-    """Kuhn's poker (Kuhn 1950): actions 0 check or fold, 1 bet or call.
-
-    A player sees its card, 0 to 2, and how often each action was taken before its turn.
-
-    Args:
-        says_deals: have an attribute `deals`.
-    """
-
-    agents = 2
-    observation_space = (MultiDiscrete([3, 3, 3]),) * 2
-    action_space = (Discrete(2),) * 2
-    _ENDS = ("pp", "pbp", "pbb", "bp", "bb")
-    _blank = np.zeros(3, dtype=np.int64)
-
-    def __init__(self, *, says_deals: bool = True) -> None:
-        if says_deals:
-            self.deals = 6
-
-    def reset(self, seed: int | None = None) -> list[Any]:
-        if seed is None:
-            seed = int(np.random.default_rng().integers(6))
-        self._cards = list(itertools.permutations(range(3), 2))[seed % 6]
-        self._history = ""
-        return self._seen()
-
-    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
-        (action,) = [a for a in actions if a is not None]
-        self._history += "pb"[action]
-        done = self._history in self._ENDS
-        won = 0.0
-        if done:
-            higher = 1.0 if self._cards[0] > self._cards[1] else -1.0
-            folds = {"bp": 1.0, "pbp": -1.0}
-            won = folds.get(self._history, higher * (1 + ("bb" in self._history)))
-        seen = self._seen()
-        if done:  # the last observation of each
-            seen = [one if one is not None else self._blank for one in seen]
-        return seen, np.array([won, -won]), done, _infos(won)
-
-    def _seen(self) -> list[Any]:
-        seat, past = len(self._history) % 2, self._history
-        seen = np.array([self._cards[seat], past.count("p"), past.count("b")])
-        return [seen if seat == player else None for player in (0, 1)]
-
-    def close(self) -> None: ...

@@ -150,7 +150,7 @@ def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    layout = RunLayout(made_run(tmp_path / "run", "env.env_id=fakes.battles:KuhnPoker"))
+    layout = RunLayout(made_run(tmp_path / "run", "env.env_id=hpcdi.env.games:KuhnPoker"))
     shown = league()
     del shown.players["main_000002"]
     LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.battles import KuhnPoker, RockPaperScissors, first_legal, minimax
+from fakes.battles import RockPaperScissors, first_legal, minimax
 from hpcdi.env.best_response import Act, SmallGame, best_response_value, best_responses
+from hpcdi.env.games import KuhnPoker
 from hpcdi.env.pettingzoo import PettingZooEnv
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
