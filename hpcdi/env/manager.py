@@ -790,6 +790,8 @@ class BattleManager(EnvManager):
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait, each by a list with an action or None for each player.
 
+        Discrete actions count from 0, whatever the environment's start is.
+
         Raises:
             EnvError: an action is missing, or names an environment that does not exist; or one
                 failed too often.
@@ -797,7 +799,7 @@ class BattleManager(EnvManager):
         ready = self._ready()
         self._check_actions(actions, ready)
         played, failed = self._backend.play(
-            {env: list(actions[env]) for env in ready},
+            {env: [*map(_from_start, self._acts, actions[env])] for env in ready},
             seeds=self._streams.following(), goes_on=self._goes_on(),
         )  # fmt: skip
         self._record.good(list(played))
@@ -821,8 +823,20 @@ class BattleManager(EnvManager):
             for space in self.action_space:
                 space.seed(int(self._sampler.integers(2**31)))
         return {
-            env: list(map(_legal, self.action_space, obs)) for env, obs in self.ready_obs.items()
+            env: [*map(_legal, self.action_space, self._acts, obs)]
+            for env, obs in self.ready_obs.items()
         }
+
+    @functools.cached_property
+    def _acts(self) -> list[Form | None]:
+        """Form of each player's actions; None: they are no arrays, and go as they are."""
+        forms: list[Form | None] = []
+        for space in self.action_space or [None] * self.players:
+            try:
+                forms.append(Form.of_actions(space))
+            except EnvError:  # of an environment of DI-engine's kind, which need not say
+                forms.append(None)
+        return forms
 
     def _abnormal(self, env: int) -> BaseEnvTimestep:
         infos = [{"abnormal": True} for _ in range(self.players)]
@@ -866,10 +880,17 @@ def _text(failure: EnvFailure) -> str:
     return f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause
 
 
-def _legal(space: Any, observation: Any) -> Any:
+def _legal(space: Any, form: Form | None, observation: Any) -> Any:
     """Returns a random action that the observation's mask allows; None: the player waits."""
     if observation is None:
         return None
     if isinstance(observation, Mapping) and "action_mask" in observation:
-        return space.sample(mask=np.asarray(observation["action_mask"], dtype=np.int8))
-    return space.sample()
+        action = space.sample(mask=np.asarray(observation["action_mask"], dtype=np.int8))
+    else:
+        action = space.sample()
+    return action if form is None else form.from_zero(action)
+
+
+def _from_start(form: Form | None, action: Any) -> Any:
+    """Returns a player's action as the environment has it; None: the player waits."""
+    return action if form is None or action is None else form.from_start(action)

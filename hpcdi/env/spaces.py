@@ -200,12 +200,19 @@ class Form:
 
     def from_zero(self, value: Any) -> Any:
         """Returns an environment's action as policies have it: discrete parts from 0."""
+        return self._moved(value, -1)
+
+    def from_start(self, value: Any) -> Any:
+        """Returns a policy's action as the environment has it: see `from_zero`."""
+        return self._moved(value, 1)
+
+    def _moved(self, value: Any, sign: int) -> Any:
         if not self._starts:
             return value
 
         def leaf_at(path: Path) -> Any:
             starts = self._starts.get(self._fields[path])
-            return pick(value, path) if starts is None else pick(value, path) - starts
+            return pick(value, path) if starts is None else pick(value, path) + sign * starts
 
         return _built(self.space, (), leaf_at)
 

@@ -115,6 +115,16 @@ class RockPaperScissors:
     def close(self) -> None: ...
 
 
+class FromOne(RockPaperScissors):
+    """Its actions are 1, 2, 3."""
+
+    action_space = (Discrete(3, start=1),) * 2
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        assert all(self.action_space[0].contains(action) for action in actions)
+        return super().step(actions)
+
+
 class KuhnPoker:
     """Kuhn's poker (Kuhn 1950): actions 0 check or fold, 1 bet or call.
 

@@ -130,6 +130,19 @@ def test_moves_at_once_are_transitions_of_all_players() -> None:
     assert result.episode_lengths.tolist() == [3] * 12
 
 
+def test_actions_that_do_not_count_from_zero() -> None:
+    """The learner's columns hold what its policy chose."""
+    port = Port(versions=[2])
+    with (
+        registered_probes(),
+        marine(
+            port, policy="test_columnar", collector_episode_num=4, env_id="fakes.battles:FromOne"
+        ) as made,
+    ):
+        do(made, port, "task", opponents=SELF)
+    assert {int(row["action"]) for rows in episodes(port).values() for row in rows} == {0}
+
+
 class PortOfPlayers(Port):
     """Gives policies of two players that learn; `given` is the version of the one that acts."""
 

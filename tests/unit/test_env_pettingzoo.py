@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from fakes.battles import FromOne
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager, get_spaces, make_env_manager
@@ -167,6 +168,14 @@ class SeedsBattle:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def test_actions_of_a_battle_count_from_zero(form: str) -> None:
+    with make_env_manager({"type": form}, [FromOne], battle=True) as manager:
+        manager.launch()
+        assert manager.step({0: [1, 0]})[0].reward.tolist() == [1.0, -1.0]
+        seen = {action for _ in range(50) for action in manager.random_action()[0]}
+        assert seen == {0, 1, 2}
 
 
 def test_a_foreign_battle_environment(form: str) -> None:

@@ -246,7 +246,8 @@ class BattleLoop:
         outputs = actor.act(seen, given)
         for row, (seat, env) in enumerate(places):
             place = self._seats[seat]
-            actions[env][seat] = to_arrays(self._forms[seat][1].unpack(outputs["action"], row))
+            own = self._forms[seat][1].unpack(outputs["action"], row, from_zero=True)
+            actions[env][seat] = to_arrays(own)
             place.acted_on[env], place.has_acted[env] = seen[row], True
             if is_learner and place.recorder is not None:
                 for key, column in outputs.items():
