@@ -63,7 +63,7 @@ from hpcdi.config.fields import section, setting
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.ppo import PPOModelConfig
+from hpcdi.policy.actor_critic import ActorCriticModelConfig
 from hpcdi.policy.returns import gae
 from hpcdi.policy.settings import LearnConfig, PolicyConfig
 from hpcdi.policy.spaces import action_leaves
@@ -89,7 +89,7 @@ class CLASSPolicy(TorchPolicy):
 
         type: str = "NAME"
         on_policy: bool = True  # each transition is learnt from once, by the policy that made it
-        model: PPOModelConfig = section(PPOModelConfig, "the network")
+        model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the network")
         learn: CLASSLearnConfig = section(CLASSLearnConfig, "the update")
 
     ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")

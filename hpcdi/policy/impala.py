@@ -5,7 +5,7 @@ eq. 7), of V-trace's advantages. Collectors take the newest policy before each r
 none. A learner's batch is all that has come since its last one: it is cut into minibatches of whole
 sequences, of at most `collect.unroll_len` transitions each, and used `epoch_per_collect` times.
 
-Network, actions and acting are PPO's; read `ppo` and `torch_policy` for what is not here.
+Network, actions and acting are in `actor_critic`; what is not there is in `torch_policy`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from hpcdi.config.fields import section, setting
+from hpcdi.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
 from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.ppo import PPOModelConfig, PPOPolicy
 from hpcdi.policy.returns import NEXT_OBSERVATION
 from hpcdi.policy.settings import CollectConfig, LearnConfig, OnPolicyConfig
 from hpcdi.types import Array
@@ -85,14 +85,14 @@ class IMPALAConfig(OnPolicyConfig):
 
     type: str = "impala"
     on_policy: bool = setting(True, "data are used once, as they come")
-    model: PPOModelConfig = section(PPOModelConfig, "the networks")
+    model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")
     learn: IMPALALearnConfig = section(IMPALALearnConfig, "the update")
     collect: IMPALACollectConfig = section(IMPALACollectConfig, "collecting")
 
 
 @POLICY_REGISTRY.register("impala")
-class IMPALAPolicy(PPOPolicy):
-    """IMPALA, or APPO. Several learners learn from joint minibatches, as with PPO."""
+class IMPALAPolicy(ActorCriticPolicy):
+    """IMPALA, or APPO. Several learners learn from joint minibatches."""
 
     Config: ClassVar[type] = IMPALAConfig
 
@@ -120,10 +120,7 @@ class IMPALAPolicy(PPOPolicy):
             rho_mean, value_mean, grad_norm, cur_lr`` and, with fp16, ``skipped_steps``.
         """
         learn = self._learn
-        columns = {name: batch[name] for name in _COLUMNS if name in batch}
-        if not self._distribution.counts:
-            del columns["action"]  # `raw_action` is learnt from
-        columns |= memories.of_sequences(batch)
+        columns = self.learnt_columns(batch, _COLUMNS)
         rows = [
             self._learn_corrected(minibatch, joint)
             for minibatch, joint in minibatches.minibatches(

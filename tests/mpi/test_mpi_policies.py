@@ -372,7 +372,7 @@ def test_ppo_exchanges_little(world: World, monkeypatch: pytest.MonkeyPatch) -> 
         return real(x, op)
 
     monkeypatch.setattr(minibatches, "allreduce_data", counting)
-    monkeypatch.setattr("hpcdi.policy.ppo.dist.allreduce_data", counting)
+    monkeypatch.setattr("hpcdi.policy.actor_critic.dist.allreduce_data", counting)
     with learners(world, tuple(range(RANKS))) as rank:
         assert rank is not None
         policy = small("discrete", rank, epoch_per_collect=3)
