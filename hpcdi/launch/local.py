@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import select
 import shutil
 import signal
 import socket
@@ -49,7 +50,6 @@ from hpcdi.launch.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.processes import stat_of
 from hpcdi.utils.threads import BackgroundThread
 
@@ -409,10 +409,11 @@ def keep_to_loopback(pid: int) -> None:
     with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
         process = os.pidfd_open(pid)
         try:
-            while time.monotonic() < ends:
+            has_ended = False
+            while time.monotonic() < ends and not has_ended:
                 if sum(_bind(process, number) for number in _open_doors(pid)):
                     ends = min(began + _LIMIT_S, time.monotonic() + _SETTLED_S)
-                wait_s(_LOOK_S)
+                has_ended = bool(select.select([process], [], [], _LOOK_S)[0])
         finally:
             os.close(process)
 
