@@ -945,7 +945,7 @@ class ReplayBuffers:
 
         What is of players that learn no more is left out.
         """
-        whole = {name: {"partitions": list(state["partitions"])} for name in [MAIN]}
+        whole = {MAIN: {"partitions": list(state["partitions"])}}
         players = state.get("players", whole)  # old snapshots have the main player alone
         for name, one in self.of.items():
             own = players.get(name, {"partitions": []})
