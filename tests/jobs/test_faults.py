@@ -58,6 +58,7 @@ def kill_environments(pid: int) -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_collector_without_environments_comes_back_and_without_any_the_run_ends(
     start: Start,
 ) -> None:

@@ -55,6 +55,7 @@ def test_collectors_pause_and_go_on_by_themselves(
     assert sum(block_counts(run_dir).values()) == figures["blocks"]
 
 
+@pytest.mark.slow
 def test_one_that_stays_full_ends_the_run_which_is_resumed_when_there_is_room(
     start: Start, resume: Start, disk: SmallDisk, run_dir: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_the_death_of_a_rank_ends_mpirun_and_is_named(tmp_path: Path, death: str
     assert ended.stderr.count("hpcdi: ") == 1, "one guard speaks for all"
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_before_it_has_a_guard_is_missed(tmp_path: Path) -> None:
     ended = run(BEGIN + WAIT_FOR_EVER, "import no_hpcdi_here", folder=tmp_path)
     assert ended.returncode == 15
