@@ -217,7 +217,7 @@ class LearnerAggregator:
 
     def start(self) -> None:
         """Forget all members: they are to report (again)."""
-        self._workers = Workers((), learners=self.size)
+        self._workers = Workers((), {MAIN: self.size})
 
     def close(self) -> None:
         """End the present task, whatever the members send afterwards."""

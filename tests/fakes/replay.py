@@ -14,10 +14,11 @@ from hpcdi.comm.messages import (
     BlockReady,
     DataDemand,
 )
-from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, ColumnSpec, ShardRef
+from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, ShardRef
 from hpcdi.worker.coordinator.replay import (
     OnPolicyPartition,
     Partition,
+    ReplayBuffers,
     ReplayManager,
 )
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
@@ -76,6 +77,11 @@ def serve(
 
 def make_replay(**settings: Any) -> ReplayManager:
     return ReplayManager(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
+
+
+def make_replays(**settings: Any) -> ReplayBuffers:
+    """Of a run whose only player is the main one."""
+    return ReplayBuffers({MAIN: make_replay(**settings)})
 
 
 def rollout(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:

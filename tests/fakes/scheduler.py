@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
-from fakes.replay import make_replay, rollout
+from fakes.replay import make_replays, rollout
 from hpcdi.comm.messages import (
     AdmitBlock,
     CollectProgress,
@@ -50,7 +50,7 @@ class Run:
         self.seen: list[tuple[int, Message]] = []
         self.ranks = list(range(1, collectors + 2))
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(**commander)), make_replay(),
+            create_parallel_commander(experiment(**commander)), make_replays(),
             SnapshotClock(math.inf), Workers(self.ranks, timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
@@ -144,9 +144,9 @@ class Group:
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replay(),
+            create_parallel_commander(experiment()), make_replays(),
             SnapshotClock(math.inf),
-            Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
+            Workers([*LEARNERS, *COLLECTORS], {"main": len(LEARNERS)}, timeouts=TIMEOUTS),
             lambda rank, message: self.seen.append((rank, message)),
         )  # fmt: skip
 

@@ -224,7 +224,7 @@ def busy(coordinator: Coordinator, world: LocalWorld) -> None:
     coordinator._send_orders()
     coordinator.deal_with_learner_send_info("learn", "mine", {"learner_step": 5})
     coordinator.deal_with_collector_send_data("collect", "mine", "d", {"policy_iter": 1})
-    scheduler.counters.env_steps = 1000
+    scheduler.counters.steps_of["main"] = 1000
     assert any(isinstance(m, LearnTask) for _, m in world.link(1).receive(0.0))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import block, make_replay
+from fakes.replay import block, make_replays
 from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -56,9 +56,9 @@ class World:
         numbers = itertools.count(1)
         self.scheduler = LockstepScheduler(
             create_parallel_commander(experiment(**limits)),
-            make_replay(min_fill=2 * STEPS),
+            make_replays(min_fill=2 * STEPS),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
-            Workers([*LEARNERS, *COLLECTORS], len(LEARNERS), timeouts=TIMEOUTS),
+            Workers([*LEARNERS, *COLLECTORS], {"main": len(LEARNERS)}, timeouts=TIMEOUTS),
             plan=RoundPlan(
                 len(COLLECTORS), lambda *_counts: UPDATES, EVERY, Interval("iterations", EVALUATE)
             ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes.replay import make_replay
+from fakes.replay import make_replays
 from fakes.scheduler import experiment
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
 from hpcdi.errors import WorkerSilentError
@@ -30,7 +30,7 @@ class Life:
     def __init__(self, workers: int = 3, *, ready: bool = True) -> None:
         ranks = range(1, workers + 1)
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replay(), SnapshotClock(math.inf),
+            create_parallel_commander(experiment()), make_replays(), SnapshotClock(math.inf),
             Workers(ranks, timeouts=Timeouts(start_s=START_S, stop_s=STOP_S)),
         )  # fmt: skip
         for rank in ranks if ready else ():

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.replay import make_replay
+from fakes.replay import make_replays
 from fakes.scheduler import EVERY_S, TIMEOUTS, experiment
 from fakes.simulated_workers import COLLECTORS, LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.messages import (
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_replay(),
+            create_parallel_commander(experiment(max_env_step=MAX_ENV_STEP)), make_replays(),
             SnapshotClock(math.inf), Workers(RANKS, timeouts=TIMEOUTS),
         )  # fmt: skip
         self.now = 0.0

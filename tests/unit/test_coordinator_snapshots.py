@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fakes.old_shards import write_old_shard
-from fakes.replay import admitted, block, demand, make_replay
+from fakes.replay import admitted, block, demand, make_replays
 from fakes.scheduler import TIMEOUTS, experiment
 from fakes.store import write_shard
 from hpcdi.comm.messages import (
@@ -52,8 +52,8 @@ class Run:
         self.clock = SnapshotClock(every_s, self.new)
         self.clock.resume = resume
         self.scheduler = Scheduler(
-            create_parallel_commander(experiment()), make_replay(),
-            self.clock, Workers([1, 2, 3], 2, timeouts=TIMEOUTS),
+            create_parallel_commander(experiment()), make_replays(),
+            self.clock, Workers([1, 2, 3], {"main": 2}, timeouts=TIMEOUTS),
         )  # fmt: skip
         self.orders: list[Order] = []
         for rank in (1, 2, 3):
@@ -70,7 +70,7 @@ class Run:
         return orders
 
     def collected(self) -> None:
-        self.scheduler.counters.env_steps = 500
+        self.scheduler.counters.steps_of["main"] = 500
 
 
 def snapshots(orders: list[Order]) -> list[tuple[int, str]]:

@@ -34,7 +34,7 @@ def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
 def table(collectors: int = 0, learners: int = 0) -> Workers:
     """All have reported; learners have the first ranks."""
     ranks = range(1, learners + collectors + 1)
-    workers = Workers(ranks, learners, timeouts=TIMEOUTS)
+    workers = Workers(ranks, {"main": learners}, timeouts=TIMEOUTS)
     for rank in ranks:
         role = "learner" if rank <= learners else "collector"
         workers.report(rank, WorkerReady(role, f"host{rank}", rank))
@@ -60,7 +60,7 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 
 
 def test_who_is_who() -> None:
-    workers = Workers([2, 3, 9], 1)
+    workers = Workers([2, 3, 9])
     assert workers.silent == [2, 3, 9]
     assert workers.why_not_without(9) == "it had not come yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
@@ -235,7 +235,7 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
 
 def survivors(host: str = "", **of_rank: str) -> Workers:
     """A run that goes on without a dead rank: a learner, and collectors that have tasks."""
-    workers = Workers(range(1, 5), 1, FaultPolicy(is_possible=True), TIMEOUTS, host)
+    workers = Workers(range(1, 5), None, FaultPolicy(is_possible=True), TIMEOUTS, host)
     for rank in range(1, 5):
         role = "learner" if rank == 1 else "collector"
         host = of_rank.get(f"rank{rank}", "here")

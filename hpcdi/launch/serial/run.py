@@ -6,7 +6,6 @@ shards that hold the buffer's items.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import sys
@@ -35,7 +34,7 @@ from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
-from hpcdi.types import Spaces
+from hpcdi.types import MAIN, Spaces
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 from hpcdi.worker.coordinator.scheduler import Outcome, Phase, RunState
@@ -234,14 +233,12 @@ class SerialRun(Closing):
             for number, agent in enumerate(parts.agents):
                 load_learner(agent.learner, self._layout.inside(resumed.folder), agent=number)
         parts.replay.load_state_dict(state["replay"], resumed.published)
-        counters = {
-            **state["counters"], "train_iter": int(resumed.facts["train_iter"]),
-            "steps_of": {}, "iterations_of": {},  # there is one player here
-        }  # fmt: skip
-        self.state.counters = dataclasses.replace(self.state.counters, **counters)
-        steps = counters["env_steps"] + resumed.later
-        episodes = counters["episodes"] + resumed.later_episodes
-        own = state.get("serial", {"evaluated_at": counters["train_iter"] or -1, "samples": steps})
+        counters = self.state.counters
+        counters.load_state_dict(state["counters"])
+        counters.iterations_of = {MAIN: int(resumed.facts["train_iter"])}
+        steps = counters.env_steps + resumed.later
+        episodes = counters.episodes + resumed.later_episodes
+        own = state.get("serial", {"evaluated_at": counters.train_iter or -1, "samples": steps})
         parts.collector.totals = {
             "envstep": steps, "train_sample": own["samples"], "episode": episodes,
         }  # fmt: skip
@@ -299,9 +296,9 @@ class SerialRun(Closing):
 
     def _count(self) -> None:
         parts, counters = self.pipeline.parts, self.state.counters
-        counters.env_steps = parts.collector.totals["envstep"] - parts.replay.unpublished
+        counters.steps_of = {MAIN: parts.collector.totals["envstep"] - parts.replay.unpublished}
         counters.episodes = parts.collector.totals["episode"]
-        counters.train_iter = self.pipeline.train_iter
+        counters.iterations_of = {MAIN: self.pipeline.train_iter}
 
     def _ask_for_stop(self) -> None:
         """Keep a signal's request; also called while the disk is full."""
@@ -327,7 +324,7 @@ class SerialRun(Closing):
                 "train_iter": counters.train_iter,
                 "best_evaluation": parts.evaluator.best,
             },
-            "counters": dataclasses.asdict(counters),
+            "counters": counters.state_dict(),
             "tasks": {},
             "replay": parts.replay.state_dict(),
             "serial": {

@@ -6,7 +6,6 @@ The callbacks (`deal_with_*`) are a façade: they translate to messages for the 
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import threading
 import time
@@ -249,7 +248,7 @@ class Coordinator(Closing, Configurable):
         with self._lock:
             return {
                 "commander": self._scheduler.commander.state_dict(),
-                "counters": dataclasses.asdict(self._scheduler.counters),
+                "counters": self._scheduler.counters.state_dict(),
                 "tasks": {task.task_id: task.start_time for task in self._tasks.values()},
                 "replay": {
                     **self._scheduler.replay.state_dict(),
@@ -261,12 +260,7 @@ class Coordinator(Closing, Configurable):
         """Restore a `state_dict`, except for blocks that learners must read again first."""
         with self._lock:
             self._scheduler.commander.load_state_dict(state_dict["commander"])
-            counters = self._scheduler.counters
-            for name, value in state_dict["counters"].items():
-                setattr(counters, name, value)
-            if not counters.steps_of:  # an old snapshot: there was no other player
-                counters.steps_of[MAIN] = counters.env_steps
-                counters.iterations_of[MAIN] = counters.train_iter
+            self._scheduler.counters.load_state_dict(state_dict["counters"])
             self._scheduler.replay.load_state_dict(state_dict["replay"])
             self._items.load_state_dict(state_dict["replay"]["named"])
             self._tasks.clear()
@@ -284,7 +278,7 @@ class Coordinator(Closing, Configurable):
         scheduler = self._scheduler
         done = resumed.facts.get("players", {MAIN: resumed.facts["train_iter"]})
         for player, train_iter in done.items():
-            scheduler.counters.set_iterations(player, int(train_iter))
+            scheduler.counters.iterations_of[player] = int(train_iter)
         for path in sorted(resumed.after):
             scheduler.count_block(resumed.published[path])
         scheduler.resume_counters()

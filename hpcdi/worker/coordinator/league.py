@@ -264,18 +264,17 @@ class League:
     def may_freeze(self, name: str) -> bool:
         """Decides whether a copy of a player that learns should be frozen now.
 
-        By its steps; or sooner, where it beats all the frozen players that it is drawn against.
+        By its steps; or sooner, where it beats all that it is there to beat.
         """
         player, config = self.players[name], self.config
         made = player.steps - player.frozen_at
         if made >= config.freeze_steps:
             return True
-        others = [p.name for p in self._pool(player)]
-        if player.role == "main_exploiter":
-            others = [MAIN]
-        if 4 * made < config.freeze_steps or not others:
+        exploits_main = player.role == "main_exploiter"
+        rivals = [MAIN] if exploits_main else [p.name for p in self._pool()]
+        if 4 * made < config.freeze_steps or not rivals:
             return False
-        return min(self.payoff.score(name, o) for o in others) >= config.freeze_win_rate
+        return min(self.payoff.score(name, r) for r in rivals) >= config.freeze_win_rate
 
     def freeze(self, name: str, copy: str, source: str, version: int) -> Player:
         """Add a frozen copy of a player under the name `copy`."""
@@ -309,12 +308,12 @@ class League:
         its past.
         """
         player, rule = self.players[name], self.config.matchmaking
-        pool = self._pool(player)
         if player.role == "main_exploiter":
             past = self.frozen(MAIN)[-self.config.recent :]
             if not past or self.payoff.score(name, MAIN) >= _TOO_WEAK:
                 return {MAIN: 1.0}
             return self._weighted(name, past, "variance")
+        pool = self._pool()
         if not pool or rule == "self_play":
             return {name: 1.0}
         drawn = self._weighted(name, pool, rule)
@@ -323,12 +322,10 @@ class League:
         own = self.config.self_play
         return {name: own, **{other: p * (1 - own) for other, p in drawn.items()}}
 
-    def _pool(self, player: Player) -> list[Player]:
-        """Players that never change and are played against."""
+    def _pool(self) -> list[Player]:
+        """Players that never change."""
         fixed = [p for p in self.players.values() if p.role == "fixed"]
         frozen = [p for parent in self.learning for p in self.frozen(parent)[-self.config.recent :]]
-        if player.role == "main_exploiter":
-            return []
         return fixed + frozen
 
     def _weighted(self, name: str, pool: Sequence[Player], rule: str) -> dict[str, float]:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import starmap
+from typing import Any
 
 from hpcdi.comm.messages import (
     BeginAnew,
@@ -42,7 +43,7 @@ from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_aft
 from hpcdi.types import MAIN
 from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.league import League
-from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayFigures, ReplayManager
+from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayFigures
 from hpcdi.worker.coordinator.snapshots import SnapshotClock
 from hpcdi.worker.coordinator.workers import (
     ComesBack,
@@ -82,32 +83,45 @@ class Counters:
     """Totals of the run.
 
     Attributes:
-        env_steps: transitions that were published, also in shards that are removed by now.
-        train_iter: train iterations of the main player.
+        steps_of: transitions of each player that were published, also in shards that are removed by
+            now.
+        iterations_of: train iterations of each player.
         episodes: that ended in the transitions.
         priorities_stale: new priorities of items that had left the buffer.
         rounds: done in a deterministic run.
         evaluated_at: train iteration of the last evaluation of a deterministic run.
         evaluated_steps: environment steps at that evaluation.
-        steps_of: environment steps of each player that learns.
-        iterations_of: train iterations of each.
     """
 
-    env_steps: int = 0
-    train_iter: int = 0
+    steps_of: dict[str, int] = field(default_factory=dict)
+    iterations_of: dict[str, int] = field(default_factory=dict)
     episodes: int = 0
     priorities_stale: int = 0
     rounds: int = 0
     evaluated_at: int = 0
     evaluated_steps: int = 0
-    steps_of: dict[str, int] = field(default_factory=dict)
-    iterations_of: dict[str, int] = field(default_factory=dict)
 
-    def set_iterations(self, player: str, train_iter: int) -> None:
-        """Set a player's train iterations."""
-        self.iterations_of[player] = train_iter
-        if player == MAIN:
-            self.train_iter = train_iter
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of all players."""
+        return sum(self.steps_of.values())
+
+    @property
+    def train_iter(self) -> int:
+        """Train iterations of the main player."""
+        return self.iterations_of.get(MAIN, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns them with both totals, as plain data."""
+        totals = {"env_steps": self.env_steps, "train_iter": self.train_iter}
+        return totals | dataclasses.asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state_dict`; an old one has the totals alone, which are the main player's."""
+        totals = {"env_steps", "train_iter"}
+        vars(self).update({name: value for name, value in state.items() if name not in totals})
+        self.steps_of = dict(state.get("steps_of") or {MAIN: state["env_steps"]})
+        self.iterations_of = dict(state.get("iterations_of") or {MAIN: state["train_iter"]})
 
 
 class RunState:
@@ -181,13 +195,11 @@ class Scheduler(RunState):
     def __init__(
         self,
         commander: BaseCommander,
-        replay: ReplayBuffers | ReplayManager,
+        replay: ReplayBuffers,
         snapshots: SnapshotClock,
         workers: Workers,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
-        if isinstance(replay, ReplayManager):
-            replay = ReplayBuffers({MAIN: replay})
         super().__init__(replay, snapshots, workers)
         self.commander = commander
         self.collectors_wanted = commander.collector_task_space
@@ -597,7 +609,6 @@ class Scheduler(RunState):
     def count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
         counters = self.counters
-        counters.env_steps += ready.env_steps
         counters.steps_of[ready.player] = self._steps_of(ready.player) + ready.env_steps
         counters.episodes += ready.episodes
         self.commander.count_block(ready)
@@ -621,7 +632,7 @@ class Scheduler(RunState):
 
     def _update_iterations(self, train_iter: int, player: str) -> None:
         known = self.counters.iterations_of.get(player, 0)
-        self.counters.set_iterations(player, max(known, train_iter))
+        self.counters.iterations_of[player] = max(known, train_iter)
 
     def _steps_of(self, player: str) -> int:
         """Environment steps of a player."""

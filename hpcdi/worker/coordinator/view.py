@@ -174,7 +174,7 @@ class RunRecord:
     def look(self, run: RunState, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
         counters = run.counters
-        self._steps = counters.steps_of or {MAIN: counters.env_steps}
+        self._steps = counters.steps_of
         if counters.train_iter and self.traffic.learning_since is None:
             self.traffic.learning_since = (time.time(), counters.env_steps)
         if now - self._written < _SCALARS_EVERY_S and not run.finished:
@@ -203,7 +203,7 @@ class RunRecord:
                 values["episode_count"] = counters.episodes
                 values["avg_envstep_per_sec"] = self.traffic.env_steps.per_second()
                 values["total_envstep_count"] = counters.env_steps
-            done = counters.iterations_of.get(player, counters.train_iter)
+            done = counters.iterations_of.get(player, 0)
             self._curves("collector", player).add(values, done, self._steps.get(player, 0))
 
     def write_learner(self) -> None:

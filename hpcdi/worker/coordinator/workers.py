@@ -264,7 +264,7 @@ class Workers:
 
     Args:
         ranks: that take part, the coordinator not among them.
-        learners: number of learners; or, by its name, of each player that learns.
+        learners: number of learners of each player that learns; None: one, of the main player.
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
         host: of rank 0.
@@ -273,12 +273,12 @@ class Workers:
     def __init__(
         self,
         ranks: Iterable[int],
-        learners: int | Mapping[str, int] = 1,
+        learners: Mapping[str, int] | None = None,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
         host: str = "",
     ) -> None:
-        sizes = {MAIN: learners} if isinstance(learners, int) else learners
+        sizes = learners if learners is not None else {MAIN: 1}
         self.groups = {player: LearnerGroup(size) for player, size in sizes.items()}
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
