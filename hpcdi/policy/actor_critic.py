@@ -84,7 +84,7 @@ class ActorCriticPolicy(TorchPolicy):
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
         network = networks.make_network(self._cfg.model, "actor_critic")
-        if isinstance(network, networks.ActorCritic):
+        if isinstance(network, networks.ActorCritic) and not self._cfg.model.init:
             network.initialize(int(self.random(_NETWORK).integers(2**63)))
         return network
 

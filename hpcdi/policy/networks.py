@@ -85,7 +85,19 @@ def make_network(model: ModelConfig, head: str) -> nn.Module:
         network: nn.Module = _imported(model.type)(model, **model.kwargs)
         return network
     made: nn.Module = _find(HEADS, "head", model.head or head)(model)
-    return made
+    return initialized(made, model)
+
+
+def initialized(network: nn.Module, model: ModelConfig) -> nn.Module:
+    """The network, its weights drawn as ``model.init`` says; where that is empty, as they are."""
+    if model.init:
+        gain = {} if model.init.startswith("kaiming") else {"gain": model.init_gain}
+        for module in network.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                getattr(nn.init, f"{model.init}_")(module.weight, **gain)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+    return network
 
 
 def encoder_of(model: ModelConfig) -> Any:
@@ -539,7 +551,7 @@ class ActionValues(nn.Module):
         super().__init__()
         shape = as_shape(model.obs_shape or ())
         is_vector = len(shape) != 3 and not model.obs_leaves
-        encoder: Any = nn.Flatten() if is_vector else encoder_of(model)
+        encoder: Any = nn.Flatten() if is_vector else initialized(encoder_of(model), model)
         size: int = math.prod(shape) if is_vector else encoder.out_features
         self.encoder = encoder
         pair = dataclasses.replace(

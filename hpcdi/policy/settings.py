@@ -48,6 +48,10 @@ _BUILT_IN = {
 }
 """Names of the parts that `networks` has in its slots, without importing torch."""
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
+INITIALIZATIONS = (
+    "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal",
+)  # fmt: skip
+"""Functions of `torch.nn.init`, without the underscore at their end."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class ModelConfig:
     )
     activation: str = setting("relu", "of the hidden layers", choices=ACTIVATIONS)
     layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
+    init: str = setting(
+        "", "how the weights of linear and convolutional layers are drawn, biases being 0; empty: "
+        "as PyTorch does, by PPO and IMPALA as they do", choices=("", *INITIALIZATIONS),
+    )  # fmt: skip
+    init_gain: float = setting(1.0, "scale of weights drawn orthogonal or xavier", above=0)
     memory: str = setting(
         "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from hpcdi.errors import PolicyError
-from hpcdi.policy.networks import QHead, Vector, encoder_of, mlp
+from hpcdi.policy.actor_critic import ActorCriticModelConfig
+from hpcdi.policy.networks import QHead, Vector, encoder_of, make_network, mlp
 from hpcdi.policy.settings import ModelConfig
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -35,6 +36,33 @@ def test_mlp_has_a_relu_after_each_layer() -> None:
 def test_other_activations_take_the_place_of_relu() -> None:
     kinds = [type(layer) for layer in encoder_of(model_of((3,), [4, 5], activation="tanh"))]
     assert kinds == [Vector, nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
+
+
+@pytest.mark.parametrize("head", ["q", "linear", "actor_critic"])
+@pytest.mark.parametrize(
+    ("init", "spread"),
+    [
+        ("xavier_uniform", 0.5 * (2 / (64 + 400)) ** 0.5),
+        ("xavier_normal", 0.5 * (2 / (64 + 400)) ** 0.5),
+        ("kaiming_uniform", (2 / 64) ** 0.5),
+        ("kaiming_normal", (2 / 64) ** 0.5),
+    ],
+)
+def test_weights_are_drawn_as_the_settings_say(head: str, init: str, spread: float) -> None:
+    kind = ActorCriticModelConfig if head == "actor_critic" else ModelConfig
+    settings = {"obs_shape": 64, "action_shape": 3, "encoder_hidden_size_list": (400,)}
+    network = make_network(kind(init=init, init_gain=0.5, **settings), head)
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    hidden, *_, output = layers
+    assert hidden.weight.std().item() == pytest.approx(spread, rel=0.05)
+    assert output.weight.std() > 0.01
+    assert not any(layer.bias.any() for layer in layers)
+
+
+def test_orthogonal_weights_of_a_gain() -> None:
+    network = make_network(model_of((6,), [6], init="orthogonal", init_gain=3.0), "linear")
+    hidden = network.encoder[1].weight
+    torch.testing.assert_close(hidden @ hidden.T, 9 * torch.eye(6))
 
 
 @pytest.mark.parametrize("dueling", [False, True])
