@@ -43,7 +43,7 @@ train: venv  ## train CartPole with 4 ranks on this machine (CONFIG=... for anot
 	$(SAY) "train: hpcdi train $(CONFIG)"
 	@$(BIN)/hpcdi train $(CONFIG)
 
-test: unit mpi jobs  ## the tests of the main promises: 8 minutes on two cores
+test: unit mpi jobs  ## the tests of the main promises: 7 minutes on two cores
 
 test-all:  ## all tests: slow ones, a Slurm of virtual nodes, MPICH too: 23 minutes on two cores
 	@$(MAKE) --no-print-directory unit mpi jobs slurm ALL=1
@@ -62,7 +62,7 @@ mpi: $(BIN)/.ready-dev  ## only the collective tests, by mpirun -n 4
 	@$(BIN)/python tests/run_mpi.py -n 4 -q -m mpi tests/mpi
 
 jobs: $(BIN)/.ready-dev  ## only whole jobs
-	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),8.5,4.5) minutes)"
+	$(SAY) "test: whole jobs, two at a time (about $(if $(ALL),7,3) minutes)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'job $(FAST)' -o faulthandler_timeout=1800 tests/jobs
 
 slurm: $(BIN)/.ready-dev  ## only jobs of a throw-away Slurm cluster on this machine

@@ -272,7 +272,7 @@ class Kind:
         return [*self.settings, f"fault={{kind: {self.fault}, rank: {rank}, at_step: {step}}}"]
 
 
-LONG = ("policy.other.commander.max_train_iter=5000",)  # else it is over before it is noticed
+LONG = ("policy.other.commander.max_train_iter=12000",)  # else it is over before it is noticed
 SURVIVE = ("system.survival.on_worker_error=continue",)
 USERS = (0, 1)
 CHILDREN = ("env.manager.type=subprocess", "env.manager.step_timeout=3")
