@@ -69,6 +69,8 @@ def test_a_frozen_collector_and_a_frozen_learner_are_killed_and_the_others_go_on
 ) -> None:
     job = start(CARTPOLE, *LONG, TWO_LEARNERS)
     job.until_learning()
+    # else it may still be starting, while the other collector fills the buffer
+    job.until(lambda: block_counts(job.run_dir).get("rank00003", 0) > 0)
     os.kill(job.pid_of(1), signal.SIGSTOP)
     os.kill(job.pid_of(3), signal.SIGSTOP)
     for rank in (1, 3):
