@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_jobs import CARTPOLE, ROOT, Cluster, Job, check_gone_on, solved_after
 
+from hpcdi.store.layout import RunLayout
+
 pytestmark = pytest.mark.slurm
 
 SCRIPT = ROOT / "slurm" / "train_cpu.sbatch"
@@ -17,6 +19,8 @@ PATIENCE_S = 40
 
 
 def freeze(job: Job, rank: int) -> None:
+    """Freeze rank 0, or a collector whose data are there: it may still be starting before."""
+    job.until(lambda: rank == 0 or bool(RunLayout(job.run_dir).shard_numbers(rank)))
     os.kill(int(job.run["placement"][rank]["pid"]), signal.SIGSTOP)
 
 
