@@ -1,4 +1,5 @@
-"""`hpcdi sweep --local`: real runs; one fails or loses a rank, and is started again alone."""
+"""`hpcdi sweep --local`: real runs; one fails or loses a rank, and is started again alone; a
+population."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from jobs import (
     ONE_COLLECTOR,
     PYTHONPATH,
     QUICK,
+    Running,
     hpcdi,
     max_train_iter,
     until,
@@ -25,6 +27,7 @@ from jobs import (
 )
 
 from fakes.patience import stretched
+from hpcdi.config.load import load
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -98,4 +101,38 @@ def test_a_killed_learner_ends_its_own_run_alone(tmp_path: Path) -> None:
     assert all(run["slurm"] == {} for run in runs)  # a share is a machine of its own
     cores = [run["placement"][1]["cores"] for run in runs]
     assert all(len(each) <= math.ceil(len(os.sched_getaffinity(0)) / 3) for each in cores)
+    wait_until_gone(root)
+
+
+def test_a_population_replaces_bad_learning_rates(tmp_path: Path) -> None:
+    """Two of three runs do not learn; one of them is killed; the sweep is stopped, then resumed."""
+    root = tmp_path / "s"
+    asked = (
+        "policy.learn.learning_rate=1e-9,2e-9,1e-3", "policy.learn.replay_ratio=32",
+        "policy.other.commander.max_env_step=6000", "env.stop_value=1e9", "--pbt", 3000,
+        "--pbt-share", 0.5, "--local", "--pack", "--serial", "--jobs", 2, "--sweep-dir", root,
+    )  # fmt: skip
+    job = Running([*HPCDI, "sweep", str(CARTPOLE), *map(str, asked)], root, {})
+    job.until((root / "000" / "snapshots" / "snapshot_000001").exists)
+    os.kill(json.loads((root / "000" / "run.json").read_text())["pid"], signal.SIGKILL)
+    job.until_said("at 3000 environment steps")
+    job.send_signal(signal.SIGTERM)
+    assert job.wait().code == 143
+    again = hpcdi("sweep", "resume", root, "--local", "--pack", "--jobs", 2)
+    assert again.code == 0, again.said
+    assert states(root) == ["done"] * 3
+
+    (decision,) = json.loads((root / "population.json").read_text())["decisions"]
+    scores = [member["score"] for member in decision["members"]]
+    assert scores[0] is None
+    assert scores[2] > scores[1]
+    assert [(copy["index"], copy["donor"]) for copy in decision["copies"]] == [(0, 2), (1, 2)]
+    for copy in decision["copies"]:
+        name = f"{copy['index']:03d}"
+        assert "policy of 002/snapshot_" in (root / "output" / f"{name}.out").read_text()
+        learnt = load(root / name / "config.yaml").config.policy.learn.learning_rate
+        assert learnt == float(copy["settings"]["policy.learn.learning_rate"])
+        status = json.loads((root / name / "status.json").read_text())
+        assert status["env_steps"] >= 6000
+        assert status["evaluation"]["mean"] > scores[1]
     wait_until_gone(root)

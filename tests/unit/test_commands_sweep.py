@@ -256,6 +256,8 @@ def test_a_dry_run_of_a_packed_sweep_shows_one_job(capsys: pytest.CaptureFixture
     [
         (["--jobs", "2"], "--jobs goes with --local or --pack"),
         (["--pack", "--array-parallelism", "2"], "with --local or --pack: --jobs"),
+        (["--pbt", "1000"], "--pbt goes with --local or --pack"),
+        (["--pbt-share", "0.6"], "above 0 and at most 0.5"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(
@@ -376,5 +378,5 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main(arguments)
         out = capsys.readouterr().out
-        assert out.count("\n  hpcdi sweep ") == 7
+        assert out.count("\n  hpcdi sweep ") == 8
         assert "exit codes: 0 submitted" in out

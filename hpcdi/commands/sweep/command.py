@@ -25,7 +25,8 @@ from hpcdi.commands.sweep.on_slurm import (
     resources_of,
     submit,
 )
-from hpcdi.commands.sweep.runs import WAITING, Sweep, keep, look, make, read, to_start
+from hpcdi.commands.sweep.population import Generations, History, population_of
+from hpcdi.commands.sweep.runs import PAUSED, WAITING, Sweep, keep, look, make, read, to_start
 from hpcdi.commands.sweep.table import csv_of, rows_of, table_of
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import SlurmConfig
@@ -33,7 +34,9 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.launch import run_folder
 from hpcdi.launch.environment import allocation
 from hpcdi.launch.run_folder import short
+from hpcdi.launch.run_lock import RunLock
 from hpcdi.launch.shares import Share, shares
+from hpcdi.store.layout import RunLayout
 
 HELP = """\
 Run one experiment with several settings, each combination as a run of its own:
@@ -43,6 +46,8 @@ Run one experiment with several settings, each combination as a run of its own:
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --array-parallelism 4      four at a time
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..4 --local --jobs 2           on this machine
   hpcdi sweep configs/cartpole_dqn.yaml seed=0..9 --pack --ntasks-per-node 16    in one job
+  hpcdi sweep configs/cartpole_dqn.yaml policy.learn.learning_rate=1e-2,1e-3,1e-4,1e-5 \
+      policy.other.commander.max_env_step=200000 --pbt 20000 --local    population based training
   hpcdi sweep status runs/cartpole_dqn/sweeps/20261122-104500                a table; --csv, --json
   hpcdi sweep resume runs/cartpole_dqn/sweeps/20261122-104500                those that are not done
 
@@ -51,6 +56,14 @@ it submits one ordinary job, in which they run side by side: each with cores and
 itself, as many at a time as have a core for each rank, or --jobs N; what ends makes room for the
 next. No run can end another, and one that loses a rank which it needs (exit code 85) is started
 again. Typed in an allocation (salloc, sbatch), or with --local, --pack does so there.
+
+With --pbt STEPS the runs are a population (Jaderberg et al. 2017). Each trains to the next multiple
+of STEPS environment steps, where its newest policy is evaluated. When all are there, the worst of
+them (--pbt-share) copy weights and optimizer of one of the best, and its settings, each times 0.8
+or 1.2, or drawn anew from the values given: from the lowest to the highest of them. The others
+continue as they are; a run that has failed copies, too. What is explored is every key of several
+values but seed. population.json and `status` say who copied whom. Each comparison costs a start of
+every run (some seconds): STEPS should take minutes.
 
 Key=a,b,c and key=0..4 (0 to 4) have several values; a list is one value: [64,64]. The last key
 changes fastest. sweep.json in the sweep's folder says for each index its settings, run folder, job
@@ -89,15 +102,28 @@ def _start(arguments: Sequence[str]) -> int:
         "--serial", action="store_true", help="each run is one process, as of `hpcdi serial`"
     )
     _add_where(parser)
+    parser.add_argument(
+        "--pbt", type=at_least(1), metavar="STEPS",
+        help="population based training: compare and copy runs every so many environment steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pbt-share", type=_share, default=0.2, metavar="S",
+        help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
+    )  # fmt: skip
     add_resources(parser)
     given = parser.parse_intermixed_args(arguments)
     _check_where(parser, given)
+    if given.pbt and not (given.local or given.pack):
+        parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
     if given.sweep_dir is not None:
         run_folder.check_free(Path(given.sweep_dir))
     settings = [*given.setting, *settings_of(given)]
     made, experiments = make(
         given.config, settings, given.ranks, given.array_parallelism, serial=given.serial
     )
+    if given.pbt:
+        population = population_of(made, experiments, given.pbt, given.pbt_share)
+        made = replace(made, population=population)
     slurm = compile_config(experiments[0]).config.slurm
     if given.dry_run:
         return _print_plan(made, range(len(made.elements)), slurm, given)
@@ -121,6 +147,8 @@ def _resume(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     _check_where(parser, given)
     found, _ = look(read(Path(given.folder)))
+    if given.index and found.population is not None:
+        raise LaunchError("--index: the runs of a population continue together")
     if given.array_parallelism:
         found = replace(found, parallel=given.array_parallelism)
     packed, is_its_job = packed_job(found), found.job == os.environ.get("SLURM_JOB_ID")
@@ -130,7 +158,9 @@ def _resume(arguments: Sequence[str]) -> int:
             f"stop it: scancel {packed.job_id}"
         )
     left = to_start(found)
-    if is_its_job:  # nobody else runs them; after a requeue, not what has failed before
+    if (
+        is_its_job and found.population is None
+    ):  # nobody else runs them; after a requeue, not what has failed before
         over = (
             ("done", "failed") if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else ("done",)
         )
@@ -158,7 +188,8 @@ def _status(arguments: Sequence[str]) -> int:
     shape.add_argument("--json", action="store_true", help="print it as a list of JSON objects")
     given = parser.parse_args(arguments)
     found, statuses = look(read(Path(given.folder)))
-    rows = rows_of(found, statuses)
+    history = History.read(found) if found.population is not None else None
+    rows = rows_of(found, statuses, history)
     if given.csv:
         sys.stdout.write(csv_of(rows))
     elif given.json:
@@ -170,14 +201,19 @@ def _status(arguments: Sequence[str]) -> int:
         )
         if packed is not None:
             again = [f"  job          {packed.job_id} is {packed.state}"]
-        print_lines([*table_of(found, rows), *again])
-    fine = (*GOES_WELL, WAITING)
+        print_lines([*table_of(found, rows, history), *again])
+    fine = (*GOES_WELL, WAITING, PAUSED)
     return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
 
 
 def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
     if _is_here(given):
-        return LocalRuns(made, indices, _places(made, indices, given)).run()
+        places = _places(made, indices, given)
+        if made.population is None:
+            return LocalRuns(made.root, iter([indices]), places).run()
+        with RunLock(RunLayout(made.root)):  # who compares must be the only one to start runs
+            generations = Generations(made.root, made.population)
+            return LocalRuns(made.root, generations.rounds(), places).run()
     number = submit(made, indices, _job(made, resources_of(made), given))
     root = short(made.root)
     print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
@@ -236,6 +272,21 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         "--pack", action="store_true", help="side by side in one job, or where this is typed"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
+
+
+def _share(text: str) -> float:
+    """Returns a share of the population.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 0.5:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 0.5, not {text!r}")
+    return share
 
 
 def _check_where(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
-from hpcdi.commands.sweep.runs import Sweep, look, to_start
+from hpcdi.commands.sweep.runs import Sweep, look, read, to_start
 from hpcdi.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -21,8 +22,10 @@ from hpcdi.errors import (
     EXIT_TERMINATED,
 )
 from hpcdi.launch.requests import end_of, preempt_signals
+from hpcdi.launch.resume import has_snapshot
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.shares import Share
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import human_time
 
@@ -37,9 +40,12 @@ _LEAST_S = 120.0
 def command_of(sweep: Sweep, index: int) -> list[str]:
     """Returns the command that starts a run of a sweep, or resumes it."""
     what, ranks = ("train", ["-n", str(sweep.ranks)]) if sweep.ranks else ("serial", [])
+    run_dir = sweep.run_dir(index)
+    # of a population, also a run that is done is resumed, to its next mark
+    is_resumed = sweep.population is not None and has_snapshot(RunLayout(run_dir))
     return [
         sys.executable, "-m", "hpcdi", what, str(sweep.experiment(index)),
-        "--run-dir", str(sweep.run_dir(index)), *ranks,
+        "--resume" if is_resumed else "--run-dir", str(run_dir), *ranks,
     ]  # fmt: skip
 
 
@@ -54,16 +60,17 @@ class LocalRuns:
     """Runs of a sweep as child processes; one that ends with exit code 85 is started again.
 
     Args:
-        sweep: which sweep.
-        indices: which of its runs, in order.
+        root: folder of the sweep.
+        rounds: which of its runs, in order; after the first round the next ones are asked for when
+            all runs of a round have ended.
         places: for each run at a time, its share of an allocation; None: anywhere on this machine.
     """
 
     def __init__(
-        self, sweep: Sweep, indices: Sequence[int], places: Sequence[Share | None]
+        self, root: Path, rounds: Iterator[Sequence[int]], places: Sequence[Share | None]
     ) -> None:
-        self._sweep, self._free = sweep, deque(places)
-        self._waiting = deque(indices)
+        self._sweep, self._rounds, self._free = read(root), rounds, deque(places)
+        self._waiting = deque[int]()
         self._running: dict[int, _Started] = {}
         self._starts = Counter[int]()
         self._exit_codes = _SIGNALS | dict.fromkeys(preempt_signals(), EXIT_REQUEUE)
@@ -74,7 +81,7 @@ class LocalRuns:
         """Run them; returns the exit code: 0 if all runs of the sweep are done."""
         before = {number: signal.signal(number, self._on_signal) for number in self._exit_codes}
         try:
-            while self._running or (self._waiting and self._may_start):
+            while self._running or (self._may_start and self._has_waiting()):
                 while self._waiting and self._free and self._may_start:
                     self._start(self._waiting.popleft(), self._free.popleft())
                 wait_s(_LOOK_S)  # until a run ends, or a signal asks for the end
@@ -98,6 +105,14 @@ class LocalRuns:
         if left:
             return EXIT_FAILED if self._may_start else EXIT_REQUEUE
         return EXIT_DONE
+
+    def _has_waiting(self) -> bool:
+        """Returns whether a run waits to be started; where none is left, asks for a round."""
+        if not self._waiting:
+            self._waiting.extend(next(self._rounds, ()))
+            self._sweep = read(self._sweep.root)  # its settings may be others now
+            self._starts.clear()
+        return bool(self._waiting)
 
     @property
     def _may_start(self) -> bool:
@@ -128,7 +143,7 @@ class LocalRuns:
             sweep, found = look(self._sweep)
             status, self._sweep = found[index], sweep
             why = f": {status.why}" if status is not None and status.why else ""
-            state = status.state if status is not None else "it has not begun"
+            state = sweep.elements[index].state if status is not None else "it has not begun"
             is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start
             if is_again:
                 self._waiting.appendleft(index)

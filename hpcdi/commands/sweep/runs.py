@@ -4,6 +4,7 @@
 
     runs/<exp_name>/sweeps/<time>/
       sweep.json             manifest: index -> overrides, run folder, job, state
+      population.json        with --pbt: what was decided, see `population`
       experiments/003.yaml   the compiled experiment of each run
       output/003.out         its output; of Slurm job 12: slurm-12_3.out
       submit/job.sbatch      the script of the Slurm job, where there is one
@@ -16,12 +17,13 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
+from hpcdi.commands.sweep.pbt import Space
 from hpcdi.config.load import dump, load
 from hpcdi.errors import LaunchError
 from hpcdi.launch import run_folder, slurm_queue
@@ -30,6 +32,8 @@ from hpcdi.store.disk_full import or_refuse
 
 WAITING = "waiting"
 """State of a run that has not been started yet."""
+PAUSED = "paused"
+"""State of a run of a population that has reached its mark, and waits for the others."""
 _FORMAT = 1
 _MOST = 10_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -54,6 +58,41 @@ class Element:
 
 
 @dataclass(frozen=True)
+class Population:
+    """How the runs of a sweep are compared and copied (`--pbt`); see `population`.
+
+    Attributes:
+        every: environment steps between two comparisons.
+        limit: environment steps at which runs end.
+        share: of the population that copies, and that is copied.
+        seed: of the decisions' random numbers.
+        spaces: settings that are explored.
+    """
+
+    every: int
+    limit: int
+    share: float
+    seed: int
+    spaces: tuple[Space, ...]
+
+    def mark(self, generation: int) -> int:
+        """Returns the environment steps at which a generation, counted from 0, is compared."""
+        return min((generation + 1) * self.every, self.limit)
+
+    def pauses(self, progress: Mapping[str, Any]) -> bool:
+        """Returns whether a run that is done has but reached its mark.
+
+        Args:
+            progress: its status.json.
+        """
+        limits, best = progress.get("limits", {}), progress.get("best_evaluation")
+        mark, stop_value = limits.get("env_steps"), limits.get("stop_value")
+        if mark is None or not mark <= progress["env_steps"] or mark >= self.limit:
+            return False
+        return best is None or stop_value is None or best["mean"] < stop_value
+
+
+@dataclass(frozen=True)
 class Sweep:
     """A sweep: the content of its manifest.
 
@@ -65,6 +104,7 @@ class Sweep:
         parallel: runs at a time; 0: no limit.
         started: time and command line of its start.
         job: the Slurm job that runs all of it (`--pack`); empty: none.
+        population: None: every run is for itself.
     """
 
     root: Path
@@ -74,6 +114,7 @@ class Sweep:
     parallel: int
     started: dict[str, Any] = field(default_factory=dict)
     job: str = ""
+    population: Population | None = None
 
     @property
     def manifest(self) -> Path:
@@ -101,7 +142,9 @@ class Sweep:
         runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
         held = {
             "format": _FORMAT, "exp_name": self.exp_name, "ranks": self.ranks,
-            "parallel": self.parallel, **self.started, "job": self.job, "runs": runs,
+            "parallel": self.parallel, **self.started, "job": self.job,
+            "population": None if self.population is None else asdict(self.population),
+            "runs": runs,
         }  # fmt: skip
         write_json(self.manifest, held)
 
@@ -241,10 +284,22 @@ def read(root: Path) -> Sweep:
         started = {name: held.get(name) for name in ("command", "started")}
         return Sweep(
             root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started,
-            held.get("job", ""),
+            held.get("job", ""), _population(held.get("population")),
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
+
+
+def _population(held: Any) -> Population | None:
+    """Returns the population of a manifest.
+
+    Raises:
+        KeyError, TypeError: it is damaged.
+    """
+    if held is None:
+        return None
+    spaces = tuple(Space(space["key"], tuple(space["values"])) for space in held["spaces"])
+    return Population(held["every"], held["limit"], held["share"], held["seed"], spaces)
 
 
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
@@ -261,8 +316,12 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
         is_known = has_begun or element.job in jobs
         status = status_of(run_dir, jobs.get, element.job) if is_known else None
         found.append(status if has_begun else None)
-        silent = "pending" if element.job else WAITING
-        elements.append(replace(element, state=status.state if status is not None else silent))
+        state = "pending" if element.job else WAITING
+        if status is not None:
+            state = status.state
+        if status is not None and state == "done" and sweep.population is not None:
+            state = PAUSED if sweep.population.pauses(status.progress) else state
+        elements.append(replace(element, state=state))
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep:
         changed.save()

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hpcdi.commands.run_state import RunStatus
-from hpcdi.commands.sweep.runs import Sweep
+from hpcdi.commands.sweep.population import History
+from hpcdi.commands.sweep.runs import Population, Sweep
 from hpcdi.utils.metrics import human_count, human_return, human_time
 
-_SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "job")
+_SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "copied", "job")
 
 
-def rows_of(sweep: Sweep, found: Sequence[RunStatus | None]) -> list[dict[str, Any]]:
-    """Returns each run as plain data: its settings, state, progress, results."""
+def rows_of(
+    sweep: Sweep, found: Sequence[RunStatus | None], history: History | None = None
+) -> list[dict[str, Any]]:
+    """Returns each run as plain data: its settings, state, progress, results.
+
+    Args:
+        sweep: with the present state of each run.
+        found: status of each run.
+        history: of a population: ``copied`` says from which run at which environment steps.
+    """
     rows = []
     for element, status in zip(sweep.elements, found, strict=True):
         settings = dict(text.split("=", 1) for text in element.overrides)
         row = {"index": element.index, **settings, "state": element.state, "job": element.job}
+        if history is not None:
+            copies = history.lineage(element.index)
+            row["copied"] = " ".join(f"{donor}@{env_steps}" for env_steps, donor in copies)
         rows.append({**row, **(_results(status) if status is not None else {})})
     return rows
 
@@ -51,8 +64,10 @@ def csv_of(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the rows as a table for people."""
+def table_of(
+    sweep: Sweep, rows: Sequence[dict[str, Any]], history: History | None = None
+) -> list[str]:
+    """Returns the rows as a table for people; see `rows_of`."""
     keys = [text.partition("=")[0] for text in sweep.elements[0].overrides]
     is_shown = {name: any(row.get(name) not in (None, "") for row in rows) for name in _SHOWN}
     names = ["index", *keys, *(name for name in _SHOWN if is_shown[name])]
@@ -62,7 +77,17 @@ def table_of(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> list[str]:
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     title = f"{sweep.exp_name}: {len(rows)} runs, {states}"
-    return [title, *(line.rstrip() for line in lines), *_over_seeds(rows, keys)]
+    below = _over_seeds(rows, keys)
+    if history is not None and sweep.population is not None:
+        below = [_generation(sweep.population, history)]
+    return [title, *(line.rstrip() for line in lines), *below]
+
+
+def _generation(population: Population, history: History) -> str:
+    """Returns how far a population is."""
+    count = math.ceil(population.limit / population.every)
+    mark = human_count(population.mark(history.generation))
+    return f"  generation   {history.generation + 1} of {count}, to {mark} environment steps"
 
 
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:

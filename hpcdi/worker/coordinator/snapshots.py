@@ -34,6 +34,7 @@ from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import (
+    MANIFEST,
     Checkpoint,
     finish,
     names,
@@ -322,6 +323,42 @@ class SnapshotKeeper(Closing):
         return write_files(own.folder, writers), {**last.facts.get("players", {}), **iterations}
 
 
+def amend(
+    layout: RunLayout,
+    snapshot: Checkpoint,
+    writers: Mapping[str, Callable[[Path], None]],
+    facts: Mapping[str, Any],
+) -> Path:
+    """Write the next snapshot of a run that is not on: like its newest one, but for some files.
+
+    Args:
+        layout: the run folder, whose lock is held.
+        snapshot: its newest one.
+        writers: file name -> writes that file to the path it is given, instead of the old one.
+        facts: for the manifest, beside those of `snapshot` or in place of them.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        OSError, StoreError: the file system refuses it.
+    """
+    newest = max(map(_number_of, names(layout.snapshots_dir)), default=0)
+    target = layout.snapshots_dir / f"{_PREFIX}{newest + 1:06d}"
+    aside = temporary_beside(target)
+    kept = {
+        path.name: partial(shutil.copyfile, path)
+        for path in snapshot.folder.iterdir()
+        if path.name != MANIFEST
+    }
+    try:
+        files = write_files(aside, {**kept, **writers})
+        finish(aside, target, files, {**snapshot.facts, **facts})
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
 def shards_of(state: Mapping[str, Any]) -> list[str]:
     """Names of the blocks that rank 0's state names."""
     replay = state["replay"]
@@ -376,6 +413,8 @@ class Resumed:
             f"{self.name}: env step {human_count(self.facts['env_steps'])}, train iteration "
             f"{human_count(self.facts['train_iter'])}, {len(self.published)} blocks"
         )
+        if "policy_of" in self.facts:
+            said += f", policy of {self.facts['policy_of']}"
         if self.later:
             said += f"; {human_count(self.later)} transitions published after it are taken, too"
         if self.lost:

@@ -151,6 +151,42 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
     }
 
 
+def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Path], None]]:
+    """Returns file name -> writer of a snapshot's learner files, with the policies of another run.
+
+    Weights, target networks and optimizers are the donor's; iterations, environment steps and
+    random states stay its own.
+
+    Args:
+        own: a snapshot; one from before its learners began has no files of theirs.
+        donor: a snapshot of a run with the same networks.
+
+    Raises:
+        StoreError: a file is torn, or the donor has no learner files.
+    """
+    if not donor.file(_LEARNER).exists():
+        raise CheckpointError(donor.folder, "was taken before its learners began: it has no policy")
+    writers: dict[str, Callable[[Path], None]] = {}
+    for path in sorted(donor.folder.glob(f"*{_LEARNER}")):
+        prefix = path.name.removesuffix(_LEARNER)
+        taken, kept = load_tensors(path), own.file(path.name)
+        rest: dict[str, Any] = {
+            "policy": {},
+            "train_iter": int(own.facts.get("train_iter", 0)),
+            "collector_envstep": int(own.facts.get("env_steps", 0)),
+            "random": {},
+        }
+        if kept.exists():
+            rest = load_tensors(kept)
+        shared = {k: v for k, v in taken["policy"].items() if k not in NOT_SHARED}
+        rest["policy"] = {k: rest["policy"][k] for k in NOT_SHARED if k in rest["policy"]} | shared
+        weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
+        image = pack(weights, rest["train_iter"])
+        writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
+        writers[path.name] = partial(save_tensors, tree=rest)
+    return writers
+
+
 def path_problem(path: Path) -> str:
     """Returns why a path cannot be a checkpoint, empty where it can, without reading it."""
     path = _found(path)

@@ -1,0 +1,302 @@
+"""A sweep as a population (`--pbt`): its runs train to a mark, are compared, and the worst copy.
+
+::
+
+    run to the mark ─► compare newest evaluations ─► population.json: the decision ─┐
+        ▲                                             settings and snapshots of the copies
+        └── the next mark in experiments/*.yaml ◄── generation + 1 ◄────────────────┘
+
+A mark is a number of environment steps, the same for all, and the limit of each run until there:
+what waits for the others takes no core. All state is in files: a decision is written before it is
+carried out, and carried out before a run of the next generation begins, so a kill at any moment
+only repeats a part. A copy is a new snapshot of the run that copies: its own counters and replay
+buffer, with weights, target networks and optimizer of the donor's newest snapshot.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdi.commands.run_state import RunStatus
+from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
+from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
+from hpcdi.config.load import compile_config, dump, load
+from hpcdi.errors import LaunchError
+from hpcdi.launch import resume
+from hpcdi.launch.run_folder import short
+from hpcdi.launch.run_lock import RunLock
+from hpcdi.store.atomic import read_json, write_json, write_text
+from hpcdi.store.disk_full import or_refuse
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.metrics import human_count, human_return
+
+_FORMAT = 1
+_LIMIT = "policy.other.commander.max_env_step"
+_FIXED = (*resume.BINDING, "policy.learn.optimizer", "exp_name")
+"""Keys without which a run cannot continue from another one: its optimizer is copied, too."""
+
+
+def population_of(
+    sweep: Sweep, experiments: Sequence[Mapping[str, Any]], every: int, share: float
+) -> Population:
+    """Returns how the runs of a new sweep are compared.
+
+    Args:
+        sweep: that was made.
+        experiments: of its runs.
+        every: environment steps between two comparisons.
+        share: see `Population`.
+
+    Raises:
+        LaunchError: the runs have no common limit, or one could not continue from another.
+    """
+    values: dict[str, list[str]] = {}
+    for element in sweep.elements:
+        for text in element.overrides:
+            key, _, value = text.partition("=")
+            if value not in values.setdefault(key, []):
+                values[key].append(value)
+    fixed = [
+        key
+        for key in values
+        if resume.is_below(key, _FIXED) and not resume.is_below(key, resume.FREE)
+    ]
+    if fixed:
+        raise LaunchError(
+            f"--pbt: the runs differ in {', '.join(fixed)}: none could continue from the weights, "
+            "the data or the optimizer of another. Make a population for each value"
+        )
+    limits = {compile_config(e).config.policy.other.commander.max_env_step for e in experiments}
+    limit = min(limits)
+    if len(limits) > 1 or math.isinf(limit) or limit <= every:
+        raise LaunchError(
+            f"--pbt {every} needs one {_LIMIT}, the end of all runs, larger than {every}; it is "
+            f"{', '.join(f'{limit:g}' for limit in sorted(limits))}"
+        )
+    spaces = tuple(Space(key, tuple(listed)) for key, listed in values.items() if key != "seed")
+    return Population(every, int(limit), share, int(experiments[0]["seed"]), spaces)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided at a mark.
+
+    Attributes:
+        env_steps: the mark.
+        members: as they were compared.
+        copies: what followed from it.
+    """
+
+    env_steps: int
+    members: tuple[Member, ...]
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a population has decided: the content of ``population.json``.
+
+    Attributes:
+        decisions: by generation.
+        generation: that runs now; one less than the decisions while the last is carried out.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    generation: int = 0
+
+    @classmethod
+    def read(cls, sweep: Sweep) -> History:
+        """Returns the history of a sweep; an empty one before the first decision.
+
+        Raises:
+            LaunchError: the file is damaged.
+        """
+        path = path_of(sweep)
+        if not path.exists():
+            return cls()
+        held = read_json(path)
+        try:
+            decisions = tuple(
+                Decision(
+                    int(decision["env_steps"]),
+                    tuple(Member(**member) for member in decision["members"]),
+                    tuple(Copy(**copy) for copy in decision["copies"]),
+                )
+                for decision in held["decisions"]
+            )
+            return cls(decisions, int(held["generation"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise LaunchError(f"{path} is damaged: {error!r}") from error
+
+    def save(self, sweep: Sweep) -> None:
+        """Write the file."""
+        write_json(path_of(sweep), {"format": _FORMAT, **asdict(self)})
+
+    def lineage(self, index: int) -> list[tuple[int, int]]:
+        """Returns mark and donor of each copy that a run has made, the oldest first."""
+        return [
+            (decision.env_steps, copy.donor)
+            for decision in self.decisions
+            for copy in decision.copies
+            if copy.index == index
+        ]
+
+
+def path_of(sweep: Sweep) -> Path:
+    """Returns the path of a population's history."""
+    return sweep.root / "population.json"
+
+
+class Generations:
+    """Decides what a population runs next; none of its runs may be on meanwhile.
+
+    Args:
+        root: folder of the sweep.
+        population: how its runs are compared.
+    """
+
+    def __init__(self, root: Path, population: Population) -> None:
+        self._root, self._population = root, population
+        self._tried: set[int] = set()  # in this generation, by this process
+
+    def rounds(self) -> Iterator[list[int]]:
+        """Yields the runs to start, whenever all that were started before have ended."""
+        while True:
+            with or_refuse(f"the population in {short(self._root)}"):
+                self._carry_out()
+            left = self._left()
+            if left:
+                self._tried.update(left)
+                yield left
+            elif not self._decide():
+                return
+
+    def _left(self) -> list[int]:
+        """Returns the runs that are still to be run to the present mark."""
+        sweep, found = look(read(self._root))
+        mark = self._population.mark(History.read(sweep).generation)
+        left = []
+        for element, status in zip(sweep.elements, found, strict=True):
+            is_there = status is not None and status.progress.get("env_steps", 0) >= mark
+            is_over = element.state == "done" or (element.state == PAUSED and is_there)
+            if not is_over and element.index not in self._tried:
+                left.append(element.index)
+        return left
+
+    def _decide(self) -> bool:
+        """Compare the runs and record who copies whom; returns False at the population's end."""
+        sweep, found = look(read(self._root))
+        population, history = self._population, History.read(sweep)
+        mark = population.mark(history.generation)
+        members = tuple(
+            Member(
+                element.index, score_of(element.state, status),
+                _settings(element.overrides, population.spaces), element.state == "done",
+            )
+            for element, status in zip(sweep.elements, found, strict=True)
+        )  # fmt: skip
+        is_alive = any(m.score is not None and not m.is_over for m in members)
+        if mark >= population.limit or not is_alive:
+            return False
+        rng = np.random.default_rng([population.seed, history.generation])
+        copies = decide(members, population.spaces, population.share, rng)
+        decision = Decision(mark, members, tuple(copies))
+        replace(history, decisions=(*history.decisions, decision)).save(sweep)
+        return True
+
+    def _carry_out(self) -> None:
+        """Carry out the last decision, where that has not been done, and set all runs' mark."""
+        sweep = read(self._root)
+        history, population = History.read(sweep), self._population
+        is_due = len(history.decisions) > history.generation
+        if is_due:
+            decision = history.decisions[-1]
+            copies, scores = decision.copies, {m.index: m.score for m in decision.members}
+            said = [_line_of(copy, scores, is_whole=_copy(sweep, copy)) for copy in copies]
+            sweep = _with_settings(sweep, copies)
+            sweep.save()
+            history = replace(history, generation=history.generation + 1)
+            at = f"at {human_count(decision.env_steps)} environment steps"
+            lines = [f"{at} {line}" for line in said or ["every run continues as it is"]]
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
+        _write_experiments(sweep, population.mark(history.generation))
+        if is_due:
+            history.save(sweep)
+            self._tried.clear()
+
+
+def _line_of(copy: Copy, scores: Mapping[int, float | None], *, is_whole: bool) -> str:
+    """Returns what is said of a copy."""
+    to = "".join(f" {key}={value}" for key, value in copy.settings.items())
+    what = "copies" if is_whole else "has no snapshot, and takes only the settings of"
+    own, best = (_score_text(scores[index]) for index in (copy.index, copy.donor))
+    return f"run {copy.index} ({own}) {what} run {copy.donor} ({best}){',' * bool(to)}{to}"
+
+
+def _score_text(score: float | None) -> str:
+    return "failed" if score is None else human_return(score)
+
+
+def score_of(state: str, status: RunStatus | None) -> float | None:
+    """Returns the mean return of a run's newest evaluation; None: it failed, or has none."""
+    if status is None or state not in ("done", PAUSED):
+        return None
+    evaluation = status.progress.get("evaluation")
+    mean = evaluation.get("mean") if evaluation else None
+    return float(mean) if mean is not None else None
+
+
+def _settings(overrides: Sequence[str], spaces: Sequence[Space]) -> dict[str, str]:
+    known = dict(text.split("=", 1) for text in overrides)
+    return {space.key: known[space.key] for space in spaces}
+
+
+def _with_settings(sweep: Sweep, copies: Sequence[Copy]) -> Sweep:
+    """Returns the sweep with the settings of those that copy."""
+    changed = list(sweep.elements)
+    for copy in copies:
+        known = dict(text.split("=", 1) for text in changed[copy.index].overrides)
+        overrides = tuple(f"{k}={v}" for k, v in (known | dict(copy.settings)).items())
+        changed[copy.index] = replace(changed[copy.index], overrides=overrides)
+    return replace(sweep, elements=tuple(changed))
+
+
+def _write_experiments(sweep: Sweep, mark: int) -> None:
+    """Write each run's experiment: its settings, and the mark as its limit."""
+    for element in sweep.elements:
+        path = sweep.experiment(element.index)
+        compiled = load(path, [*element.overrides, f"{_LIMIT}={mark}"])
+        text = dump(compiled.to_mapping())
+        if path.read_text() != text:
+            write_text(path, text)
+
+
+def _copy(sweep: Sweep, copy: Copy) -> bool:
+    """Give a run the donor's policy, in a new snapshot; returns False where it has none of its own.
+
+    Raises:
+        LaunchError: the run is in use. OSError, StoreError: the file system refuses it.
+    """
+    from hpcdi.worker.coordinator.snapshots import amend
+    from hpcdi.worker.learner.checkpointing import with_policy_of
+
+    layout = RunLayout(sweep.run_dir(copy.index))
+    if not resume.has_snapshot(layout):
+        return False
+    donor = resume.newest_snapshot(RunLayout(sweep.run_dir(copy.donor)))
+    with RunLock(layout):
+        own = resume.newest_snapshot(layout)
+        facts = {
+            "learners": own.facts["learners"] or donor.facts["learners"],
+            "policy_of": f"{sweep.name_of(copy.donor)}/{donor.folder.name}",
+        }
+        amend(layout, own, with_policy_of(own, donor), facts)
+    return True
