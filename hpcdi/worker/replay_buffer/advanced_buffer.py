@@ -455,19 +455,9 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     Config = DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
 
-    def __init__(
-        self,
-        cfg: Any = None,
-        tb_logger: Any = None,
-        exp_name: str = "default_experiment",
-        instance_name: str = "buffer",
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        config = self.parse_config(cfg)
-        super().__init__(
-            config, tb_logger, exp_name, instance_name, rng=rng, prioritized=config.priority
-        )
+    def _begin(self, ring: Ring) -> None:
+        self._prioritized = self._prioritized and self._cfg.priority
+        super()._begin(ring)
 
     def sample(
         self, size: int, cur_learner_iter: int = 0, sample_range: slice | None = None
