@@ -88,7 +88,9 @@ class ColumnarActor(Protocol):
 
     One that remembers has also ``forget(live, over)``, both bool [envs], called after each step:
     who has made it, and whose episode ended or failed. ``step_columns(reward, live, over)`` returns
-    columns [envs, ...] that are stored beside the step's.
+    columns [envs, ...] that are stored beside the step's. In a league, where not all act at once,
+    one that remembers is called by ``act(observation, setting, envs)``, the numbers of those who
+    are to act, and ``reset(envs)`` when their episodes have ended, instead of ``forget``.
     """
 
     def act(self, observation: Array, setting: Settings) -> Columns:
