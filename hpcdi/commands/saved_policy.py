@@ -186,7 +186,7 @@ def _config_of(file: Path) -> Path:
 
 
 def _check_trusted(config_file: Path) -> None:
-    """See that a configuration which somebody else may have written names no code to import.
+    """Check that a configuration which somebody else may have written names no code to import.
 
     Raises:
         LaunchError: it does.
@@ -199,7 +199,7 @@ def _check_trusted(config_file: Path) -> None:
         names.append(f"modules in {short(config_file.absolute().parent)}")
     if names:
         raise LaunchError(
-            f"{short(config_file)} can have been written by {writer}, and names code that would "
+            f"{short(config_file)} may have been written by {writer}, and names code that would "
             f"run as you: {', '.join(names)}. Read it; if you trust it, add --trust, or name the "
             "experiment that you trust by --config FILE"
         )

@@ -103,7 +103,7 @@ class Result:
 
     @property
     def games(self) -> int:
-        """How many."""
+        """Number of games."""
         return len(self.own)
 
     @property
@@ -143,7 +143,7 @@ class Result:
         }  # fmt: skip
 
 
-class Distracted:
+class PartlyRandom:
     """A policy, some of whose actions are drawn uniformly at random.
 
     Args:
@@ -175,7 +175,7 @@ class Arena(Closing):
         root: the run folder.
         given: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
         games: of two players.
-        name: of one whose policy there must be: it tells what the others are.
+        name: of a player that has a policy: its configuration holds for the others.
         is_filmed: make an environment that can be filmed, too.
         random_share: of the policies' actions, which are drawn at random.
 
@@ -336,7 +336,7 @@ class Arena(Closing):
         actor = actor_of(mode)
         if not self._random_share:
             return actor
-        return Distracted(actor, self._random, self._random_share, self._rng)
+        return PartlyRandom(actor, self._random, self._random_share, self._rng)
 
     def _file_of(self, name: str) -> Path | None:
         """The policy file of a player; None: it has none."""

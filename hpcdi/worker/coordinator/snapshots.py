@@ -423,7 +423,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
 
 
 def check_format(folder: Path) -> None:
-    """See that a snapshot has a part of rank 0.
+    """Check that a snapshot has a part of rank 0.
 
     Raises:
         CheckpointError: it has none.
