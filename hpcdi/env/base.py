@@ -209,11 +209,15 @@ class EnvFailure(Exception):
 
 
 class EnvFacts(NamedTuple):
-    """Description of an environment; spaces of battles are lists, one for each player."""
+    """Description of an environment; spaces of battles are lists, one for each player.
+
+    ``teams`` has the players of each team, by their numbers; every player is in one of them.
+    """
 
     observation_space: Any
     action_space: Any
     players: int
+    teams: tuple[tuple[int, ...], ...] = ((0,),)
 
 
 class EpisodeStart(NamedTuple):

@@ -787,6 +787,11 @@ class BattleManager(EnvManager):
         """Players of one environment."""
         return self._facts().players
 
+    @property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """Players of each team, by their numbers; one who plays alone is a team."""
+        return self._facts().teams
+
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait, each by a list with an action or None for each player.
 

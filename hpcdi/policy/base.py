@@ -88,7 +88,10 @@ class ColumnarActor(Protocol):
 
     One with a memory has also ``forget(live, over)``, both bool [envs], called after each step:
     which environments made it, and whose episode ended or failed. ``step_columns(reward, live,
-    over)`` returns columns [envs, ...] that are stored beside the step's.
+    over)`` returns columns [envs, ...] that are stored beside the step's. In a league, where not
+    all act at once, one with a memory is called by ``act(observation, setting, envs)``, the
+    numbers of those that act, and by ``reset(envs)`` when their episodes have ended, instead of
+    ``forget``.
     """
 
     def act(self, observation: Array, setting: Settings) -> Columns:

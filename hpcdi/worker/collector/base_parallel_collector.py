@@ -496,6 +496,10 @@ class StalenessGate:
         """Count a rollout of a policy."""
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
 
+    def change_over(self) -> None:
+        """Policies are another player's from now on, and so are their versions."""
+        self._sent = (-1, 0)
+
     def may_act(self, version: int, now: float) -> bool:
         """Returns whether a policy may act now."""
         last, count = self._sent
