@@ -111,7 +111,7 @@ class ReplayRatio:
         slack: samples that may be due before collectors wait; they go on at half of it.
 
     Attributes:
-        collectors_wait: see above.
+        collectors_wait: whether collectors are to wait.
     """
 
     def __init__(self, ratio: float | None = None, warm_up: int = 0, slack: float = 0.0) -> None:
