@@ -167,7 +167,19 @@ class Generations:
         self._tried: set[int] = set()  # in this generation, by this process
 
     def rounds(self) -> Iterator[list[int]]:
-        """Yields the runs to start, whenever all that were started before have ended."""
+        """Yields the runs to start, whenever all that were started before have ended.
+
+        Raises:
+            LaunchError: a run is still on, of an earlier start of the sweep that was killed.
+        """
+        _, found = look(read(self._root))
+        for status in found:
+            if status is not None and not status.is_over and status.evidence.is_process:
+                raise LaunchError(
+                    f"{short(status.layout.root)} is still on (process {status.facts['pid']}): an "
+                    "earlier start of this sweep was killed, and this run not. Resume the sweep "
+                    "when it has ended"
+                )
         while True:
             with or_refuse(f"the population in {short(self._root)}"):
                 self._carry_out()
