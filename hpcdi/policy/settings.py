@@ -93,6 +93,10 @@ class ModelConfig:
         "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )
     memory_size: int = setting(128, "size of the memory's state", minimum=1)
+    memory_span: int | None = setting(
+        None, "steps that an lstm or gru keeps something for before it has learnt anything (chrono "
+        "initialization, Tallec and Ollivier 2018); empty: some few", minimum=3,
+    )  # fmt: skip
     head: str = setting("", "features to outputs, or 'my_module:make'; empty: the algorithm's own")
 
     def problems(self) -> Iterator[Problem]:
