@@ -5,8 +5,8 @@ the replay buffer's index (`replay`, and one learner's part of it, `partition`),
 (`scheduler`: messages and time in, orders out; `lockstep`: the same, reproducibly), the record of
 each rank (`workers`), snapshots, what people see (`view`), and the loop that carries the decisions
 out, with DI-engine's callbacks around it (`coordinator`). May import: `worker.replay_buffer`,
-`transport`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a decision that
-needs no clock, no MPI and no file can be tested with ``==``.
+`transport`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a decision
+that needs no clock, no MPI and no file can be tested with ``==``.
 
 Life of a run::
 
