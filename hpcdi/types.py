@@ -193,7 +193,7 @@ class Interval:
 
     @classmethod
     def of(cls, text: str | None) -> Interval | None:
-        """Of a text as ``20000 env_steps``; None: of none, or of another text."""
+        """Parse a text such as ``20000 env_steps``; None where there is none, or it is another."""
         found = re.fullmatch(rf"([\d_.e+]+) ?({'|'.join(cls.UNITS)})", text or "")
         try:
             length = float(found[1]) if found else 0.0
@@ -202,7 +202,7 @@ class Interval:
         return cls(found[2], length) if found and length > 0 else None
 
     def count(self, env_steps: int, iterations: int, seconds: float) -> float:
-        """Of these counts of a run, the one that the interval is of."""
+        """Returns that of a run's counts that is in the interval's unit."""
         return dict(zip(self.UNITS, (env_steps, iterations, seconds), strict=True))[self.unit]
 
 

@@ -46,7 +46,7 @@ _DAMAGE = (
     struct.error, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
     RuntimeError, MemoryError,
 )  # fmt: skip
-"""Errors of decoding what no `encode` has made."""
+"""Errors of decoding bytes that `encode` did not make."""
 _EMPTY = np.empty(0, np.uint8)
 _ATOMS = frozenset((type(None), bool, int, float, str))
 _CLASSES: dict[str, type] = {}

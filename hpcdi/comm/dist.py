@@ -2,7 +2,7 @@
 
 Messages go by MPI, gradients by NCCL or gloo. The group is formed from MPI ranks, without a port
 for the user to choose: its rank 0 opens torch's TCPStore and shares the address by MPI. The store
-asks nobody who he is, so it listens on one address alone: loopback where all members are on one
+does not authenticate, so it listens on one address alone: loopback where all members are on one
 host, else that of the network between the hosts; and its keys have a prefix that is drawn anew for
 each group.
 

@@ -164,7 +164,7 @@ class LinkPump(Closing):
             silence_s = 0.0 if is_heard else silence_s + min(turn - since, _LONGEST_TURN_S)
             self._silence(silence_s)
             for rank, message in arrived:
-                if isinstance(message, Heartbeat):  # of rank 0: it was to be heard, no more
+                if isinstance(message, Heartbeat):  # of rank 0: its arrival is all that matters
                     continue
                 handler = self._handlers.get(type(message))
                 if handler is not None:

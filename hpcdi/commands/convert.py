@@ -17,7 +17,7 @@ from hpcdi.store.atomic import write_text
 
 HELP = """\
 Write a configuration of DI-engine (Python with main_config and create_config) as an experiment of
-hpcdi, in YAML. The file is run, as you: it is code.
+hpcdi, in YAML. The file is Python code, which runs with your rights.
 
   hpcdi convert cartpole_dqn_config.py                        print it
   hpcdi convert cartpole_dqn_config.py -o cartpole.yaml       keep it, for hpcdi train cartpole.yaml
@@ -25,7 +25,7 @@ hpcdi, in YAML. The file is run, as you: it is code.
 
 Settings of the policy and of the environment stay as they are, below policy.ding and env.ding, for
 DI-engine's own classes, which run in hpcdi's collectors and learners: DI-engine must be installed
-beside hpcdi. Every key that is renamed, rounded or dropped is said.
+beside hpcdi. Every key that is renamed, rounded or dropped is reported.
 """
 
 

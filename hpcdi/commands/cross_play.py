@@ -84,7 +84,7 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
 
 
 def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
-    """See that the policies of a league's frozen players are there, the newest ones.
+    """Check that the policies of a league's frozen players, the newest ones, are there.
 
     Raises:
         LaunchError: one is missing.

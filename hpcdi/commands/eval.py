@@ -53,7 +53,7 @@ my_module:play; --against also random. --video then films two games, in which ea
 See `hpcdi league`.
 """
 LEAST_EPISODES = 20
-"""Fewer say little; an experiment that evaluates by fewer is given so many here."""
+"""Fewer say little: an experiment whose evaluations have fewer is evaluated with so many."""
 _LENGTH = "eval_episode_length"
 
 

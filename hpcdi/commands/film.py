@@ -106,7 +106,7 @@ class Film(Closing):
             LaunchError: the film cannot be written, or nothing here encodes it.
         """
         if self._camera.is_broken:
-            raise EnvError("the film broke off: the environment has drawn, and draws no more")
+            raise EnvError("the film broke off: the environment no longer draws")
         self._videos.end(0)
         pictures: Array = self._videos.stack([(0, 0)])[0].transpose(0, 2, 3, 1)
         fps = self._render.fps / (stride * self._videos.stride)

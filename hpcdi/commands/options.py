@@ -57,7 +57,7 @@ def add_short_settings(parser: argparse.ArgumentParser) -> None:
         "--collectors-max", metavar="N", dest="short", action="append", default=[],
         type=lambda text: f"policy.collect.collector.collector_max={at_least(1)(text)}",
         help="start N collector ranks; collector_num of them work, the others wait until one is "
-        "lost or `hpcdi scale` wants more (policy.collect.collector.collector_max)",
+        "lost or `hpcdi scale` asks for more (policy.collect.collector.collector_max)",
     )  # fmt: skip
     parser.add_argument(
         "--survive", dest="short", action="append_const",

@@ -31,7 +31,7 @@ offset of its bootstrap."""
 _INDEX_ITEM_BYTES = 4 + 1 + 4 + 4 + 4
 """Stored per item in rank 0's index: mass, its share of the sums above, uses, version, row."""
 _LARGE_SHARE = 0.5
-"""Of the files that can still be made: a run that would take more is warned of."""
+"""Of the files that can still be made: a run that would make more is warned of."""
 _STEPS_PER_S = 20_000
 """Assumed speed of one collector; cheap environments reach it on one core."""
 
@@ -88,7 +88,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
     kept = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
-        *([f"{spare} of the collectors wait until they are wanted"] if spare else []),
+        *([f"{spare} of the collectors wait until they are needed"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
@@ -181,7 +181,7 @@ def full_block(config: Any, row_bytes: int) -> int:
 
 def memory_of(role: str, config: Any, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.worker.coordinator.replay import ring_rows
+    from hpcdi.worker.coordinator.partition import ring_rows
 
     block = full_block(config, row_bytes)
     if role == "learner":

@@ -20,13 +20,11 @@ from hpcdi.launch.experiment import load_experiment
 from hpcdi.launch.run_folder import short
 from hpcdi.launch.serial.parts import set_threads
 from hpcdi.policy.create import create_policy
-from hpcdi.store.checkpoints import MANIFEST, open_checkpoint
+from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import Spaces
 
-CHECKPOINTED = "policy.safetensors"
-"""File of the policy in a checkpoint."""
 _SUFFIX = ".safetensors"
 _MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 _NAMES = "a run folder, a checkpoint's folder or a policy's .safetensors file"
@@ -166,11 +164,11 @@ def _of_checkpoint(path: Path) -> Path:
             f"{short(path)} is neither a run (it has no run.json) nor a checkpoint (it has no "
             f"{MANIFEST}){hint}"
         )
-    file = open_checkpoint(path).file(CHECKPOINTED)
+    file = open_checkpoint(path).file(POLICY_FILE)
     if not file.is_file():
         others = [short(one) for one in sorted(path.glob(f"*{_SUFFIX}"))]
         hint = f"; name one of {', '.join(others)}" if others else ""
-        raise CheckpointError(path, f"holds no {CHECKPOINTED}{hint}")
+        raise CheckpointError(path, f"holds no {POLICY_FILE}{hint}")
     return file
 
 
@@ -186,7 +184,7 @@ def _config_of(file: Path) -> Path:
 
 
 def _check_trusted(config_file: Path) -> None:
-    """See that a configuration which somebody else may have written names no code to import.
+    """Check that a configuration which somebody else may have written names no code to import.
 
     Raises:
         LaunchError: it does.
@@ -199,7 +197,7 @@ def _check_trusted(config_file: Path) -> None:
         names.append(f"modules in {short(config_file.absolute().parent)}")
     if names:
         raise LaunchError(
-            f"{short(config_file)} can have been written by {writer}, and names code that would "
+            f"{short(config_file)} may have been written by {writer}, and names code that would "
             f"run as you: {', '.join(names)}. Read it; if you trust it, add --trust, or name the "
             "experiment that you trust by --config FILE"
         )

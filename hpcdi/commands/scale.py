@@ -19,7 +19,7 @@ from hpcdi.utils.backoff import wait_s
 
 HELP = """\
 Change how many collectors of a running run work; the others wait, without environments, until they
-are wanted. The run must have been started with that many collector ranks: --collectors-max, or -n.
+are needed. The run must have been started with that many collector ranks: --collectors-max, or -n.
 
   hpcdi train configs/cartpole_dqn.yaml --collectors-max 6    2 work (collector_num), 4 wait
   hpcdi scale runs/cartpole_dqn/latest 5                      3 more begin

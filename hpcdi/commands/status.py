@@ -81,7 +81,7 @@ def lines_of(status: RunStatus) -> list[str]:
     lines += [*_players(progress), *_collectors(status)]
     if progress.get("lost"):
         gone = [f"rank {rank} ({role})" for rank, role in progress["lost"].items()]
-        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on without"))
+        lines.append(_line("lost", f"{', '.join(gone)}: the run goes on"))
     snapshot, now = status.snapshot, time.time()
     if snapshot is not None:
         age = human_time(max(0.0, now - snapshot.stat().st_mtime))
@@ -265,7 +265,7 @@ def _collectors(status: RunStatus) -> list[str]:
     waiting = seen["there"] - seen["working"]
     parts = [f"{seen['working']} of {ranks} work"]
     if waiting:
-        parts.append(f"{waiting} wait{'s' * (waiting == 1)} until wanted")
+        parts.append(f"{waiting} wait{'s' * (waiting == 1)} until needed")
     return [_line("collectors", ", ".join(parts))]
 
 

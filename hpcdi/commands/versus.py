@@ -17,7 +17,7 @@ from hpcdi.commands.run_state import find as find_run
 from hpcdi.commands.saved_policy import find as find_policy
 from hpcdi.commands.saved_policy import load_policy
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.env.create import battle_players, create_env_manager
+from hpcdi.env.create import battle_teams, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError
 from hpcdi.launch.run_folder import short
 from hpcdi.policy.create import create_policy
@@ -37,6 +37,7 @@ from hpcdi.worker.collector.battle_loop import (
     Player,
     Players,
     actor_of,
+    remembers,
 )
 
 _GAMES = 200
@@ -92,8 +93,8 @@ class Result:
 
     Attributes:
         own: its returns [games].
-        others: mean return of the other seats [games].
-        seats: where it sat [games].
+        others: mean return of the other seats, or teams [games].
+        seats: where it sat, or its team [games].
     """
 
     own: Array
@@ -102,7 +103,7 @@ class Result:
 
     @property
     def games(self) -> int:
-        """How many."""
+        """Number of games."""
         return len(self.own)
 
     @property
@@ -142,7 +143,7 @@ class Result:
         }  # fmt: skip
 
 
-class Distracted:
+class PartlyRandom:
     """A policy, some of whose actions are drawn uniformly at random.
 
     Args:
@@ -156,10 +157,12 @@ class Distracted:
         self, actor: Player, random: Player, share: float, rng: np.random.Generator
     ) -> None:
         self._actor, self._random, self._share, self._rng = actor, random, share, rng
+        self.forget = getattr(actor, "forget", None)
+        self.reset = getattr(actor, "reset", None)
 
-    def act(self, observation: Array, setting: Settings) -> Columns:
+    def act(self, observation: Array, setting: Settings, *envs: Sequence[int]) -> Columns:
         """See `ColumnarActor.act`."""
-        action = self._actor.act(observation, setting)["action"].copy()
+        action = self._actor.act(observation, setting, *envs)["action"].copy()
         is_drawn = self._rng.random(len(action)) < self._share
         action[is_drawn] = self._random.act(observation, setting)["action"][is_drawn]
         return {"action": action}
@@ -172,7 +175,7 @@ class Arena(Closing):
         root: the run folder.
         given: ``config``, ``override``, ``seed`` and ``trust`` of the command line.
         games: of two players.
-        name: of one whose policy there must be: it tells what the others are.
+        name: of a player that has a policy: its configuration holds for the others.
         is_filmed: make an environment that can be filmed, too.
         random_share: of the policies' actions, which are drawn at random.
 
@@ -203,11 +206,11 @@ class Arena(Closing):
         self.iteration = kept.image.version
         config = self._loaded.config
         self.seed = config.seed if given.seed is None else given.seed
-        self.players = battle_players(config.env)
-        """Seats of a game."""
+        self.players = battle_teams(config.env)
+        """Seats of a game; where there are teams, these."""
         if self.players < 2:
             raise LaunchError(
-                f"{short(root)} has an environment of one player; leave --against out"
+                f"{short(root)} has an environment of one player or team; leave --against out"
             )
         most = min(config.env.evaluator_env_num, games)
         env_num = next(count for count in range(most, 0, -1) if games % count == 0)
@@ -253,8 +256,17 @@ class Arena(Closing):
         return self._loaded.config
 
     def strategy(self, source: str) -> Callable[[Array], int]:
-        """Returns what acts for a source on one packed observation [1]."""
+        """Returns what acts for a source on one packed observation [1].
+
+        Raises:
+            LaunchError: it has a memory.
+        """
         player = self._sources.get(source)
+        if remembers(player):
+            raise LaunchError(
+                f"{source} has a memory: what it does follows from more than it sees, and best "
+                "responses are solved for strategies without one"
+            )
 
         def act(seen: Array) -> int:
             legal = legal_of(seen)
@@ -324,7 +336,7 @@ class Arena(Closing):
         actor = actor_of(mode)
         if not self._random_share:
             return actor
-        return Distracted(actor, self._random, self._random_share, self._rng)
+        return PartlyRandom(actor, self._random, self._random_share, self._rng)
 
     def _file_of(self, name: str) -> Path | None:
         """The policy file of a player; None: it has none."""

@@ -148,7 +148,7 @@ def _paths(tree: Any, prefix: str = "") -> Iterable[str]:
 
 
 def _check_size(path: Path) -> None:
-    """See that a file can be an experiment, with its aliases (``*name``) expanded.
+    """Check that a file may be an experiment, with its aliases (``*name``) expanded.
 
     Raises:
         OSError: it is too large. yaml.YAMLError: it is no YAML. RecursionError: it is too deep.

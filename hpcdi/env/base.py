@@ -44,8 +44,8 @@ class VectorStep(NamedTuple):
         terminated: bool; the task ended: nothing is bootstrapped.
         truncated: bool; the episode was cut: the value of `successor` is bootstrapped.
         ended: bool; terminated or truncated.
-        live: bool; false where no transition happened (the environment was being reset, steps on,
-            or has done all its episodes): the other arrays mean nothing there.
+        live: bool; false where no transition happened (the environment was being reset, is still in
+            its step, or has done all its episodes): ignore the other arrays there.
         abnormal: bool; the environment failed in this step and was reset or re-created: drop the
             transitions of its unfinished episode. None: no environment failed.
     """
@@ -82,8 +82,8 @@ class ManagerConfig(ComponentConfig):
     )
     max_retry: int = setting(
         5,
-        "failures of an environment that are tolerated within retry_window_s, and in a row; after "
-        "one more it is retired, and the last one's retirement ends the collecting",
+        "failures of an environment that are tolerated within retry_window_s, and in a row; one "
+        "more retires it, and collecting ends when all are retired",
         minimum=0,
     )
     retry_window_s: float = setting(
@@ -134,8 +134,8 @@ class ChildConfig(ManagerConfig):
     )
     wait_num: int | None = setting(
         None,
-        "environments of a collector whose steps are waited for: the policy acts for them while "
-        "the others step on, so that slow ones hold nobody up; empty: all",
+        "environments whose steps a collector waits for: the policy acts for them while slower "
+        "ones are still in theirs; empty: all",
         minimum=1,
     )
 
@@ -209,11 +209,15 @@ class EnvFailure(Exception):
 
 
 class EnvFacts(NamedTuple):
-    """Description of an environment; spaces of battles are lists, one for each player."""
+    """Description of an environment; spaces of battles are lists, one for each player.
+
+    ``teams`` has the players of each team, by their numbers; every player is in one of them.
+    """
 
     observation_space: Any
     action_space: Any
     players: int
+    teams: tuple[tuple[int, ...], ...] = ((0,),)
 
 
 class EpisodeStart(NamedTuple):
@@ -227,8 +231,8 @@ class EpisodeStart(NamedTuple):
 class BackendStep(NamedTuple):
     """One step of a back-end; arrays are [envs, ...] and as in `VectorStep`.
 
-    ``made``, bool [envs], says whose step is over, if it began with an earlier call perhaps; None:
-    those of `live`.
+    ``made``, bool [envs]: whose step is over; it may have begun in an earlier call. None: those of
+    `live`.
     """
 
     successor: Array

@@ -1,9 +1,9 @@
 """Exact best responses in small games of two players: how much a strategy can lose.
 
 A position is what a sequence of joint actions leads to from a reset; the environment is stepped
-there once and the position kept, so that it need not be able to copy itself. Chance is in the reset
-alone: an environment with an attribute ``deals`` resets to its deal k by ``seed=k``, and all deals
-are equally likely. Without it nothing may be drawn; what does differ by the seed is an error.
+there once and the position kept, so that it need not be able to copy itself. Only a reset may be
+random: an environment with an attribute ``deals`` resets to its deal k by ``seed=k``, and all deals
+are equally likely. Without it the game must be deterministic, and an error says where it is not.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hpcdi.types import Array
 from hpcdi.utils.packed import legal_of
 
 MOST_POSITIONS = 300_000
-"""A game that has more is not small."""
+"""Limit of a small game."""
 _PLAYOUTS = 20
 _SMALL = ": best responses are solved in small games alone, such as tic-tac-toe"
 Act = Callable[[Array], int]
 """A strategy: a row of packed observations [1] (see `hpcdi.utils.packed`) -> an action from 0."""
 Joint = tuple[int | None, ...]
 _World = tuple[float, int, int, tuple[Joint, ...]]
-"""Its probability but for the response's moves, the strategy drawn, the deal, all actions."""
+"""Probability (without the response's moves), strategy drawn, deal, and all actions so far."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Position:
 
     Attributes:
         seen: of each player that is to act: its packed observation [1]; else None.
-        returns: of each player, so far.
-        done: it is over.
+        returns: each player's, so far.
+        done: whether the game is over.
     """
 
     seen: Sequence[Array | None]
@@ -51,18 +51,18 @@ class SmallGame:
 
     Args:
         env: a battle in `BattleEnv`'s shape.
-        most: positions.
+        most: limit of positions.
 
     Raises:
-        EnvError: it has not two players, or its actions are not single numbers.
+        EnvError: it does not have two players, or its actions are not single numbers.
     """
 
     def __init__(self, env: Any, most: int = MOST_POSITIONS) -> None:
         if env.agents != 2:
-            raise EnvError(f"best responses are solved for 2 players, and these are {env.agents}")
+            raise EnvError(f"best responses are for games of 2 players; this one has {env.agents}")
         acts = [Form.of_actions(space) for space in env.action_space]
         if any(len(a.leaves) != 1 or len(a.leaves[0].counts) != 1 for a in acts):
-            raise EnvError("best responses are solved where an action is one number from few")
+            raise EnvError("best responses need actions that are one discrete number")
         self.deals = int(getattr(env, "deals", 1))
         self._counts = [form.leaves[0].counts[0] for form in acts]
         self._draws_nothing = not hasattr(env, "deals")
@@ -76,7 +76,7 @@ class SmallGame:
         """Returns the position after joint actions, one for each step; None: does not act.
 
         Raises:
-            EnvError: there are too many, or the environment has drawn something.
+            EnvError: there are too many, or the environment is not deterministic.
         """
         key = (deal, actions)
         if key not in self._kept:
@@ -95,7 +95,7 @@ class SmallGame:
         return legal if mask is None else np.flatnonzero(mask[0]).tolist()
 
     def check_small(self, seat: int) -> None:
-        """See that what a response can do is little: estimated by random games (Knuth 1975).
+        """Check that a response has few lines of play, estimated by random games (Knuth 1975).
 
         "Estimating the efficiency of backtrack programs": the product of a player's numbers of
         choices in a random game is on average the number of lines of play.
@@ -104,7 +104,7 @@ class SmallGame:
             seat: of the response.
 
         Raises:
-            EnvError: it is too much.
+            EnvError: there are too many.
         """
         rng, total = np.random.default_rng(0), 0.0
         for _ in range(_PLAYOUTS):
@@ -126,13 +126,13 @@ class SmallGame:
             way = (deal, actions[:count])
             if not _equal(self._step(*way), self._kept[way]):
                 raise EnvError(
-                    "the same moves have led to two positions: the environment draws something. "
-                    "Give it an attribute deals: how many equally likely deals it has, each of "
-                    "which it resets to by its number as the seed"
+                    "the same moves led to two positions: the environment is random. Give it an "
+                    "attribute deals, the number of its equally likely deals; reset(seed=k) must "
+                    "return deal k"
                 )
 
     def _step(self, deal: int, actions: tuple[Joint, ...]) -> Position:
-        """Make the last of the actions; none: reset, by any seed where nothing is drawn."""
+        """Make the last of the actions; reset where there are none."""
         if not actions:
             self._resets += 1
             observation = self._env.reset(seed=self._resets if self._draws_nothing else deal)

@@ -127,6 +127,12 @@ def battle_players(cfg: EnvConfig) -> int:
     return int(env_cls.players(cfg)) if hasattr(env_cls, "players") else 1
 
 
+def battle_teams(cfg: EnvConfig) -> int:
+    """Returns the teams of an environment; players without one are teams. See `battle_players`."""
+    env_cls = get_env_cls(cfg)
+    return int(env_cls.teams(cfg)) if hasattr(env_cls, "teams") else battle_players(cfg)
+
+
 def create_env_manager(
     cfg: EnvConfig | Mapping[str, Any], *, evaluate: bool, seed: np.random.SeedSequence
 ) -> Any:

@@ -1,4 +1,4 @@
-"""A small game of two players that can be solved: a league's policies in it have a known measure.
+"""A small game of two players whose optimum is known: a measure for a league's policies.
 
 ``env: {type: pettingzoo, env_id: "hpcdi.env.games:KuhnPoker"}``; it does not need PettingZoo.
 """
@@ -24,7 +24,7 @@ class KuhnPoker:
     are those of `hpcdi.env.pettingzoo.BattleEnv`.
 
     Args:
-        says_deals: have an attribute `deals`, by which best responses are solved.
+        says_deals: have the attribute `deals`, which best responses need.
     """
 
     agents = 2

@@ -62,11 +62,11 @@ class GymnasiumEnv(Configurable):
             """Rules over several settings."""
             yield from super().problems()
             if self.action_mask and self.vectorization == "vector_entry_point":
-                yield Problem("action_mask", "is of single environments: set vectorization: sync")
+                yield Problem("action_mask", "needs single environments: set vectorization: sync")
             if self.autoreset is not None and self.vectorization != "sync":
                 yield Problem("autoreset", "can be chosen only with vectorization: sync")
             if self.wrappers and self.vectorization == "vector_entry_point":
-                yield Problem("wrappers", "are of single environments: set vectorization: sync")
+                yield Problem("wrappers", "need single environments: set vectorization: sync")
 
     @classmethod
     def for_evaluation(cls, cfg: Any) -> Any:
@@ -171,7 +171,7 @@ def _class_spec(env_id: str) -> EnvSpec | None:
 
 @contextlib.contextmanager
 def _config_errors(env_id: str) -> Iterator[None]:
-    """Turn what keeps an environment from being made into the setting that is wrong."""
+    """Turn errors of making an environment into a ConfigError of the setting that is wrong."""
     try:
         yield
     except gymnasium.error.Error as error:
@@ -197,7 +197,7 @@ _EXTRAS = {"Box2D": "box2d", "MuJoCo": "mujoco"}
 
 
 def cannot_make(env_id: str, reason: str) -> ConfigError:
-    """Returns the error of an environment that cannot be made, with the line that mends it."""
+    """Returns the error of an environment that cannot be made, with what to type."""
     for module, (ids, package) in _PACKAGES.items():
         if re.match(ids, env_id) and module not in sys.modules:
             is_missing, is_named = importlib.util.find_spec(module) is None, f"{module}:" in env_id

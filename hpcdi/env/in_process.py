@@ -33,7 +33,7 @@ from hpcdi.env.base import (
     EpisodeStart,
 )
 from hpcdi.env.old_gym import as_gymnasium
-from hpcdi.env.pettingzoo import as_battle
+from hpcdi.env.pettingzoo import as_battle, teams_of
 from hpcdi.env.spaces import Form, other_than_space
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
@@ -206,8 +206,10 @@ class LocalWorker:
                 raise EnvError(f"{made!r} is no environment: it has no {name}()")
         env = self._env = as_battle(made) if self._takes_objects else as_gymnasium(made)
         observation = getattr(env, "observation_space", None)
-        players = int(env.agents) if self._takes_objects else 1
-        return EnvFacts(observation, getattr(env, "action_space", None), players)
+        action = getattr(env, "action_space", None)
+        if not self._takes_objects:
+            return EnvFacts(observation, action, 1)
+        return EnvFacts(observation, action, int(env.agents), teams_of(env))
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Begin an episode; returns the players' observations in a battle, else None."""

@@ -141,7 +141,7 @@ class FailureRecord:
         self._in_a_row = np.zeros(env_num, dtype=np.int64)
 
     def good(self, envs: Array | list[int]) -> None:
-        """Environments (a mask, or numbers) have made a good step."""
+        """Note that environments (a mask, or numbers) made a step without a failure."""
         self._in_a_row[envs] = 0
 
     def add(self, env: int, now: float) -> str:
@@ -284,8 +284,8 @@ class EnvManager(Closing, abc.ABC):
     def restart_count(self) -> None:
         """Count episodes from zero; those that are running go on.
 
-        Where some environments had done their number, all begin new episodes: these stand in the
-        middle of one that nobody saw.
+        Where some environments had done their number, all begin new episodes: those had gone on
+        into one that was not recorded.
         """
         if not (self._episodes.open | self._episodes.retired).all():
             self.reset()
@@ -347,7 +347,7 @@ class EnvManager(Closing, abc.ABC):
             self._sampler.seed(self._streams.actions())
         return {env: self._sampler.sample() for env in self.ready_obs}
 
-    # ---- what environments may have beside that
+    # ---- optional methods of environments
 
     def ready_imgs(self, render_mode: str = "rgb_array") -> list[Array]:
         """Returns a picture of each environment, uint8 [height, width, 3].
@@ -786,6 +786,11 @@ class BattleManager(EnvManager):
     def players(self) -> int:
         """Players of one environment."""
         return self._facts().players
+
+    @property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """Players of each team, by their numbers; one who plays alone is a team."""
+        return self._facts().teams
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments that wait, each by a list with an action or None for each player.

@@ -2,7 +2,7 @@
 
 All are brought into one shape, `BattleEnv`: a player that is not to act has observation None, and
 its action must be None. In games that are played in turns one player acts at a time, in others all
-act at once. At an episode's end every player has an observation, the last one.
+act at once. At an episode's end every player that took part has an observation, the last one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,20 @@ class PettingZooEnv(Configurable):
             "all players act at once, or in turns (aec); auto: at once where there is a choice",
             choices=("auto", *_MAKERS),
         )
+        teams: dict[str, Any] = setting(
+            {},
+            "who plays together: team -> its players, by the environment's names or by numbers "
+            "from 0, e.g. {red: [first_0, third_0], blue: [second_0, fourth_0]}; one policy acts "
+            "for a team, whose result is its players' mean return; empty: each plays for itself",
+        )
 
     @classmethod
     def make_single(cls, cfg: Any) -> BattleEnv:
         """One environment.
 
         Raises:
-            ConfigError: PettingZoo or the environment is not installed, or does not exist.
+            ConfigError: PettingZoo or the environment is not installed, or does not exist; or the
+                teams are not of its players.
         """
         import_module(cfg.import_names)
         make = _maker(cfg.env_id, cfg.api)
@@ -64,6 +71,8 @@ class PettingZooEnv(Configurable):
             if not isinstance(error.__cause__ or error, ImportError):
                 raise
             raise _cannot_make(cfg.env_id, str(error)) from error
+        if cfg.teams:
+            battle.teams = numbered_teams(cfg.teams, battle)
         return battle
 
     @classmethod
@@ -94,6 +103,58 @@ class PettingZooEnv(Configurable):
             return env.agents
         finally:
             env.close()
+
+    @classmethod
+    def teams(cls, cfg: Any) -> int:
+        """Number of teams; makes an environment and closes it."""
+        env = cls.make_single(cfg)
+        try:
+            return len(teams_of(env))
+        finally:
+            env.close()
+
+
+def numbered_teams(given: Mapping[str, Any], env: Any) -> tuple[tuple[int, ...], ...]:
+    """Teams as their players' numbers.
+
+    Args:
+        given: team -> names or numbers of its players.
+        env: has `agents`, and maybe `names`.
+
+    Raises:
+        ConfigError: a player does not exist, or is not in one team.
+    """
+    names = list(getattr(env, "names", ()))
+    problems, found, seen = [], [], set[int]()
+    for team, members in given.items():
+        path = f"env.teams.{team}"
+        if not isinstance(members, list | tuple) or not members:
+            problems.append(Problem(path, "must be a list of players"))
+            continue
+        numbers = []
+        for member in members:
+            number = names.index(member) if member in names else member
+            if type(number) is not int or not 0 <= number < env.agents:
+                known = ", ".join(names) or f"0 to {env.agents - 1}"
+                problems.append(Problem(path, f"{member!r} is no player; there are {known}"))
+            elif number in seen:
+                problems.append(Problem(path, f"{member} is in two teams"))
+            else:
+                numbers.append(number)
+                seen.add(number)
+        found.append(tuple(numbers))
+    if not problems and (missing := [n for n in range(env.agents) if n not in seen]):
+        left_out = ", ".join(str(names[n]) if names else str(n) for n in missing)
+        problems.append(Problem("env.teams", f"{left_out} must be in a team, too"))
+    if problems:
+        raise ConfigError(problems)
+    return tuple(found)
+
+
+def teams_of(env: Any) -> tuple[tuple[int, ...], ...]:
+    """Returns the players of each team of a battle, by numbers; without teams each is its own."""
+    teams = getattr(env, "teams", None)
+    return tuple((n,) for n in range(int(env.agents))) if teams is None else tuple(teams)
 
 
 def _maker(env_id: str, api: str) -> Any:
@@ -132,15 +193,18 @@ class BattleEnv(abc.ABC):
 
     Attributes:
         agents: number of players.
+        names: of the players.
+        teams: numbers of each team's players; None: each plays for itself.
         observation_space, action_space: of each player, in a list.
     """
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._names: list[str] = list(env.possible_agents)
-        self.agents = len(self._names)
-        self.observation_space = [env.observation_space(name) for name in self._names]
-        self.action_space = [env.action_space(name) for name in self._names]
+        self.names: list[str] = list(env.possible_agents)
+        self.agents = len(self.names)
+        self.teams: tuple[tuple[int, ...], ...] | None = None
+        self.observation_space = [env.observation_space(name) for name in self.names]
+        self.action_space = [env.action_space(name) for name in self.names]
         deals = getattr(getattr(env, "unwrapped", env), "deals", None)
         if deals is not None:  # see `hpcdi.env.best_response`
             self.deals = int(deals)
@@ -160,11 +224,11 @@ class BattleEnv(abc.ABC):
             EnvError: an action is missing, or a player acts that is not to.
         """
         rewards = np.zeros(self.agents, dtype=np.float32)
-        infos: list[dict[str, Any]] = [{} for _ in self._names]
+        infos: list[dict[str, Any]] = [{} for _ in self.names]
         observations, done = self._play(actions, rewards, infos)
         self._returns += rewards
         if done:
-            observations = [self._last[name] for name in self._names]
+            observations = [self._last.get(name) for name in self.names]
             for info, total in zip(infos, self._returns, strict=True):
                 info["eval_episode_return"] = float(total)
         return observations, rewards, done, infos
@@ -190,13 +254,13 @@ class BattleEnv(abc.ABC):
     def _check(self, actions: Sequence[Any], actors: set[str]) -> None:
         if len(actions) != self.agents:
             raise EnvError(f"{len(actions)} actions for {self.agents} players")
-        for name, action in zip(self._names, actions, strict=True):
+        for name, action in zip(self.names, actions, strict=True):
             if (action is None) == (name in actors):
                 wrong = "is to act and has no action" if action is None else "is not to act"
-                raise EnvError(f"player {self._names.index(name)} ({name}) {wrong}")
+                raise EnvError(f"player {self.names.index(name)} ({name}) {wrong}")
 
     def _joint(self, seen: Mapping[str, Any]) -> Joint:
-        return [seen.get(name) for name in self._names]
+        return [seen.get(name) for name in self.names]
 
 
 class ParallelBattle(BattleEnv):
@@ -204,7 +268,7 @@ class ParallelBattle(BattleEnv):
 
     def _begin(self, seed: int | None) -> Joint:
         observations, infos = self._env.reset(seed=seed)
-        self._ends = {name: {"terminated": False, "truncated": False} for name in self._names}
+        self._ends = {name: {"terminated": False, "truncated": False} for name in self.names}
         return self._joint(self._see(observations, infos))
 
     def _play(
@@ -213,11 +277,11 @@ class ParallelBattle(BattleEnv):
         self._check(actions, set(self._env.agents))
         given = {
             name: action
-            for name, action in zip(self._names, actions, strict=True)
+            for name, action in zip(self.names, actions, strict=True)
             if action is not None
         }
         observations, paid, terminations, truncations, given_infos = self._env.step(given)
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             rewards[i] = paid.get(name, 0.0)
             end = self._ends[name]  # one that has dropped out is not reported any more
             end["terminated"] |= bool(terminations.get(name, False))
@@ -245,7 +309,7 @@ class TurnBattle(BattleEnv):
     ) -> tuple[Joint, bool]:
         env = self._env
         self._check(actions, {env.agent_selection})
-        action = actions[self._names.index(env.agent_selection)]
+        action = actions[self.names.index(env.agent_selection)]
         env.step(action)
         while True:
             self._collect(rewards, infos)
@@ -266,7 +330,7 @@ class TurnBattle(BattleEnv):
 
     def _collect(self, rewards: Array, infos: list[dict[str, Any]]) -> None:
         env = self._env
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             if name in env.agents:
                 rewards[i] += env.rewards.get(name, 0.0)
                 infos[i].update(
@@ -289,6 +353,7 @@ class ForeignBattle:
     def __init__(self, env: Any) -> None:
         self._env = env
         self.agents = int(getattr(env, "agent_num", getattr(env, "player_num", 2)))
+        self.teams: tuple[tuple[int, ...], ...] | None = None
         self.observation_space = getattr(env, "observation_space", None)
         self.action_space = getattr(env, "action_space", None)
 

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as arrays: which there are, and how values come into them and out again.
+"""Gymnasium's spaces as arrays: which are supported, and how values are packed and unpacked.
 
 Box, Discrete (from any start), MultiDiscrete, MultiBinary, and Dict and Tuple of these, nested. An
 observation space with the key ``action_mask`` has masks of legal actions, as PettingZoo has them:

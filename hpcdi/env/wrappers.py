@@ -116,7 +116,7 @@ _OF_ONE_COPY = {
     "RecordVideo": "`hpcdi eval --video` films",
     "Autoreset": "the environment manager resets",
 }
-"""Wrappers that do no good in a run with many environments, and why."""
+"""Wrappers that are refused, since a run has many environments, and why."""
 
 
 def wrap(env: Any, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Rank 0's program, and what it says to people."""
+"""Rank 0's program, and the lines that it prints for people."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _opening(context: Any) -> list[str]:
     learners = config.policy.learn.learner.learner_num
     collectors = size - 1 - learners
     spare = collectors - working_collectors(size, config)
-    waiting = f" ({spare} of them wait until they are wanted)" if spare else ""
+    waiting = f" ({spare} of them wait until they are needed)" if spare else ""
     title = (
         f"{config.exp_name}, {size} ranks: 1 coordinator, "
         f"{counted(learners, 'learner')}, {counted(collectors, 'collector')} "

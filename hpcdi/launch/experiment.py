@@ -74,7 +74,4 @@ def _check_league(config: Any, players: int) -> list[Problem]:
     ]
     if wanted and config.system.deterministic:
         problems.append(Problem("system.deterministic", "a league cannot be deterministic yet"))
-    if wanted and getattr(policy.model, "memory", "none") != "none":
-        said = "a league over ranks is for policies without a memory yet; `hpcdi serial` has it"
-        problems.append(Problem("policy.model.memory", said))
     return problems

@@ -147,8 +147,8 @@ def _check_fits(asked: Namespace, compiled: Compiled) -> None:
             "\n  - ".join(
                 [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
             )
-            + "\n  Leave the file out to resume by the run's own configuration, or name what is to "
-            "differ all the same on the command line, as key=value"
+            + "\n  Leave the file out to resume with the run's own configuration, or change single "
+            "settings on the command line: key=value"
         )
 
 
@@ -159,8 +159,8 @@ def _check_same(layout: RunLayout, compiled: Compiled) -> None:
     if differ:
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
-            + "\n  Choose another --run-dir; or resume that run all the same: --resume "
-            f"{path}, and what is to differ as key=value"
+            + "\n  Choose another --run-dir, or resume that run, with changes if you want some: "
+            f"--resume {path} key=value"
         )
 
 
@@ -244,7 +244,7 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
         whole, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
         if whole is not None:
             check_format(whole.folder)
-        raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to go on from")
+        raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
     return snapshot
 
 

@@ -1,4 +1,4 @@
-"""The run folder: one run claims it, and records its state in `run.json`; what is said of it."""
+"""The run folder: one run claims it and records its state in `run.json`; opening, closing lines."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> 
     in_vain = 0 if has_advanced else int(facts.get("restarts_without_progress", 0)) + 1
     if in_vain > limit:
         raise NoProgressError(
-            f"the run in {layout.root} was restarted {in_vain - 1} times in a row without coming "
-            f"to a newer snapshot than that of train iteration {reached['train_iter']}. See "
+            f"the run in {layout.root} was restarted {in_vain - 1} times in a row without a newer "
+            f"snapshot than that of train iteration {reached['train_iter']}. See "
             f"{layout.root / 'log'} for what ends it; to try again, raise "
             "system.max_restarts_without_progress"
         )

@@ -29,6 +29,7 @@ from hpcdi.store.atomic import TEMPORARY_MARK, clock_of, is_gone, load_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.processes import born_of
 from hpcdi.utils.threads import BackgroundThread
 
 BEAT_S = 5.0
@@ -57,7 +58,7 @@ class Holder:
         """Returns whether the process runs; None: this machine cannot see it."""
         if (self.host, self.machine) != (platform.node(), _machine()):
             return None
-        return _born(self.pid) == self.born
+        return born_of(self.pid) == self.born
 
     def is_process_of(self, other: Holder) -> bool:
         """Returns whether both are the same process."""
@@ -73,7 +74,7 @@ def this_process(variables: Mapping[str, str] | None = None) -> Holder:
     """Returns this process as the holder of a lock."""
     known = os.environ if variables is None else variables
     return Holder(
-        platform.node(), _machine(), os.getpid(), _born(os.getpid()),
+        platform.node(), _machine(), os.getpid(), born_of(os.getpid()),
         known.get("SLURM_JOB_ID", ""), int(known.get("SLURM_RESTART_COUNT", "0") or 0),
         known.get(LAUNCHER_VARIABLE, ""), time.strftime("%Y-%m-%d %H:%M:%S"),
     )  # fmt: skip
@@ -264,18 +265,6 @@ def _machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _born(pid: int) -> str:
-    """Returns the start of a process of this machine, in kernel ticks; empty: it is gone."""
-    try:
-        # the name, which may hold anything, is in parentheses
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return ""
-    except OSError:
-        return "unknown"
-    return "" if state in "ZX" else rest[18]
 
 
 def _end_at_once(holder: Holder | None) -> None:

@@ -51,7 +51,7 @@ _STATES = {
     "Z": "has ended",
 }
 _AGAIN = (
-    "The job ends: start it again (a batch script of hpcdi does so). If it comes again, look at "
+    "The job ends: start it again (a batch script of hpcdi does so). If it happens again, check "
     "that host's memory (OOM), its Python and its file systems: hpcdi doctor"
 )
 
@@ -139,7 +139,7 @@ class _Guard:
                 if before and missing:
                     self._act(
                         f"{missing} of {self._ranks} ranks of host {platform.node()} died before "
-                        f"they had begun; what they have printed stands above:\n{self._table()}"
+                        f"they had begun; see their output above:\n{self._table()}"
                     )
                     return
                 continue
@@ -150,7 +150,7 @@ class _Guard:
                 wait_s(_ORDERLY_S)
                 self._act(
                     f"{self._who} has died before the run had begun: it was killed, or ended by "
-                    "an error that stands above. The others would wait for it for ever"
+                    "the error above. The others would wait for it for ever"
                 )
                 return
             limit_s = float(said.split()[-1])

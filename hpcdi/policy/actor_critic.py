@@ -1,4 +1,4 @@
-"""What algorithms with a policy and its value share: network, acting, and the columns learnt from.
+"""Base of algorithms with a policy and a value: network, acting, and the columns to learn from.
 
 For actions of every space: categorical distributions of discrete components, independent normal
 ones of a Box's, and products of them (`distributions`). A Box's normal distribution is in the units
@@ -72,8 +72,8 @@ class ActorCriticModelConfig(ModelConfig):
 class ActorCriticPolicy(TorchPolicy):
     """Base of PPO and IMPALA: actions of every space, with or without masks of legal ones.
 
-    Where there are several learners they learn as one would from joint minibatches, to which each
-    gives one of its own; how much data each has is its own affair.
+    Several learners learn as one would from joint minibatches, to which each contributes one of its
+    own; they may have different amounts of data.
     """
 
     ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")

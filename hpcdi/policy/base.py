@@ -86,9 +86,12 @@ class TrainColumns:
 class ColumnarActor(Protocol):
     """The fast path of collecting and evaluating: whole batches as arrays.
 
-    One that remembers has also ``forget(live, over)``, both bool [envs], called after each step:
-    who has made it, and whose episode ended or failed. ``step_columns(reward, live, over)`` returns
-    columns [envs, ...] that are stored beside the step's.
+    One with a memory has also ``forget(live, over)``, both bool [envs], called after each step:
+    which environments made it, and whose episode ended or failed. ``step_columns(reward, live,
+    over)`` returns columns [envs, ...] that are stored beside the step's. In a league, where not
+    all act at once, one with a memory is called by ``act(observation, setting, envs)``, the
+    numbers of those that act, and by ``reset(envs)`` when their episodes have ended, instead of
+    ``forget``.
     """
 
     def act(self, observation: Array, setting: Settings) -> Columns:
@@ -136,8 +139,8 @@ class Policy(Configurable):
         normalize = getattr(self._cfg, "normalize", None)
         if not self.NORMALIZES and normalize and (normalize.observation or normalize.reward):
             raise PolicyError(
-                f"policy.normalize is of policies in torch, and {type(self).__name__} normalises "
-                "nothing; leave it out"
+                f"policy.normalize needs a policy in torch, and {type(self).__name__} is none; "
+                "leave it out"
             )
         unknown = set(self._enabled) - set(self.MODES)
         if unknown:

@@ -4,7 +4,7 @@ Equations and algorithms are those of the paper. All options of DQN work here as
 double, dueling, n-step, prioritized and noisy it is Rainbow (Hessel et al. 2018).
 
 Network: observation -> logits of the atoms of each action's return, [batch, actions * atoms], an
-action's atoms one after the other. A factory is told that many actions.
+action's atoms one after the other. A factory is asked for that many actions.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _ARRAYS = (np.ndarray, np.generic, int)
 class DictAgent:
     """One policy, or one policy a player of a battle, as an agent of the stepping loop.
 
-    A transition of a player spans from its own turn to its next one: environments of battles give
-    no observation to players that do not act, and rewards in between are summed. Where all players
+    A transition of a player lasts from its own turn to its next one: battles return no observation
+    for players that do not act, and rewards in between are summed. Where all players
     act in every step, and where there is one policy, that is the step itself.
 
     Args:
@@ -54,7 +54,7 @@ class DictAgent:
     def act(
         self, observation: Array, setting: Any = None, forward: Callable[..., Any] | None = None
     ) -> Columns:
-        """Ask the policies about the environments that wait.
+        """Have the policies act for the environments that wait.
 
         Args:
             observation: objects [envs]; None where an environment does not wait for an action. In
@@ -279,6 +279,6 @@ def check_players(observation: Mapping[int, Sequence[Any]], players: int) -> Non
     for env, obs in observation.items():
         if len(obs) != players:
             raise EnvError(
-                f"environment {env} gives observations for {len(obs)} players, and there are "
+                f"environment {env} has observations for {len(obs)} players, and there are "
                 f"{players} policies"
             )

@@ -1,4 +1,4 @@
-"""Exploration: schedules of the rate, actions at random, and a policy that has no others."""
+"""Exploration: schedules of its rate, epsilon-greedy actions, and a policy of random actions."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class RandomPolicy:
             bounds = np.array([leaf.low, leaf.high], dtype=np.float64)
             if not leaf.counts and not (bounds.size and np.isfinite(bounds).all()):
                 raise PolicyError(
-                    f"there is no uniform choice of actions between {leaf.low} and {leaf.high}; "
-                    "do without random collecting, or wrap the environment"
+                    f"no uniform choice of actions between {leaf.low} and {leaf.high}; leave out "
+                    "policy.random_collect_size, or bound the actions by a wrapper"
                 )
 
     def forward(self, data: Mapping[int, Any], **_setting: Any) -> dict[int, dict[str, Any]]:

@@ -34,7 +34,7 @@ def placed(network: Network, device: torch.device) -> Network:
 
 
 def cut(columns: Mapping[str, Tensor], parts: int) -> list[Mapping[str, Tensor]]:
-    """Columns [batch, ...] in at most `parts` parts of sizes alike; none is empty but of nothing.
+    """Columns [batch, ...] in at most `parts` parts of about one size, none of them empty.
 
     Of sequences each part has whole ones.
 
@@ -123,7 +123,7 @@ class _Forward:
     def __call__(self, observation: Any, other: Any) -> Any:
         is_one = isinstance(observation, Tensor)
         first = observation if is_one else next(iter(observation.values()))
-        # nothing is compiled for an empty minibatch, which only lets others not wait
+        # an empty minibatch, there so that other learners need not wait, is not worth compiling
         compute = self._compute if len(first) else self._network
         try:
             with self._autocast:

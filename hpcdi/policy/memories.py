@@ -125,14 +125,14 @@ class EpisodeStates:
         return {name: held[list(envs)] for name, held in self._held.items()}
 
     def write(self, envs: Sequence[int], state: State) -> None:
-        """Note those after a step of these environments."""
+        """Store the states after a step of these environments."""
         self._before = self._held
         self._held = {name: held.clone() for name, held in self._held.items()}
         for name, held in self._held.items():
             held[list(envs)] = state[name]
 
     def undo(self, envs: Sequence[int]) -> None:
-        """These environments have not made the last step after all."""
+        """Restore the states before the last step: these environments did not make it."""
         for name, held in self._held.items():
             held[list(envs)] = self._before[name][list(envs)]
 

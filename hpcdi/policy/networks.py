@@ -109,7 +109,7 @@ def encoder_of(model: ModelConfig) -> Any:
 
 
 def _encoder_for(leaves: Sequence[Leaf], *, is_told: bool) -> str:
-    """The encoder of observations; what is not told has been taken from a shape alone."""
+    """The default encoder; not `is_told`: only the shape is known, not dtype and bounds."""
     first = leaves[0]
     if len(leaves) > 1 or first.name:
         return "multi"

@@ -58,13 +58,13 @@ class PPOLearnConfig(LearnConfig):
 
     @staticmethod
     def renewed(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Settings as earlier versions had them, as they are now, and a note about that."""
+        """Returns settings of earlier versions as they are now, and a note about that."""
         old = ("lr_decay_iterations", "lr_end")
         kept = {key: value for key, value in given.items() if key not in old}
         if given.get(old[0]) is None:
             return kept, ""
         schedule = {"end": given.get(old[1], 0.0), "iterations": given[old[0]]}
-        note = f"{', '.join(old)} are now schedule: {{end: ..., iterations: ...}}, and taken so"
+        note = f"{', '.join(old)} are taken as schedule: {{end: ..., iterations: ...}}"
         return {**kept, "schedule": schedule}, note
 
 

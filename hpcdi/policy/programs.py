@@ -23,7 +23,7 @@ Act: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
 _INPUT = "observation"
 _NAMES = "names.json"
 _EXAMPLES = 2
-"""Observations that an export looks at, where a program is to take any number: 1 would be fixed."""
+"""Batch that is traced where a program takes any number of observations; 1 would become fixed."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _signature(
 
 @contextlib.contextmanager
 def _export_of(module: nn.Module) -> Iterator[None]:
-    """Keep torch's exporters from speaking of themselves; what goes wrong in them is one error."""
+    """Silence torch's exporters, and turn all their errors into one."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

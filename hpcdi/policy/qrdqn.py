@@ -1,10 +1,10 @@
 """QR-DQN: DQN that learns quantiles of the return, not its mean (Dabney et al. 2018).
 
 Equations are those of the paper. All options of DQN work here as they do there. Unlike `c51` it
-need not be told which returns there are.
+does not need to know the range of returns.
 
 Network: observation -> quantiles of each action's return, [batch, actions * quantiles], an action's
-quantiles one after the other. A factory is told that many actions.
+quantiles one after the other. A factory is asked for that many actions.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ actions that networks see are between -1 and 1, those of the environment between
 densities, entropies and the target entropy those of the former.
 
 Network (the actor): observation -> mean and, after it, the logarithm of the deviation of an action
-before it is squashed, [batch, 2 * components]. A factory is told that many actions; critics are
-made by it too, see `networks.ActionValues`.
+before it is squashed, [batch, 2 * components]. A factory is asked for that many actions; critics
+are made by it too, see `networks.ActionValues`.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class ModelConfig:
     layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
     init: str = setting(
         "", "how the weights of linear and convolutional layers are drawn, biases being 0; empty: "
-        "as PyTorch does, by PPO and IMPALA as they do", choices=("", *INITIALIZATIONS),
+        "orthogonal for PPO and IMPALA, else PyTorch's own", choices=("", *INITIALIZATIONS),
     )  # fmt: skip
     init_gain: float = setting(1.0, "scale of weights drawn orthogonal or xavier", above=0)
     memory: str = setting(
@@ -313,7 +313,7 @@ class PolicyConfig(ComponentConfig):
     """Settings that every policy has; an algorithm's `Config` narrows the sections."""
 
     CORRECTS_STALENESS: ClassVar[bool] = False
-    """True if data of older policies are as good where `on_policy`: nobody waits for anybody."""
+    """True if an `on_policy` algorithm may learn from older policies' data: nobody waits."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
     DRAWS_ACTIONS: ClassVar[bool] = True
@@ -409,7 +409,7 @@ class PolicyConfig(ComponentConfig):
 class OnPolicyConfig(PolicyConfig):
     """Settings of algorithms that use their data once.
 
-    They complete two messages: which data they use, and which setting is their horizon.
+    `DATA` and `HORIZON` complete two messages: which data they use, and their horizon's setting.
     """
 
     DATA: ClassVar[str]

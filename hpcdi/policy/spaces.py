@@ -105,7 +105,7 @@ def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
 
 
 def fill_spaces(cfg: Any, spaces: Spaces, *, actions: Sequence[str]) -> tuple[Any, list[Problem]]:
-    """Settings with empty shapes and bounds filled, and where given ones contradict the spaces.
+    """Returns settings with empty shapes and bounds filled, and where given ones are wrong.
 
     Args:
         cfg: a policy's settings; its section ``model`` has ``obs_shape, obs_leaves, action_shape``
@@ -180,10 +180,8 @@ def _observation_problems(model: Any, spaces: Spaces) -> Iterator[Problem]:
     given, shape = model.obs_shape, network_shape(spaces)
     first = spaces.observation[0]
     if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):
-        said = (
-            f"the environment gives {_said(spaces.observation) if shape is None else first.shape}"
-        )
+        said = f"the environment's is {_said(spaces.observation) if shape is None else first.shape}"
         yield Problem("model.obs_shape", f"is {as_shape(given)}, {said}")
     if model.obs_leaves and model.obs_leaves != spaces.observation:
-        said = f"is {_said(model.obs_leaves)}, the environment gives {_said(spaces.observation)}"
+        said = f"is {_said(model.obs_leaves)}, the environment's is {_said(spaces.observation)}"
         yield Problem("model.obs_leaves", said)

@@ -5,7 +5,7 @@ Equations and sections are those of arXiv:1802.09477. The actions that networks 
 and 1, those of the environment between its bounds.
 
 Network (the actor): observation -> an action before it is squashed by tanh, [batch, components].
-A factory is told that many actions; critics are made by it too, see `networks.ActionValues`.
+A factory is asked for that many actions; critics are made by it too, see `networks.ActionValues`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TD3LearnConfig(LearnConfig):
 
     batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
     tau: float = setting(0.005, "share by which target networks follow", above=0, maximum=1)
-    critics: int = setting(2, "critics, of which the least value counts", minimum=1)
+    critics: int = setting(2, "critics; the least of their values counts", minimum=1)
     policy_delay: int = setting(2, "updates of the critics for one of the actor", minimum=1)
     target_noise: float = setting(
         0.2, "deviation of the noise of actions that targets value, of half the range", minimum=0

@@ -52,13 +52,13 @@ def published(path: str | Path, *, fsync: bool = True) -> Iterator[IO[bytes]]:
 
 
 def stay_in(root: Path) -> None:
-    """Let this process write into a run folder, but never make it anew, see `make_folders`."""
+    """Let this process write into a run folder, but never create it again, see `make_folders`."""
     state = root.stat()
     _HOME["root"], _HOME["identity"] = root.resolve(), (state.st_dev, state.st_ino)
 
 
 def is_gone(root: Path) -> bool:
-    """True if a run folder was moved or removed since `stay_in`; False if nobody can tell."""
+    """True if a run folder was moved or removed since `stay_in`; False if that is unknown."""
     try:
         state = root.stat()
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def make_folders(folder: Path) -> None:
 
 
 def _create(path: Path) -> IO[bytes]:
-    """A new file at a name that others may guess: what they put there goes, no link is followed.
+    """Create a file at a name that others may guess: a file there is removed, no link followed.
 
     Raises:
         OSError: another user's file, in a folder like /tmp, cannot be removed.
@@ -139,7 +139,7 @@ def write_json(path: str | Path, value: Any, *, fsync: bool = True) -> None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """A JSON file's mapping; empty where there is none that is whole."""
+    """Returns a JSON file's mapping; empty where the file is missing or torn."""
     try:
         return load_json(path)
     except (OSError, ValueError):
@@ -163,7 +163,7 @@ def load_json(path: str | Path) -> dict[str, Any]:
 
 
 def sweep_temporary(folder: str | Path) -> list[Path]:
-    """Remove what a killed process left of unfinished files and folders; say which."""
+    """Remove unfinished files and folders of killed processes; returns their paths."""
     left = sorted(Path(folder).rglob(f".*{TEMPORARY_MARK}*"))
     for path in left:
         if path.is_dir():

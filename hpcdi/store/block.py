@@ -183,7 +183,7 @@ def _header_crc(header: dict[str, Any]) -> int:
 
 
 def check(block: Block, path: str) -> None:
-    """See that a block can be stored at `path`.
+    """Check that a block can be stored at `path`.
 
     Raises:
         ShardError: columns differ in length or hold no numbers, or have names of the item table.
@@ -202,7 +202,7 @@ def check(block: Block, path: str) -> None:
 
 
 def check_items(block: Block, rows: int, path: str | Path) -> None:
-    """See that all items lie within a block's rows.
+    """Check that all items lie within a block's rows.
 
     Raises:
         ShardError: they do not.

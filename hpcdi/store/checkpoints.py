@@ -99,7 +99,7 @@ def save_checkpoint(
 
 
 def of_agent(agent: int, file: str) -> str:
-    """Returns the name of a file of one of those that learn apart; the first one's is as it is."""
+    """Returns the name of an agent's file (battles, leagues); the first agent's is unchanged."""
     return f"agent{agent}_{file}" if agent else file
 
 
@@ -140,10 +140,10 @@ def finish(
 
 
 def remove_others(target: Path, keep: int, among: str = "") -> list[str]:
-    """Remove the oldest checkpoints beside one, and newer ones: the run has gone back behind them.
+    """Remove the oldest checkpoints, and those newer than one: the run was resumed before them.
 
     Args:
-        target: the one that is there for sure.
+        target: the one that was just written.
         keep: how many stay, this one included.
         among: see `save_checkpoint`.
 

@@ -17,6 +17,7 @@ from hpcdi.utils.metrics import human_time
 T = TypeVar("T")
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
+_LAST_TRIES_S = 2.0
 
 
 def or_warn(what: str, write: Callable[[], object]) -> bool:
@@ -80,7 +81,7 @@ class DiskPatience:
         self._has_given_up = False
         self._ends_at = float("inf")
 
-    def hurry(self, within_s: float) -> None:
+    def hurry(self, within_s: float = _LAST_TRIES_S) -> None:
         """Wait at most `within_s` from now, because the run ends; any thread may call it."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
 

@@ -73,11 +73,11 @@ class FramePool:
         self._taken, self._free = count, []
 
     def use(self, places: Array, slots: Any) -> None:
-        """Frames are of the items in slots, one each or one for all; the last is the newest."""
+        """Note the slots of the items that use frames, one each or one for all; newest last."""
         self._users[places] = slots
 
     def release(self, places: Array, slots: Any) -> None:
-        """Items in slots go; of their frames, those that no newer item uses go, too."""
+        """Remove items of slots, and those of their frames that no newer item uses."""
         gone = places[self._users[places] == slots]
         self._free += dict.fromkeys(gone.tolist())
 
@@ -100,7 +100,7 @@ class Streams:
         return self._numbers.nbytes
 
     def take(self, start: int, stop: int) -> None:
-        """New items come to slots [start, stop); those that were there have gone."""
+        """Note that new items replace those of slots [start, stop)."""
         first, self._put = self._put + 1, self._put + stop - start
         self._numbers[start:stop] = np.arange(first, self._put + 1)
 
@@ -119,7 +119,7 @@ class Streams:
 
 
 def by_env(envs: Array | None) -> Iterator[tuple[int, Any]]:
-    """Environments of rows (None: of one), and which are whose: a slice if evenly spaced."""
+    """Yields each environment and its rows, a slice if evenly spaced; None: all rows are of one."""
     numbers = np.zeros(1, np.int64) if envs is None else envs.reshape(-1)
     different = dict.fromkeys(numbers.tolist())
     if len(different) == 1:
@@ -139,7 +139,7 @@ class FrameStore:
 
     Args:
         capacity: slots; items come to them in turn.
-        names: one or two columns; of two, the second one is later than the first one.
+        names: one or two columns; of two, the second one has the later observation.
     """
 
     def __init__(self, capacity: int, names: tuple[str, ...]) -> None:

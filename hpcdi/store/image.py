@@ -253,7 +253,7 @@ class MappedFile(Closing):
             view, offset = view[count:], offset + count
 
     def lent(self, offset: int, count: int) -> Array | None:
-        """The file's own bytes, uint8 [count], read-only; None where there are none such.
+        """The file's own bytes, uint8 [count], read-only; None where they are not mapped.
 
         To be used at once, after `fetch`: while much else is read they may have to be read again.
         """
@@ -261,7 +261,7 @@ class MappedFile(Closing):
         return pages if pages is not None and len(pages) == count else None
 
     def fetch(self, lent: Array, offset: int) -> None:
-        """Have lent bytes, which begin at an offset, in memory; threads may do so together.
+        """Read lent bytes, which begin at an offset, into memory; threads may do so together.
 
         Raises:
             OSError: they cannot be read.
@@ -300,7 +300,7 @@ def _joined(parts: Iterable[tuple[int, int]]) -> int:
 def _read(
     dataset: h5py.Dataset, file: MappedFile, pool: Executor, lent: bool
 ) -> tuple[Array, Iterable[tuple[int, int]]]:
-    """A dataset's array, which a pool sees to, and of each part, when it is done: crc32, length."""
+    """A dataset's array, which a pool fills; and crc32 and length of each part when it is there."""
     offset = dataset.id.get_offset()
     if offset is None or dataset.dtype.hasobject:  # another tool laid it out: HDF5 reads it
         array = np.asarray(dataset[()])
@@ -309,13 +309,13 @@ def _read(
     flat = pages if pages is not None else np.empty(dataset.nbytes, np.uint8)
     get = file.fetch if pages is not None else file.fill
 
-    def see_to(start: int) -> tuple[int, int]:
-        """Have a part here; returns its crc32 and its length."""
+    def read_part(start: int) -> tuple[int, int]:
+        """Read a part; returns its crc32 and its length."""
         part = flat[start : start + _PART_BYTES]
         get(part, offset + start)
         return crc32_of_array(part), len(part)
 
-    parts = pool.map(see_to, range(0, len(flat), _PART_BYTES))
+    parts = pool.map(read_part, range(0, len(flat), _PART_BYTES))
     return flat.view(dataset.dtype).reshape(dataset.shape), parts
 
 

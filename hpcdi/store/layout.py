@@ -9,7 +9,7 @@
         run.json                    state, versions, host, placement, result
         submit/                     of a run that was submitted: script, experiment, output of jobs
         status.json                 how it goes: steps, rates, last evaluation; new every second
-        next_job.json               the job that goes on, if the last one could not be requeued
+        next_job.json               the job that continues the run, if the last one was not requeued
         run.lock                    while it runs: host, Slurm job and process that it runs in
         data/rank00002/<hour>/000001.h5      shards: one folder a collector and hour; a file
                                              is named by the number of its first block
@@ -19,10 +19,10 @@
         league/main_000003.safetensors       a frozen player of a league; league.json its results
         checkpoints/iteration_000010000/     of a learner, and ckpt_final, ckpt_best
         checkpoints1/                        of the second player's learner (battles, leagues)
-        snapshots/snapshot_000007/           of the whole run: what it goes on from
+        snapshots/snapshot_000007/           of the whole run: what it resumes from
         profile/rank0.json                   where a learner's time goes, where that was asked for
         videos/iter_..._seed_0.mp4           films, where they were asked for
-        log/rank00002.jsonl                  what each rank said
+        log/rank00002.jsonl                  each rank's log
         tb/events.out.tfevents...            TensorBoard, written by rank 0
 """
 
@@ -57,7 +57,7 @@ class RunLayout:
 
     @property
     def lock_file(self) -> Path:
-        """Whose the run is, while it runs."""
+        """Which process the run belongs to, while it runs."""
         return self.root / "run.lock"
 
     @property
@@ -87,7 +87,7 @@ class RunLayout:
 
     @property
     def next_job_file(self) -> Path:
-        """The job that a job which may not be requeued has submitted to go on."""
+        """The job that continues the run, submitted by one that may not be requeued."""
         return self.root / "next_job.json"
 
     @property
@@ -97,7 +97,7 @@ class RunLayout:
 
     @property
     def scale_file(self) -> Path:
-        """How many collectors people want to work."""
+        """Number of working collectors that `hpcdi scale` asked for."""
         return self.root / "scale.json"
 
     @property
@@ -151,12 +151,12 @@ class RunLayout:
         return self.checkpoints_of(0)
 
     def checkpoints_of(self, agent: int) -> Path:
-        """Checkpoints of one of those that learn apart: in a serial battle, a league's players."""
+        """Checkpoints of an agent: of a serial battle, or a league's player."""
         return self.root / f"checkpoints{agent or ''}"
 
     @property
     def results(self) -> list[Path]:
-        """Folders of all that a run makes, but for what it says."""
+        """Folders of all that a run makes but its logs."""
         made = (
             self.data_dir, self.latest_policy.parent, self.league_dir, self.snapshots_dir,
             self.tensorboard_dir,

@@ -17,7 +17,7 @@ LARGE_BYTES = 1 << 18
 
 
 def _unheld() -> int:
-    """References to an array that only a list, a loop and the question hold: Python's affair."""
+    """Reference count of an array that only a list and a loop variable hold; Python's choice."""
     for slab in [np.empty(0)]:
         count = sys.getrefcount(slab)
     return count
@@ -34,7 +34,7 @@ class Recycler:
     more: not the caller, not a view, not a tensor that shares its memory.
 
     Args:
-        keep: as many arrays are remembered, the newest; of those that are held, none is used.
+        keep: arrays that are remembered, the newest ones; those that somebody holds are not reused.
     """
 
     def __init__(self, keep: int = 4) -> None:
@@ -45,7 +45,7 @@ class Recycler:
         )()  # reference counts are exact
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-        """An array of undefined content, of the caller alone."""
+        """Returns an array of undefined content that only the caller holds."""
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes < LARGE_BYTES or not self._counted:
             return np.empty(shape, dtype)

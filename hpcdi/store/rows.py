@@ -143,7 +143,7 @@ def check_range(name: str, column: Array, dtype: np.dtype[Any]) -> None:
 def is_columnar(tree: Any) -> bool:
     """True for a number, an array or a tensor of numbers, and a mapping of names to such.
 
-    Only for what a column gives back as it was: lists, tuples and other containers are none.
+    Only for what a column returns unchanged: lists, tuples and other containers are none.
     """
     if isinstance(tree, Mapping):
         are_names = all(isinstance(key, str) for key in tree)

@@ -72,7 +72,7 @@ _HEAD_BYTES = 1 << 20  # in which the layout lies
 _LAYOUT, _TABLE = "hpcdi/layout", "hpcdi/blocks"
 _ALIGNMENT = 64  # of columns in memory
 _ANY_OFFSET = 10**18
-_LARGEST_TABLE_BYTES = 64 << 20  # that is believed
+_LARGEST_TABLE_BYTES = 64 << 20  # a layout that states more is damaged
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ class ShardReader:
         return block
 
     def withdraw(self, slot: int) -> None:
-        """Take back this block and those after it: nobody finds them any more.
+        """Remove this block and those after it from the table.
 
         For a run that repeats itself; the process that wrote the file must be dead.
 

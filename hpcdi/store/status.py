@@ -85,7 +85,7 @@ class StatusFile:
             if not self._is_warned:
                 self._is_warned = True
                 LOGGER.warning(
-                    "%s could not be written: %s. `hpcdi status` will not tell how the run goes",
+                    "%s could not be written: %s. `hpcdi status` cannot show how the run goes",
                     self._path, error,
                 )  # fmt: skip
         self._due = now + max(EVERY_S, _SHARE * (time.monotonic() - began))

@@ -5,12 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from hpcdi.comm.messages import BlockReady
+from hpcdi.errors import ShardError
 from hpcdi.store.block import Block
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.types import Columns, ShardRef
+from hpcdi.store.games import parse_games
+from hpcdi.types import MAIN, Columns, ShardRef
 
 Announce: TypeAlias = Callable[[ShardRef, Block], None]
 """Called with each block that can be fetched from now on, on a thread of the publisher's."""
+
+
+def announcement(shard: ShardRef, block: Block) -> BlockReady:
+    """Returns the message that announces a block: now, or again when a run is resumed.
+
+    Args:
+        shard: its reference.
+        block: its facts and items; its rows do not matter.
+
+    Raises:
+        ShardError: the facts do not say whose it is.
+    """
+    facts = block.facts
+    try:
+        return BlockReady(
+            str(facts["task_id"]), int(facts["block_id"]), shard, block.items, block.tail_rows,
+            float(facts["sealed_at"]), int(facts.get("episodes", 0)),
+            int(facts.get("env_steps", -1)), parse_games(str(facts.get("games", ""))),
+            str(facts.get("player", MAIN)),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise ShardError(shard.path, f"does not say whose it is: {error}") from error
 
 
 class BlockPublisher(Protocol):

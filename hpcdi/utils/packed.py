@@ -2,7 +2,7 @@
 
 An observation that is one array travels as that, [envs, ...]. One of a Dict or Tuple space, or with
 a mask of legal actions, travels as numpy's structured array [envs]: a field for each leaf, named as
-the column that it is stored in. So whoever passes observations on need not know of what they are::
+the column that it is stored in. So code that passes observations on need not know their parts::
 
     Dict(position=Box, camera=Box) with a mask   ``observation/position``, ``observation/camera``,
                                                  ``action_mask``
@@ -92,7 +92,7 @@ def ungrouped(groups: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pick(value: Any, path: Iterable[Any]) -> Any:
-    """Returns what lies in nested mappings and sequences behind some keys.
+    """Returns the value at a path of keys in nested mappings and sequences.
 
     A sequence's keys are numbers, or these as text; it may have become a mapping of the latter.
     """

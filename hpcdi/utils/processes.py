@@ -22,11 +22,28 @@ def name_of(pid: int) -> str:
 
 def stat_of(pid: int) -> tuple[str, int]:
     """Returns a process's state ("R", "S", "D", "T", "Z") and its parent; ("", 0): it is gone."""
-    try:  # the name, which may hold anything, is in parentheses
-        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    try:
+        state, parent = _stat(pid)[:2]
     except (OSError, ValueError):
         return "", 0
     return state, int(parent)
+
+
+def born_of(pid: int) -> str:
+    """Returns the start of a process, in kernel ticks; empty: it is gone, "unknown": not seen."""
+    try:
+        state, *rest = _stat(pid)
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "unknown"
+    return "" if state in "ZX" else rest[18]
+
+
+def _stat(pid: int) -> list[str]:
+    """Returns the fields of a process, from its state on."""
+    # the name before them, which may hold anything, is in parentheses
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def children_of(pid: int) -> list[int]:

@@ -245,10 +245,10 @@ class LearnerAggregator:
         """
         if not self.is_complete:
             come = len(self._workers.available("learner"))
-            raise CommError(f"{come} of {self.size} learners have come; all are needed")
+            raise CommError(f"{come} of {self.size} learners have reported; all are needed")
         present = self._workers.groups[MAIN].task
         if present is not None:
-            raise CommError(f"the learners do task {present.task_id} still")
+            raise CommError(f"the learners are still doing task {present.task_id}")
         return dict.fromkeys(self._workers.start_learners(task, 0.0), task)
 
     def deal_with_get_data(self, task: DataDemand, rank: int = 0) -> DataDemand | None:

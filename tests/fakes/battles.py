@@ -122,3 +122,66 @@ class FromOne(RockPaperScissors):
     def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
         assert all(self.action_space[0].contains(action) for action in actions)
         return super().step(actions)
+
+
+class Counting(ColumnarProbe):
+    """Plays how often it has acted in the running game, which it remembers for each place."""
+
+    def __init__(self, cfg: Any, enable_field: Any, *, seed: np.random.SeedSequence) -> None:
+        super().__init__(cfg, enable_field, seed=seed)
+        self._turns: dict[int, int] = {}
+
+    def act(self, observation: Array, setting: Settings, envs: Sequence[int] = ()) -> Columns:
+        assert len(envs) == len(observation)
+        turns = [self._turns.get(env, 0) for env in envs]
+        self._turns.update({env: n + 1 for env, n in zip(envs, turns, strict=True)})
+        return {"action": np.array(turns), "acted_by": np.full(len(turns), self._version)}
+
+    def forget(self, live: Array, over: Array) -> None:
+        raise AssertionError("not all act at once in a league")
+
+    def reset(self, data_id: Sequence[int] | None = None) -> None:
+        self._turns = {} if data_id is None else {
+            env: turns for env, turns in self._turns.items() if env not in data_id
+        }  # fmt: skip
+
+
+class Relay:
+    """Four players, one or two of whom act in a step; each is to act by how often it has acted.
+
+    A wrong action costs 1; a game has 5 to 9 steps, by its seed.
+
+    Args:
+        teams: whether the first and third play together against the others.
+    """
+
+    agents = 4
+    observation_space = (Discrete(1),) * 4
+    action_space = (Discrete(10),) * 4
+
+    def __init__(self, *, teams: bool = False) -> None:
+        self.teams = ((0, 2), (1, 3)) if teams else None
+
+    def reset(self, seed: int | None = None) -> list[Any]:
+        self._length = 5 + (seed or 0) % 5
+        self._steps, self._turns, self._returns = 0, [0] * 4, np.zeros(4)
+        return self._seen()
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], Array, bool, list[dict[str, Any]]]:
+        reward = np.zeros(4)
+        for seat in self._acting():
+            reward[seat] = -float(actions[seat] != self._turns[seat])
+            self._turns[seat] += 1
+        self._returns += reward
+        self._steps += 1
+        done = self._steps == self._length
+        infos = [{"eval_episode_return": own} for own in self._returns] if done else [{}] * 4
+        return [0] * 4 if done else self._seen(), reward, done, infos
+
+    def _acting(self) -> set[int]:
+        return {self._steps % 4, self._steps // 2 % 4}
+
+    def _seen(self) -> list[Any]:
+        return [0 if seat in self._acting() else None for seat in range(4)]
+
+    def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Collectors that wait until they are wanted, in a whole job."""
+"""Collectors that wait until they are needed, in a whole job."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_collectors_wait_until_one_dies_or_more_are_wanted(start: Start) -> None
         "system.storage.seal_seconds=0.2",
     )  # fmt: skip
     job.until_learning()
-    assert "3 collectors of 8 environments (2 of them wait until they are wanted)" in job.read()
+    assert "3 collectors of 8 environments (2 of them wait until they are needed)" in job.read()
     job.until(lambda: collectors(job) == {"working": 1, "there": 3, "wanted": 1})
     (first,) = until_these_collect(job, 1)
-    assert "1 of 3 work, 2 wait until wanted" in hpcdi("status", job.run_dir).out
+    assert "1 of 3 work, 2 wait until needed" in hpcdi("status", job.run_dir).out
 
     # one dies: another begins
     job.kill_rank(int(first.removeprefix("rank")))

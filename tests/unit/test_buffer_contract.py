@@ -225,9 +225,10 @@ class TestMakingOne:
         assert (config.type, config.cfg_type) == (name, f"{TYPES[name].__name__}Dict")
 
     def test_a_deque_gives_back_what_it_was_given(self) -> None:
-        """Marks are for learners of priorities."""
+        """Marks are for learners of priorities; a run makes it like an advanced buffer."""
         for priority in (False, True):
-            buffer: Any = create_buffer({"type": "deque", "priority": priority})
+            cfg = {"type": "deque", "priority": priority}
+            buffer: Any = create_buffer(cfg, prioritized=True)
             buffer.push(items(0, 12), 0)
             drawn = buffer.sample(12, 0)
             assert len({number(one) for one in drawn}) == 12 or priority

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes.battles import FirstLegal, marine
+from fakes.battles import Counting, FirstLegal, marine
 from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
 from hpcdi.store.builder import BlockBuilder, Segment
@@ -36,8 +36,10 @@ SCRIPT = "fakes.battles:first_legal"
 def _probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(parallel, "PROGRESS_S", float("inf"))
     POLICY_REGISTRY.register("test_first_legal")(FirstLegal)
+    POLICY_REGISTRY.register("test_counting")(Counting)
     yield
-    POLICY_REGISTRY._classes.pop("test_first_legal")
+    for name in ("test_first_legal", "test_counting"):
+        POLICY_REGISTRY._classes.pop(name)
 
 
 def freeze(folder: Path, name: str, version: int) -> str:
@@ -216,6 +218,60 @@ def test_random_opponents_play_legal_moves() -> None:
         result = do(made, port, "task", opponents={"against": [1.0, "random"]})
     assert set(result.episode_returns) == {-1.0, 1.0} or 0.0 in result.episode_returns
     assert 5 <= result.episode_lengths.min() <= result.episode_lengths.max() <= 9
+
+
+RELAY = {"policy": "test_counting", "env_id": "fakes.battles:Relay"}
+
+
+@pytest.mark.parametrize("kept_bytes", [1, 1 << 20])
+def test_each_seat_of_each_environment_is_remembered_by_each_player(
+    tmp_path: Path, kept_bytes: int
+) -> None:
+    """Frozen ones are remembered in a game that began before they left the cache."""
+    frozen = {f"main_00000{n}": [0.3, freeze(tmp_path, f"main_00000{n}", n)] for n in (1, 2, 3)}
+    port = Port(versions=[9])
+    with marine(port, str(tmp_path), collector_episode_num=40, **RELAY) as made:
+        made._loop._players._limit = kept_bytes
+        do(made, port, "task", opponents={"main": [0.1, ""], **frozen})
+        assert (made._loop._players.loaded > 10) is (kept_bytes == 1)
+    rows = [row for found in episodes(port).values() for row in found]
+    assert len(port.segments) > 3, "games go on over cuts"
+    assert not any(row["reward"] for row in rows)
+    assert max(int(row["action"]) for row in rows) > 2
+    played = [result for s in port.segments for results in s.games or () for result in results]
+    assert len({other for _, other, *_ in played}) == 3
+    assert all(draws == 1 for _, _, _, draws, _ in played), "nobody has made a wrong move"
+
+
+def test_an_evaluation_begins_without_memories() -> None:
+    port = Port(versions=[4])
+    with marine(port, evaluate=True, evaluator_episode_num=8, **RELAY) as made:
+        for _ in range(2):
+            result = do(made, port, "task", opponents={"against": [1.0, "random"]})
+            assert not result.episode_returns.any()
+            port.given = 4
+
+
+def test_a_team_is_one_player(tmp_path: Path) -> None:
+    source = freeze(tmp_path, "main_000001", 7)
+    port = Port(versions=[9])
+    env = {**RELAY, "kwargs": {"teams": True}, "collector_episode_num": 20}
+    with marine(port, str(tmp_path), **env) as made:
+        result = do(made, port, "task", opponents={"main_000001": [1.0, source]})
+    seats = Counter(episode % 4 for _, episode in episodes(port))
+    assert (seats[0], seats[1]) == (seats[2], seats[3]), "both of a team, or neither"
+    assert seats[0] + seats[1] == len(result.episode_returns) == 40
+    assert 10 < seats[0] < 30, "it is either team"
+    played = [results for s in port.segments for results in s.games or () if results]
+    assert played == [[("main", "main_000001", 0, 1, 0)]] * 40, "one result a game"
+
+
+def test_a_team_of_all_plays_alone() -> None:
+    port = Port(versions=[9])
+    env = {**RELAY, "teams": {"us": [0, 1, 2, 3]}, "evaluator_episode_num": 4}
+    with marine(port, evaluate=True, **env) as made:
+        result = do(made, port, "task", opponents={"against": [1.0, "random"]})
+    assert result.episode_returns.tolist() == [0.0] * 8, "nobody moved at random"
 
 
 def test_the_cache_keeps_what_has_played_last(tmp_path: Path) -> None:

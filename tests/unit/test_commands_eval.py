@@ -282,7 +282,7 @@ def test_a_policy_that_does_not_fit(
     wrong = refused(command, run_dir, "policy.model.dueling=true", "policy.lern=1", "env.seed=a")
     assert "has 2 problems" in wrong
     assert "policy.lern: unknown key; did you mean 'learn'?" in wrong
-    assert "policy.model.obs_shape: is (4,), the environment gives (2,)" in refused(
+    assert "policy.model.obs_shape: is (4,), the environment's is (2,)" in refused(
         command, run_dir, *COUNT[:2]
     )
 

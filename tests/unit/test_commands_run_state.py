@@ -213,4 +213,4 @@ def test_a_run_that_was_restarted_in_vain_has_failed(layout: RunLayout) -> None:
         resume.take(layout, resume.StartMode.RESTART, mapping, [], mpi="none")
     found = status_of(layout.root, ask_of(QueueJob("12", "FAILED")))
     assert (found.state, found.exit_code) == ("failed", 1)
-    assert "restarted 1 times in a row without coming to a newer snapshot" in found.why
+    assert "restarted 1 times in a row without a newer snapshot" in found.why

@@ -174,7 +174,7 @@ def test_a_plan_shows_who_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "configs/cartpole_dqn.yaml", "--collectors-max", "4"]) == 0
     out = capsys.readouterr().out
     assert "6 ranks" in out
-    assert "2 of the collectors wait until they are wanted" in out
+    assert "2 of the collectors wait until they are needed" in out
     assert "if each of 2 collectors" in out
 
 

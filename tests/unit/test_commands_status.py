@@ -88,7 +88,7 @@ def test_what_is_said_of_a_run_that_runs(tmp_path: Path) -> None:
         "env step 900k",
         "  buffer       10 of 20; oldest policy 3 iterations behind; waits for more data",
         "  idle         k rank 2 50%; l rank 1 25%",
-        "  lost         rank 4 (collector): the run goes on without",
+        "  lost         rank 4 (collector): the run goes on",
         "  restarts     2",
         "  next         hpcdi tail run -f",
     ):

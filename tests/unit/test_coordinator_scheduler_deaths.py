@@ -126,7 +126,7 @@ def test_the_run_goes_on_without_a_collector_that_has_not_come() -> None:
 def test_a_rank_that_has_not_come_may_be_the_learner() -> None:
     run = starting(2, 3)
     run.hear(1, RankLost())
-    assert "it had not come yet" in reason_of(run)
+    assert "it had not reported yet" in reason_of(run)
 
 
 def test_the_learner_that_is_expected_is_no_collector() -> None:

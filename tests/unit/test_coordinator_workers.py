@@ -62,7 +62,7 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 def test_who_is_who() -> None:
     workers = Workers([2, 3, 9])
     assert workers.silent == [2, 3, 9]
-    assert workers.why_not_without(9) == "it had not come yet", "it may be the learner"
+    assert workers.why_not_without(9) == "it had not reported yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
     workers.report(3, WorkerReady("collector", "b", 1))
     assert [worker.rank for worker in workers.available("learner")] == [2]

@@ -280,7 +280,7 @@ def test_a_foreign_run_imports_nothing(
             os.chown(path, 54321, -1)
     assert main([command, str(foreign)]) == 2
     said = capsys.readouterr().err
-    assert "can have been written by its owner, user" in said
+    assert "may have been written by its owner, user" in said
     assert "evil_module" in said
     assert "--trust" in said
     assert "evil_module" not in sys.modules

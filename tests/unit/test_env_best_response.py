@@ -79,7 +79,7 @@ def test_tictactoe() -> None:
 
 
 def test_games_that_cannot_be_solved() -> None:
-    with pytest.raises(EnvError, match="draws something"):
+    with pytest.raises(EnvError, match="the environment is random"):
         best_responses(SmallGame(KuhnPoker(says_deals=False)), [(1.0, always(1))])
     with pytest.raises(EnvError, match=r"has about .* lines of play: best responses"):
         best_responses(SmallGame(of_pettingzoo("connect_four_v3")), [(1.0, always(0))])

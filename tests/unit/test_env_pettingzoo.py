@@ -15,9 +15,15 @@ import pytest
 from fakes.battles import FromOne
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import is_abnormal
-from hpcdi.env.create import battle_players, create_env_manager, get_spaces, make_env_manager
+from hpcdi.env.create import (
+    battle_players,
+    battle_teams,
+    create_env_manager,
+    get_spaces,
+    make_env_manager,
+)
 from hpcdi.env.manager import BattleManager
-from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle
+from hpcdi.env.pettingzoo import BattleEnv, PettingZooEnv, as_battle, teams_of
 from hpcdi.errors import ConfigError, EnvError
 from hpcdi.types import Array
 
@@ -144,6 +150,39 @@ def test_three_at_once_and_one_drops_out() -> None:
     assert [info["terminated"] for info in infos] == [True] * 3
     env.reset()
     assert [info["terminated"] for info in env.step([1, 2, 3])[3]] == [False] * 3
+
+
+class FourEnv(ThreeEnv):
+    """Another one, with names of its own."""
+
+    possible_agents = ("red_1", "blue_1", "red_2", "blue_2")  # type: ignore[assignment]
+
+
+def test_teams_are_named_by_the_players() -> None:
+    here = f"{__name__}:FourEnv"
+    by_name = {"red": ["red_1", "red_2"], "blue": ["blue_2", 1]}
+    cfg = {"env_id": here, "teams": by_name, "collector_env_num": 1}
+    assert battle_teams(PettingZooEnv.parse_config(cfg)) == 2
+    for form in FORMS:
+        with create_env_manager(
+            {"type": "pettingzoo", **cfg, "manager": {"type": form}},
+            evaluate=False, seed=np.random.SeedSequence(0),
+        ) as manager:  # fmt: skip
+            manager.launch()
+            assert (manager.players, manager.teams) == (4, ((0, 2), (3, 1)))
+    without = PettingZooEnv.make_single(config(here))
+    assert teams_of(without) == ((0,), (1,), (2,), (3,))
+    with pytest.raises(ConfigError) as caught:
+        PettingZooEnv.make_single(
+            config(here, teams={"a": ["red_1", "green"], "b": ["red_1"], "c": 3, "d": [4]})
+        )
+    said = str(caught.value)
+    assert "env.teams.a: 'green' is no player; there are red_1, blue_1, red_2, blue_2" in said
+    assert "env.teams.b: red_1 is in two teams" in said
+    assert "env.teams.c: must be a list of players" in said
+    assert "env.teams.d: 4 is no player" in said
+    with pytest.raises(ConfigError, match="blue_1, red_2, blue_2 must be in a team, too"):
+        PettingZooEnv.make_single(config(here, teams={"a": ["red_1"]}))
 
 
 class SeedsBattle:

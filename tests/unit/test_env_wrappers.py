@@ -159,7 +159,7 @@ def test_a_wrapper_that_cannot_be_made_is_named(wrapper: Any, said: str) -> None
 
 
 def test_a_vector_environment_cannot_be_wrapped() -> None:
-    with pytest.raises(ConfigError, match="wrappers: are of single environments: set vectorizatio"):
+    with pytest.raises(ConfigError, match="wrappers: need single environments: set vectorization"):
         config(STACK, env_id="CartPole-v1", vectorization="vector_entry_point")
 
 

@@ -19,6 +19,7 @@ from hpcdi.errors import LaunchError
 from hpcdi.launch import run_lock
 from hpcdi.launch.run_lock import SILENT_S, Holder, RunLock, check, this_process
 from hpcdi.store.layout import RunLayout
+from hpcdi.utils.processes import born_of
 
 ME = this_process({})
 ELSEWHERE = dataclasses.replace(ME, host="node9", machine="another", job="")
@@ -64,7 +65,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_process_is_known_by_its_number_and_its_birth(
     layout: RunLayout, other: subprocess.Popen[bytes]
 ) -> None:
-    born = run_lock._born(other.pid)
+    born = born_of(other.pid)
     assert int(born) > int(ME.born)
     plant(layout, dataclasses.replace(ME, pid=other.pid, born=born), age_s=1e6)
     with pytest.raises(LaunchError, match=f"process {other.pid}"):

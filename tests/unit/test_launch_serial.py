@@ -544,7 +544,7 @@ def test_a_run_without_a_checkpoint_stays_what_it_was(
     for _ in range(2):
         assert main(["serial", "--resume", str(run_dir)]) == 1
         err = capfd.readouterr().err
-        assert err.count("there is no whole snapshot to go on from") == 1
+        assert err.count("there is no whole snapshot to resume from") == 1
         assert "Traceback" not in err
         assert facts_of(run_dir) == before
 

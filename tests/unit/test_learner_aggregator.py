@@ -37,12 +37,12 @@ def test_older_configurations_have_addresses_there() -> None:
 def test_a_task_waits_for_all_members() -> None:
     aggregator = group(3, come=2)
     assert not aggregator.is_complete
-    with pytest.raises(CommError, match="2 of 3 learners have come"):
+    with pytest.raises(CommError, match="2 of 3 learners have reported"):
         aggregator.deal_with_learner_start(TASK)
     aggregator.join(7, WorkerReady("learner", "host", 1, gpus=0, cpus=4))
     assert aggregator.deal_with_get_resource() == {"gpu": 2, "cpu": 20}
     assert aggregator.deal_with_learner_start(TASK) == {1: TASK, 2: TASK, 7: TASK}
-    with pytest.raises(CommError, match="do task task still"):
+    with pytest.raises(CommError, match="are still doing task task"):
         aggregator.deal_with_learner_start(TASK)
 
 

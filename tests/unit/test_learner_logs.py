@@ -129,7 +129,7 @@ def test_a_task_that_diverges_is_named() -> None:
 def test_a_log_for_each_task(outputs: Any) -> None:
     learner = learner_of(outputs, is_multitask_pipeline=True)
     count = len(outputs) if isinstance(outputs, list) else 1
-    with pytest.raises(PolicyError, match=f"gave {count} logs of 2 batches"):
+    with pytest.raises(PolicyError, match=f"returned {count} logs of 2 batches"):
         learner.train([items(1), items(2)])
 
 

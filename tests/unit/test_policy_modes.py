@@ -238,7 +238,7 @@ def test_empty_shapes_are_taken_from_the_environment(model: dict[str, Any]) -> N
 def test_shapes_that_contradict_the_environment() -> None:
     _, problems = spaces_of({"obs_shape": [3], "action_shape": 5}, (4, 2), 2)
     assert problems == [
-        "model.obs_shape: is (3,), the environment gives (4, 2)",
+        "model.obs_shape: is (3,), the environment's is (4, 2)",
         "model.action_shape: is 5, the environment's is 2",
     ]
 

@@ -476,7 +476,7 @@ def test_settings_that_contradict_the_environment() -> None:
     given = {"obs_shape": 5, "action_shape": 3, "action_low": [-2.0], "action_high": [1.0]}
     _, problems = filled(given, simple_spaces((4,), "float32", None, (1,), (-1.0,), (1.0,)))
     assert problems == [
-        "model.obs_shape: is (5,), the environment gives (4,)",
+        "model.obs_shape: is (5,), the environment's is (4,)",
         "model.action_shape: is 3, the environment's is (1,)",
         "model.action_low: is (-2.0,), the environment's is (-1.0,)",
     ]

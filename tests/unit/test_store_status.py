@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_written_is_told_once_and_ends_nothing(
         file.refresh(status, [], 0.0)
         file.refresh(status, [], 10.0)
     assert len(caplog.records) == 1
-    assert "`hpcdi status` will not tell how the run goes" in caplog.text
+    assert "`hpcdi status` cannot show how the run goes" in caplog.text
 
 
 def test_of_the_environment_only_the_job_is_told() -> None:

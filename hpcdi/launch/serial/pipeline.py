@@ -283,7 +283,7 @@ class SamplePath:
         collector: has `collect`.
         size: samples of one collecting, of each player.
         feeds: of each agent.
-        random: acts at random, a mode for each player; empty: nobody ever does.
+        random: act at random, a mode for each player; empty: none ever does.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ from hpcdi.worker.coordinator.workers import Workers
 from hpcdi.worker.fault import FAULTS
 from hpcdi.worker.learner.checkpointing import SnapshotPartWriter, load_learner
 
-_LAST_TRIES_S = 2.0
-"""While the run ends, data for which the disk has no room for so long are lost."""
-
 
 def serial(arguments: Namespace) -> int:
     """Train in this process; returns the exit code.
@@ -189,7 +186,7 @@ class SerialRun(Closing):
             reason = self.pipeline.evaluate_at_end() or reason
         for agent in agents:
             agent.learner.call_hook("after_run")
-        self._patience.hurry(_LAST_TRIES_S)
+        self._patience.hurry()
         self.state.phase = Phase.STOPPING
         or_warn("snapshot", self.save)
         for writer in self._writers:
@@ -219,8 +216,9 @@ class SerialRun(Closing):
         if order is None:
             return
         self.view.begin_snapshot(order, self._state_dict, self.state, agents)
-        for agent in agents:
-            self._writers[agent].keep(self.pipeline.parts.agents[agent].learner, order, agent)
+        for number, agent in enumerate(self.pipeline.parts.agents):
+            own = image if number == 0 else None
+            self._writers[number].keep(agent.learner, order, number, own)
 
     def resume(self, resumed: Resumed) -> None:
         """Resume from a snapshot of a serial run or of one over ranks.
@@ -305,12 +303,12 @@ class SerialRun(Closing):
         request = self._take_stop()
         if request is not None and self._stopped is None:
             self._stopped = request
-            self._patience.hurry(_LAST_TRIES_S)
+            self._patience.hurry()
 
     def _give_up(self, reason: str) -> None:
         if self._stopped is None:
             self._stopped = StopRequest(reason, EXIT_REQUEUE)
-        self._patience.hurry(_LAST_TRIES_S)
+        self._patience.hurry()
 
     def _announce(self, agent: int, part: SnapshotPart) -> None:
         self._parts.append((agent, part))

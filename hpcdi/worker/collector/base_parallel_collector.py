@@ -35,7 +35,7 @@ from hpcdi.worker.fault import FAULTS, hang_environment
 PROGRESS_S = 0.25
 """Seconds between two progress reports to the coordinator."""
 ROLLOUT_S = 10.0
-"""Slow environments: a rollout is sent after so many seconds though it is not full. An n-step
+"""Seconds after which a rollout is sent though it is not full (slow environments). An n-step
 return ends with its rollout, so rollouts must not be cut short often."""
 KEPT_EPISODES = 1000
 """Episodes that a collect task, which may last for days, keeps: rank 0 is sent each as it ends."""
@@ -91,7 +91,7 @@ class CollectorTask:
         episodes: episodes that ended.
         returns: of the last episodes that ended, in order; `lengths` are theirs.
         lockstep: the task ends with its first rollout, made by the policy of this version.
-        player: that acts, and learns from what is collected.
+        player: the player that acts, and that learns from the data.
     """
 
     task_id: str = ""
@@ -133,8 +133,8 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         collector_num: int = setting(2, "collectors that `hpcdi train` starts", minimum=1)
         collector_max: int | None = setting(
             None,
-            "collector ranks it starts, where collector_num is how many of them work at first: "
-            "the others wait until one is lost, or until `hpcdi scale` wants more; empty: none",
+            "collector ranks to start; collector_num of them work at first, the others wait until "
+            "one is lost or `hpcdi scale` asks for more; empty: collector_num",
             minimum=1,
         )
         update_policy_second: float = setting(
@@ -495,6 +495,10 @@ class StalenessGate:
     def sent_rollout(self, version: int) -> None:
         """Count a rollout of a policy."""
         self._sent = (version, self._sent[1] + 1 if version == self._sent[0] else 1)
+
+    def change_over(self) -> None:
+        """Policies are another player's from now on, and so are their versions."""
+        self._sent = (-1, 0)
 
     def may_act(self, version: int, now: float) -> bool:
         """Returns whether a policy may act now."""

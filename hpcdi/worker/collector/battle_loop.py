@@ -4,6 +4,13 @@ One of them, the learner, is trained; in some games it plays against itself. Its
 whichever seats it sits, are recorded in columns like those of a single player. A player's
 transition spans from its own turn to its next one, and rewards in between are summed; where all
 act at once, that is the step itself. At the end of a game new players are drawn for the next one.
+
+A player sits in all seats of a team. A policy with a memory has a state for each seat of each
+environment, numbered ``seat * environments + environment``, from a game's start to its end; that is
+so for the learner and for its opponents, frozen ones, too.
+
+On-policy: an action that waits for the other players when a new policy comes stays one of the old
+policy, with the old one's probability, and is learnt from with the new policy's first rollout.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ LEARNER = "learner"
 
 
 class Player(Protocol):
-    """What acts for a player that does not learn."""
+    """What acts for a player that does not learn; a `ColumnarActor` is one."""
 
     def act(self, observation: Array, setting: Settings) -> Columns:
         """See `ColumnarActor.act`."""
@@ -143,6 +150,23 @@ class Seat:
         )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Game:
+    """Who plays in an environment, by team."""
+
+    names: list[str]
+    players: list[Any]
+
+
+@dataclasses.dataclass
+class Turn:
+    """A player, and where it is to act: (seat, environment)."""
+
+    name: str = ""
+    player: Any = None
+    places: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+
 class Made:
     """Transitions that a step completes, each [seats, envs]; `live`: of the learner."""
 
@@ -156,7 +180,7 @@ class BattleLoop:
 
     Args:
         manager: a `BattleManager`, launched.
-        actor: acts for the learner.
+        actor: acts for the learner; see `actor_of`.
         players: the opponents.
         rng: draws seats and opponents.
         target: transitions of the learner until a segment is due; 0: nothing is kept, and the
@@ -181,19 +205,21 @@ class BattleLoop:
             Seat.of(self._env_num, form, Recorder(self._env_num, rows, actor) if target else None)
             for form, _ in self._forms
         ]
+        self._teams: Sequence[Sequence[int]] = manager.teams
+        self._team_of = {seat: n for n, team in enumerate(self._teams) for seat in team}
+        self._follow = getattr(actor, "step_columns", None)
         self._learner = "main"
         self._opponents: Mapping[str, Sequence[Any]] = {}
-        self._seated: list[list[str]] = [[] for _ in range(self._env_num)]  # names, by seat
+        self._games: list[Game | None] = [None] * self._env_num
         self._sources: dict[str, str] = {}
         self._played = np.zeros(self._env_num, dtype=np.int64)  # games since `begin`
         self._lengths = np.zeros(self._env_num, dtype=np.int64)
-        self._ended: list[tuple[Sequence[float], int, int]] = []  # returns, own seat, length
+        self._ended: list[tuple[Sequence[float], int, int]] = []  # returns, own team, length
 
     def begin(self) -> None:
         """New games begin in all environments: those that were running are forgotten."""
         self._played[:] = 0
         for env in range(self._env_num):
-            self._seated[env] = []
             self._end_game(env)
 
     # ------------------------------------------------------------------------------------ stepping
@@ -212,39 +238,38 @@ class BattleLoop:
         setting = dict(setting or {})
         self._opponents = setting.pop(OPPONENTS, self._opponents)
         self._learner = setting.pop(LEARNER, self._learner)
-        turns: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # who: seats, envs
+        turns: defaultdict[int, Turn] = defaultdict(Turn)
         waiting = [(env, seen) for env, seen in enumerate(observation.tolist()) if seen is not None]
         for env, seen in waiting:
-            if not self._seated[env]:
-                self._seated[env] = self._draw(env)
+            game = self._games[env]
+            if game is None:
+                game = self._games[env] = self._draw(env)
             for seat, own in enumerate(seen):
                 if own is not None:
                     self._forms[seat][0].put(self._seats[seat].observation, env, own)
-                    turns[self._seated[env][seat]].append((seat, env))
+                    team = self._team_of[seat]
+                    turn = turns[id(game.players[team])]
+                    turn.name, turn.player = game.names[team], game.players[team]
+                    turn.places.append((seat, env))
         actions: dict[int, list[Any]] = {env: [None] * len(self._seats) for env, _ in waiting}
-        for name, places in turns.items():
-            self._act_for(name, places, setting, actions)
+        for turn in turns.values():
+            self._act_for(turn, setting, actions)
         return {"action": object_column(actions, self._env_num)}
 
-    def _act_for(
-        self,
-        name: str,
-        places: Sequence[tuple[int, int]],
-        setting: Settings,
-        actions: Mapping[int, list[Any]],
-    ) -> None:
+    def _act_for(self, turn: Turn, setting: Settings, actions: Mapping[int, list[Any]]) -> None:
         """Have one player act in some places, (seat, environment), of all seats at once."""
-        seen = np.stack([self._seats[seat].observation[env] for seat, env in places])
+        seen = np.stack([self._seats[seat].observation[env] for seat, env in turn.places])
         legal = legal_of(seen)
         given = setting if legal is None else {**setting, ACTION_MASK: legal}
-        is_learner, source = name == self._learner, self._sources.get(name, "")
-        actor: Any
-        if source:
-            actor = self._players.get(source)
+        is_learner = turn.name == self._learner
+        if not (is_learner or self._sources.get(turn.name)):
+            self._players.live(turn.name)  # it may have a newer policy
+        if remembers(turn.player):
+            numbers = [self._number(seat, env) for seat, env in turn.places]
+            outputs = turn.player.act(seen, given, numbers)
         else:
-            actor = self._actor if is_learner else self._players.live(name)
-        outputs = actor.act(seen, given)
-        for row, (seat, env) in enumerate(places):
+            outputs = turn.player.act(seen, given)
+        for row, (seat, env) in enumerate(turn.places):
             place = self._seats[seat]
             own = self._forms[seat][1].unpack(outputs["action"], row, from_zero=True)
             actions[env][seat] = to_arrays(own)
@@ -256,6 +281,10 @@ class BattleLoop:
                         place.outputs[key] = np.zeros(shape, dtype=column.dtype)
                     place.outputs[key][env] = column[row]
 
+    def _number(self, seat: int, env: int) -> int:
+        """The number of a place, under which a policy has its memory of it."""
+        return seat * int(self._env_num) + env
+
     def step(self, outputs: Columns) -> Any:
         """Step the environments by the outputs' ``action``."""
         return self._envs.step_all(outputs["action"])
@@ -263,8 +292,9 @@ class BattleLoop:
     def record(self, _observation: Array, _outputs: Columns, step: Any) -> int:
         """Record a step; returns the number of the learner's transitions that it completed."""
         made = Made(len(self._seats), self._env_num)
-        for env, timestep in step.timesteps.items():
-            self._complete(env, timestep, made)
+        over = [env for env, one in step.timesteps.items() if self._complete(env, one, made)]
+        failed = [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist()
+        followed = self._followed(made, failed)
         for seat, place in enumerate(self._seats):
             is_new = made.live[seat].any() or step.abnormal is not None
             if place.recorder is None or not is_new or not place.outputs:  # it has not acted yet
@@ -272,16 +302,29 @@ class BattleLoop:
             columns = {
                 "observation": place.acted_on, **place.outputs, "reward": made.reward[seat],
                 "terminated": made.terminated[seat], "truncated": made.truncated[seat],
+                **{name: column[seat] for name, column in followed.items()},
             }  # fmt: skip
             ended = made.terminated[seat] | made.truncated[seat]
             place.recorder.record(columns, made.live[seat], ended, step.abnormal, place.observation)
-        for env in [] if step.abnormal is None else np.flatnonzero(step.abnormal).tolist():
+        for env in over + failed:
             self._end_game(env)
         return int(np.count_nonzero(made.live))
 
-    def _complete(self, env: int, timestep: Any, made: Made) -> None:
-        """Complete the transitions of players who are to act again, at a game's end of all."""
-        done = bool(timestep.done)
+    def _followed(self, made: Made, failed: Sequence[int]) -> Columns:
+        """What the learner's `step_columns` adds to its transitions, [seats, envs, ...]."""
+        if self._follow is None or not self._target:
+            return {}
+        over = made.terminated | made.truncated
+        over[:, list(failed)] = True
+        found = self._follow(made.reward.ravel(), made.live.ravel(), over.ravel())
+        return {name: col.reshape(*over.shape, *col.shape[1:]) for name, col in found.items()}
+
+    def _complete(self, env: int, timestep: Any, made: Made) -> bool:
+        """Complete the transitions of players who are to act again, at a game's end of all.
+
+        Returns whether that was the end of a game.
+        """
+        done, game = bool(timestep.done), self._games[env]
         infos = infos_of(timestep.info, len(self._seats), env, ended=done)
         reward = np.asarray(timestep.reward, dtype=np.float32)
         self._lengths[env] += 1
@@ -293,22 +336,24 @@ class BattleLoop:
             if not done and own is None:
                 continue  # others are to move first
             self._forms[seat][0].put(place.observation, env, own)
-            made.live[seat, env] = self._seated[env][seat] == self._learner
+            is_own = game is not None and game.names[self._team_of[seat]] == self._learner
+            made.live[seat, env] = is_own
             made.reward[seat, env] = place.reward[env]
             made.truncated[seat, env] = done and bool(infos[seat].get("truncated", False))
             made.terminated[seat, env] = done and not made.truncated[seat, env]
             place.reward[env], place.has_acted[env] = 0.0, False
-        if done:
+        if done and game is not None:
             returns = [info["eval_episode_return"] for info in infos]
-            self._count(env, returns, np.flatnonzero(made.live[:, env]).tolist())
+            self._count(env, game, returns, np.flatnonzero(made.live[:, env]).tolist())
+        return done
 
     # ------------------------------------------------------------------------------------- results
 
-    def _draw(self, env: int) -> list[str]:
-        """Players of an environment's next game, by seat: the learner sits in one of them."""
+    def _draw(self, env: int) -> Game:
+        """Players of an environment's next game, by team: the learner is one of them."""
         drawn = {name: share for name, (share, _) in self._opponents.items() if share > 0}
         self._sources.update({name: source for name, (_, source) in self._opponents.items()})
-        names = [self._learner] * len(self._seats)
+        names = [self._learner] * len(self._teams)
         if self._target:
             own = int(self._rng.integers(len(names)))
         else:
@@ -316,45 +361,56 @@ class BattleLoop:
         if drawn:
             shares = np.array(list(drawn.values()))
             others = self._rng.choice(list(drawn), size=len(names), p=shares / shares.sum())
-            names = [names[own] if seat == own else str(o) for seat, o in enumerate(others)]
-        return names
+            names = [names[own] if team == own else str(o) for team, o in enumerate(others)]
+        return Game(names, [self._player(name) for name in names])
 
-    def _count(self, env: int, returns: Sequence[float], seats: Sequence[int]) -> None:
+    def _player(self, name: str) -> Any:
+        """What acts for a player until the end of a game, though it may leave the cache."""
+        source = self._sources.get(name, "")
+        if source:
+            return self._players.get(source)
+        return self._actor if name == self._learner else self._players.live(name)
+
+    def _count(self, env: int, game: Game, returns: Sequence[float], seats: Sequence[int]) -> None:
         """A game is over: its result goes with the first item of the learner that ended with it.
 
         Args:
             env: where.
+            game: whose.
             returns: of each seat.
             seats: those with such an item.
         """
-        names = self._seated[env]
-        own = names.index(self._learner)
-        self._ended.append((returns, own, int(self._lengths[env])))
+        of_teams = [sum(returns[seat] for seat in team) / len(team) for team in self._teams]
+        own = game.names.index(self._learner)
+        self._ended.append((of_teams, own, int(self._lengths[env])))
         for seat in seats:
-            results = _results(names, returns, own) if seat == seats[0] else ()
+            results = _results(game.names, of_teams, own) if seat == seats[0] else ()
             self._seats[seat].games[env].append(results)
         self._played[env] += 1
-        self._end_game(env)
 
     def _end_game(self, env: int) -> None:
-        self._seated[env] = []
+        """Forget the environment's game: its players remember nothing of it."""
+        game, self._games[env] = self._games[env], None
         self._lengths[env] = 0
         for place in self._seats:
             place.has_acted[env], place.reward[env] = False, 0.0
+        for team, player in zip(self._teams, game.players, strict=True) if game else ():
+            if remembers(player):
+                player.reset([self._number(seat, env) for seat in team])
 
     def take_games(self) -> tuple[Array, Array, Array]:
-        """The games that ended since: returns [games, seats], the learner's seat, and length."""
+        """The games that ended since: returns [games, teams], the learner's team, and length."""
         self._manager.take_episodes()  # else it keeps them for the whole run
         ended, self._ended = self._ended, []
-        returns, seats, lengths = zip(*ended, strict=True) if ended else ((), (), ())
-        shape = (len(ended), len(self._seats))
-        of_seats = np.array(returns, dtype=np.float64).reshape(shape)
-        return of_seats, np.array(seats, dtype=np.int64), np.array(lengths, dtype=np.int64)
+        returns, own, lengths = zip(*ended, strict=True) if ended else ((), (), ())
+        shape = (len(ended), len(self._teams))
+        of_teams = np.array(returns, dtype=np.float64).reshape(shape)
+        return of_teams, np.array(own, dtype=np.int64), np.array(lengths, dtype=np.int64)
 
     def take_episodes(self) -> tuple[Array, Array]:
         """The learner's returns, and lengths in steps, of the games that ended since."""
-        returns, seats, lengths = self.take_games()
-        return returns[np.arange(len(seats)), seats], lengths
+        returns, own, lengths = self.take_games()
+        return returns[np.arange(len(own)), own], lengths
 
     # ------------------------------------------------------------------------------------- segments
 
@@ -416,12 +472,13 @@ def joined(parts: Sequence[Segment]) -> Segment:
 
 
 def _results(names: Sequence[str], returns: Sequence[float], own: int) -> list[GameCounts]:
-    """The result of a game between each two different players, by their returns.
+    """The result of a game between each two different players, by the returns of their teams.
 
-    Where one player has all seats, its result is that of the first one against the last.
+    Where one player is all teams, its result is that of the first one against the last; where there
+    is one team, nobody has played against anybody.
     """
     if len(set(names)) == 1:
-        return [_result(names[own], names[own], returns[0], returns[-1])]
+        return [_result(names[own], names[own], returns[0], returns[-1])] if len(names) > 1 else []
     found: dict[tuple[str, str], GameCounts] = {}
     for i, one in enumerate(names):
         for j, other in enumerate(names[i + 1 :], i + 1):
@@ -440,13 +497,22 @@ def actor_of(mode: Any) -> ColumnarActor:
     """What acts by columns for a policy's mode.
 
     Raises:
-        PolicyError: it wants dicts, or remembers.
+        PolicyError: it wants dicts, or has a memory that is not kept by places.
     """
     actor = columnar_actor(mode)
-    if actor is None or hasattr(actor, "forget"):
-        why = "has a memory" if actor is not None else "knows no columns"
+    if actor is None:
         raise PolicyError(
-            f"the policy {mode!r} {why}: a league over ranks is for those that act by columns and "
-            "without a memory; `hpcdi serial` plays the others"
+            f"the policy {mode!r} knows no columns (its attribute 'columnar' has no act): a league "
+            "is for those that act by columns"
+        )
+    if remembers(actor) and not hasattr(actor, "reset"):
+        raise PolicyError(
+            f"the policy {mode!r} has a memory without reset(envs): a league has a state of it for "
+            "each seat of each environment (see hpcdi.policy.base.ColumnarActor)"
         )
     return actor
+
+
+def remembers(player: Any) -> bool:
+    """True if a player has a state for each place in which it acts; see `ColumnarActor`."""
+    return getattr(player, "forget", None) is not None

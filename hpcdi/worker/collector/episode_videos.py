@@ -28,7 +28,7 @@ class RenderConfig:
     fps: int = setting(20, "frames a second, were every step kept", minimum=1, maximum=50)
     max_size: int = setting(320, "pixels; larger pictures are scaled down", minimum=1)
     memory_mb: int = setting(
-        256, "MiB of pictures; beyond, every second one of all episodes goes", minimum=1
+        256, "MiB of pictures; beyond that, every second one is dropped", minimum=1
     )
 
 

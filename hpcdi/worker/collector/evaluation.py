@@ -433,7 +433,7 @@ def play_episodes(
         monitor: takes the returns, in a battle the first player's.
         setting: keyword arguments of ``forward``.
         transform_obs: policies get float32 tensors instead of what environments return.
-        camera: films the episodes; None: nobody does.
+        camera: films the episodes; None: they are not filmed.
 
     Yields:
         The last info of each player of an episode that counts.

@@ -89,8 +89,8 @@ class Loop:
         envs: have ``observation`` [envs, ...], ``step_all(actions)`` and ``take_episodes()``: a
             `VectorManager` or `DictEnvs`.
         agent: acts, and makes transitions.
-        recorders: one a player; None: that player's transitions are not kept. Empty: nobody's are,
-            as in an evaluation.
+        recorders: one a player; None: that player's transitions are not kept. Empty: no player's
+            are, as in an evaluation.
     """
 
     def __init__(

@@ -26,8 +26,9 @@ class MarineParallelCollector(ZerglingParallelCollector):
 
     The learning policy is updated between rollouts; an opponent is itself, another player that
     learns (by its newest policy), a frozen policy from its file, a function, or random. Who plays
-    whom is drawn for each game, by the task's setting. In an evaluation the learner sits in each
-    seat equally often. Where a task is for another player than the last one, new games begin.
+    whom is drawn for each game, by the task's setting. In an evaluation the learner is each team
+    (of one seat, where there are no teams) equally often. Where a task is for another player than
+    the last one, new games begin.
 
     Args:
         cfg: settings, with ``env`` and ``policy`` (mappings or frozen settings), and
@@ -36,7 +37,7 @@ class MarineParallelCollector(ZerglingParallelCollector):
 
     Raises:
         ConfigError: the environment has one player only.
-        PolicyError: the policy wants dicts, or has a memory.
+        PolicyError: the policy wants dicts, or has a memory that leagues cannot keep.
     """
 
     @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class MarineParallelCollector(ZerglingParallelCollector):
         super().begin(task)
         if is_other:
             self._version = -1
+            self._gate.change_over()
             self._policy.reset()
         if self.evaluates:
             self._loop.begin()

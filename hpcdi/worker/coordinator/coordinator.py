@@ -387,7 +387,7 @@ class Coordinator(Closing, Configurable):
         self._orders += scheduler.handle(message, rank, now)
 
     def _beat(self, now: float) -> None:
-        """Let the workers hear that rank 0 turns, where it has no other orders for them."""
+        """Send heartbeats, so that workers hear of rank 0 where it has no orders for them."""
         if now - self._heartbeat_at >= HEARTBEAT_S:
             self._heartbeat_at = now
             self._orders += [Order(rank, Heartbeat()) for rank in self.silent]

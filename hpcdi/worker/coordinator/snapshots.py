@@ -32,7 +32,6 @@ from typing import Any
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
 from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
 from hpcdi.store.atomic import temporary_beside
-from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import (
     Checkpoint,
     finish,
@@ -41,11 +40,11 @@ from hpcdi.store.checkpoints import (
     remove_others,
     write_files,
 )
-from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout, split_name
 from hpcdi.store.shards import survey, withdraw
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.types import MAIN, ShardRef, number_of
+from hpcdi.transport.base import announcement
+from hpcdi.types import MAIN, number_of
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
@@ -423,7 +422,7 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
 
 
 def check_format(folder: Path) -> None:
-    """See that a snapshot has a part of rank 0.
+    """Check that a snapshot has a part of rank 0.
 
     Raises:
         CheckpointError: it has none.
@@ -478,23 +477,9 @@ def _published(
         damaged = list[StoreError](survey_of.damaged)
         for ref, block in survey_of.blocks:
             try:
-                found[ref.path] = _announcement(ref, block)
+                found[ref.path] = announcement(ref, block)
             except ShardError as error:
                 damaged.append(error)
         for problem in damaged:
             LOGGER.warning("%s; it is left out", problem)
     return found
-
-
-def _announcement(ref: ShardRef, block: Block) -> BlockReady:
-    """The message by which a block was published."""
-    facts = block.facts
-    try:
-        return BlockReady(
-            str(facts["task_id"]), int(facts["block_id"]), ref, block.items, block.tail_rows,
-            float(facts["sealed_at"]), int(facts.get("episodes", 0)),
-            int(facts.get("env_steps", -1)), parse_games(str(facts.get("games", ""))),
-            str(facts.get("player", MAIN)),
-        )  # fmt: skip
-    except (KeyError, ValueError) as error:
-        raise ShardError(ref.path, f"does not say whose it is: {error}") from error

@@ -1,4 +1,4 @@
-"""Shows a run to people, and tends the files of rank 0.
+"""Shows a run to people, and keeps the files of rank 0.
 
 `RunRecord` keeps numbers and writes curves and log lines. `RunView` shows the progress line and the
 summary, writes the status file and snapshots, and removes shards. Neither decides anything.
@@ -82,7 +82,7 @@ class ScalarWriter(Protocol):
 
 @dataclass
 class Traffic:
-    """How data flow.
+    """Figures of the flow of data.
 
     Attributes:
         latency: seconds from a full block to its rows in a learner's memory.
@@ -104,7 +104,7 @@ class RunRecord:
     """Sees every message that the scheduler handles; writes curves about once a second.
 
     Args:
-        writer: takes the curves; None: nobody does.
+        writer: takes the curves; None: none are written.
         returns: returns those of the last episodes, where a collector of this process counts them
             and writes their curves.
     """
@@ -305,7 +305,7 @@ class RunRecord:
 
 
 class RunView:
-    """Shows a run, and tends its files.
+    """Shows a run, and writes and removes its files.
 
     Args:
         config: the experiment.

@@ -342,18 +342,18 @@ class Workers:
 
     @property
     def learners(self) -> int:
-        """Number of learners that the run has, those among them that have not come yet."""
+        """Number of learners that the run has, including those that have not reported yet."""
         return sum(group.size for group in self.groups.values())
 
     @property
     def collectors_left(self) -> int:
-        """Collectors that can work, and those that have not come yet."""
+        """Collectors that can work, and those that have not reported yet."""
         expected = sum(worker.state is State.EXPECTED for worker in self)
         learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
         return len(self.available("collector")) + max(expected - learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
-        """Role of a worker; who has not come, while the whole group of learners has, collects."""
+        """Role of a worker; one that is still expected collects, if all learners have reported."""
         learners_are_here = len(self.available("learner")) >= self.learners
         return worker.role or ("collector" if learners_are_here else "")
 
@@ -385,7 +385,7 @@ class Workers:
             return ""
         role = self._role_of(worker)
         if not role or worker.state is State.LOST:
-            return "it had not come yet"
+            return "it had not reported yet"
         is_learner = role == "learner"
         beside = self.available(role, worker.player) if is_learner else ()
         others = (len(beside) if is_learner else self.collectors_left) - 1

@@ -547,8 +547,8 @@ def read_logs(outputs: Any, data: Any, *, is_multitask: bool) -> list[UpdateLog]
     if not isinstance(data, list | tuple) or len(data) != len(logs):
         count = len(data) if isinstance(data, list | tuple) else 1
         raise PolicyError(
-            f"is_multitask_pipeline: the policy gave {len(logs)} logs of {count} batches; it must "
-            "give a log for each task, in the order of the batches"
+            f"is_multitask_pipeline: the policy returned {len(logs)} logs of {count} batches; it "
+            "must return a log for each task, in the order of the batches"
         )
     return [
         UpdateLog(values, part, f"task{values.get('task_id', place)}")
@@ -575,7 +575,7 @@ def return_priorities(logs: Sequence[UpdateLog]) -> dict[str, Any]:
         size = len(next(iter(ids.values())))
         if priority.shape != (size,):
             raise PolicyError(
-                f"the policy gave priorities of shape {priority.shape} for a batch of {size}"
+                f"the policy returned priorities of shape {priority.shape} for a batch of {size}"
             )
         feedback = getattr(log.data, "feedback", None)
         if feedback is not None:

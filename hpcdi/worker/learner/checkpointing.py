@@ -41,7 +41,7 @@ from hpcdi.store.checkpoints import (
     write_files,
 )
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy, read_policy
+from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
 from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -123,7 +123,9 @@ def save_as_file(learner: BaseLearner, name: str) -> None:
         LOGGER.warning("%s could not be written: %s. Free some space", path, error)
 
 
-def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[Path], None]]:
+def learner_files(
+    learner: BaseLearner, agent: int = 0, image: PolicyImage | None = None
+) -> dict[str, Callable[[Path], None]]:
     """Copies a learner's state; returns file name -> writer, which may be called later.
 
     The first of a group returns all of it, the others their random state.
@@ -131,6 +133,7 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
     Args:
         learner: with its policy.
         agent: number among those that learn apart: in a battle, or of a league's players.
+        image: its present weights, where they are packed already.
     """
     state = dict(learner.policy.state_dict())
     if learner.rank > 0:
@@ -138,7 +141,8 @@ def learner_files(learner: BaseLearner, agent: int = 0) -> dict[str, Callable[[P
         return {
             of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=copied(own))
         }
-    image = pack(state.pop("model"), learner.train_iter)
+    model = state.pop("model")
+    image = pack(model, learner.train_iter) if image is None else image
     rest = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
@@ -253,10 +257,16 @@ class SnapshotPartWriter(Closing):
         self._layout, self._announce, self._player = layout, announce, player
         self._jobs = JobThread("snapshot-part")
 
-    def keep(self, learner: BaseLearner, order: TakeSnapshot, agent: int = 0) -> None:
+    def keep(
+        self,
+        learner: BaseLearner,
+        order: TakeSnapshot,
+        agent: int = 0,
+        image: PolicyImage | None = None,
+    ) -> None:
         """Copies the learner's present state; the files are written later; see `learner_files`."""
         began = time.perf_counter()
-        files = learner_files(learner, agent)
+        files = learner_files(learner, agent, image)
         stall_s = time.perf_counter() - began
         self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
 

@@ -42,10 +42,10 @@ class AdvancedBufferConfig(BufferConfig):
     replay_buffer_size: int = setting(4096, "items that it holds", minimum=1)
     min_fill: int = setting(1, "items that it must hold before anything is drawn", minimum=1)
     max_use: float = setting(
-        float("inf"), "draws after which an item goes, seen once a request", minimum=1
+        float("inf"), "draws after which an item is dropped, checked once a request", minimum=1
     )
     max_staleness: float = setting(
-        float("inf"), "train iterations after which an item goes", minimum=0
+        float("inf"), "train iterations after which an item is dropped", minimum=0
     )
     alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
     beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)
@@ -79,7 +79,7 @@ def to_positive_index(idx: int | None, size: int) -> int | None:
 
 @BUFFER_REGISTRY.register("advanced")
 class AdvancedReplayBuffer(RingBuffer):
-    """Drawn by priority; bounded in use, staleness and rate; watched.
+    """Draws by priority; bounds the use, staleness and rate of items, and reports them.
 
     Items are dicts. See `RingBuffer` for the arguments; without `prioritized` it draws uniformly,
     whatever the priorities are.
@@ -109,8 +109,8 @@ class AdvancedReplayBuffer(RingBuffer):
     def push(self, data: Any, cur_collector_envstep: int = -1, *, columns: bool = False) -> None:
         """Add an item or a list of items, or columns [m, ...]; see `RingBuffer.push`.
 
-        Items that would break `push_sample_rate_limit.max` are not added, which the log says; who
-        would rather wait asks `why_not_push`. Columns are always added.
+        Items that would break `push_sample_rate_limit.max` are not added, which the log says; to
+        wait instead, ask `why_not_push` before. Columns are always added.
         """
         count = len(data) if isinstance(data, list) else 1
         refused = "" if columns else self.why_not_push(count)
@@ -235,7 +235,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def why_not_push(self, count: int) -> str:
         """Returns why `count` items should not be pushed now (`push_sample_rate_limit.max`), or "".
 
-        `push_columns` itself never refuses data: who feeds the buffer asks, and waits.
+        `push_columns` itself never refuses data: its caller asks, and waits.
         """
         with self._lock:
             return self._limits.why_not_push(count)
@@ -256,7 +256,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
     @property
     def max_staleness(self) -> float:
-        """Train iterations after which an item goes."""
+        """Train iterations after which an item is dropped."""
         return float(self._cfg.max_staleness)
 
     @property
@@ -455,19 +455,9 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     Config = DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
 
-    def __init__(
-        self,
-        cfg: Any = None,
-        tb_logger: Any = None,
-        exp_name: str = "default_experiment",
-        instance_name: str = "buffer",
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        config = self.parse_config(cfg)
-        super().__init__(
-            config, tb_logger, exp_name, instance_name, rng=rng, prioritized=config.priority
-        )
+    def _begin(self, ring: Ring) -> None:
+        self._prioritized = self._prioritized and self._cfg.priority
+        super()._begin(ring)
 
     def sample(
         self, size: int, cur_learner_iter: int = 0, sample_range: slice | None = None

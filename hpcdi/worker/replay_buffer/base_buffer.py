@@ -146,7 +146,7 @@ class Sample(NamedTuple):
 
 
 class Guard:
-    """The lock of a buffer; errors of what happens under it say whose they are.
+    """The lock of a buffer; errors that are raised under it name the buffer.
 
     Args:
         owner: of the buffer.

@@ -31,7 +31,7 @@ class ItemIndex:
         self._use, self._made_at = self._marks.T
 
     def admit_one(self, slot: int, made_at: int, priority: float | None) -> None:
-        """The new item in `slot` can be drawn; without a priority it has the largest so far."""
+        """Let the new item in `slot` be drawn; without a priority it has the largest so far."""
         self.alive += not self._sampler.alive(slot)
         self._use[slot] = 0
         self._made_at[slot] = made_at
@@ -42,7 +42,7 @@ class ItemIndex:
             self.max_priority = max(self.max_priority, priority)
 
     def admit(self, ids: range, made_at: Array | int, priority: Array | None) -> None:
-        """New items [m] can be drawn; None is the largest priority so far, of all of them.
+        """Let new items [m] be drawn; without a priority they have the largest so far.
 
         See `note_largest` for given ones.
         """
@@ -124,7 +124,7 @@ class ItemIndex:
         return self._sampler.priority(slots)
 
     def note_largest(self, priorities: Array) -> None:
-        """Priorities that items had, even if they did not stay."""
+        """Take the largest of priorities into account, even if its item did not stay."""
         if priorities.size:
             self.max_priority = max(self.max_priority, float(priorities.max()))
 

@@ -60,7 +60,7 @@ class Traffic:
             self._buckets.append((now, pushed, drawn))
 
     def forget(self) -> None:
-        """Leave behind what is older than the window."""
+        """Forget what is older than the window."""
         oldest = self._clock() - self._window_s
         while self._buckets and self._buckets[0][0] < oldest:
             _, pushed, drawn = self._buckets.popleft()
@@ -94,7 +94,7 @@ class Limits:
         self._min_fill, self._min_ratio = min_fill, control.sample_min_limit_ratio
 
     def note(self, pushed: int = 0, drawn: int = 0) -> None:
-        """Items were pushed, or drawn."""
+        """Count items that were pushed, or drawn."""
         if self._is_limited:
             self._traffic.add(pushed, drawn)
 

@@ -116,7 +116,7 @@ class Ring:
         return ids % self.capacity
 
     def drop(self, slots: Array) -> None:
-        """Items in slots [m] are not needed any more; their ids stay."""
+        """Let the store drop the items of slots [m]; their ids stay."""
         if self.used is not None and isinstance(self.store, ObjectStore):
             for slot in slots.tolist():
                 self.used.leave(self.store.peek(slot))
@@ -129,7 +129,7 @@ class Ring:
         self.first = max(self.first, min(before_id, self.pushed))
 
     def grow_to(self, capacity: int) -> None:
-        """Have more slots; items stay as they are, in other slots."""
+        """Grow to more slots; the items move to other ones."""
         old, spans, held = self.store, list(self.spans(self.first, self.pushed)), self.slots()
         self.capacity = capacity
         if isinstance(old, ObjectStore):  # the items themselves, no copies
@@ -281,7 +281,7 @@ class ObjectStore:
 class UsedData:
     """Tracks the data files that items refer to by ``data_id``.
 
-    Nothing is removed here: who owns the files asks, and decides.
+    Nothing is removed here: the files' owner asks, and decides.
     """
 
     def __init__(self) -> None:
@@ -291,7 +291,7 @@ class UsedData:
         self._unused: list[str] = []
 
     def arrive(self, item: Any) -> None:
-        """An item is here."""
+        """Count an item that was added."""
         data_id = item.get("data_id") if isinstance(item, Mapping) else None
         if data_id is not None:
             self._users[str(data_id)] += 1
@@ -299,7 +299,7 @@ class UsedData:
                 self._new.append(str(data_id))
 
     def leave(self, item: Any) -> None:
-        """An item that was here has gone."""
+        """Count an item that was dropped or overwritten."""
         data_id = item.get("data_id") if isinstance(item, Mapping) else None
         if data_id is not None:
             self._users[str(data_id)] -= 1

@@ -13,11 +13,11 @@ from hpcdi.errors import CommError
 from hpcdi.store.block import Block, block_rows
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.disk_full import DiskPatience
-from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage
 from hpcdi.transport import open_transport
-from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef
+from hpcdi.transport.base import announcement
+from hpcdi.types import BLOCK_ID_BITS, MAIN, RESTART_NUMBERS, ShardRef, number_of
 from hpcdi.utils.lifetime import Closing
 
 _NEWEST_PATIENCE_S = 60.0
@@ -124,7 +124,7 @@ class DataPublisher(Closing):
         }
 
     def _submit(self, block: Block) -> None:
-        number = block.facts["block_id"] & ((1 << BLOCK_ID_BITS) - 1)
+        number = number_of(block.facts["block_id"])
         self._writer.submit(self._layout.shard_path(block.facts["collector_rank"], number), block)
 
     def _facts(self) -> dict[str, Any]:
@@ -134,14 +134,7 @@ class DataPublisher(Closing):
         return {**self._about, "block_id": block_id, "sealed_at": time.time()}
 
     def _published(self, shard: ShardRef, block: Block) -> None:
-        facts = block.facts
-        self._announce(
-            BlockReady(
-                facts["task_id"], facts["block_id"], shard, block.items, block.tail_rows,
-                facts["sealed_at"], facts["episodes"], facts.get("env_steps", -1),
-                parse_games(facts.get("games", "")), facts.get("player", MAIN),
-            )
-        )  # fmt: skip
+        self._announce(announcement(shard, block))
 
 
 class PolicySubscriber:

@@ -44,8 +44,6 @@ from hpcdi.worker.fault import FAULTS, tear
 from hpcdi.worker.message_side import MessageSide
 
 _CLOSED_KEPT = 64
-_LAST_TRIES_S = 2.0
-"""While the run shuts down, data for which the disk has no room for so long are lost."""
 
 
 class BaseCommCollector(MessageSide, CollectorPort):
@@ -339,7 +337,7 @@ class MPIFileSystemCollector(BaseCommCollector):
 
     def _stop(self) -> None:
         self._is_stopping = True
-        self._patience.hurry(_LAST_TRIES_S)
+        self._patience.hurry()
         for collector in list(self._collectors.values()):
             collector.stop()
 
