@@ -8,20 +8,24 @@ mean minus its standard deviation.
     python tools/bench_scores.py                           all tasks, five seeds each: many hours
     python tools/bench_scores.py cartpole_ppo --seeds 3    one task
     python tools/bench_scores.py pendulum_sac --command train     in the other mode
-    python tools/bench_scores.py --quick --write           also into configs/README.md
+    python tools/bench_scores.py --jobs 8                  eight runs side by side
+    python tools/bench_scores.py --quick --write           also into configs/SCORES.md
+    python tools/bench_scores.py --write --seeds 0         the table anew, without a run
 
 `--write` keeps every run in configs/scores.jsonl, and makes the table and the curves in
-configs/README.md anew from all that is there.
+configs/SCORES.md anew from all that is there. Several of this tool may do so side by side.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median, pstdev
@@ -29,7 +33,7 @@ from statistics import mean, median, pstdev
 from figures import at_least, parser, show
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-RUNS, CURVES, README = CONFIGS / "scores.jsonl", CONFIGS / "curves", CONFIGS / "README.md"
+RUNS, CURVES, PAGE = CONFIGS / "scores.jsonl", CONFIGS / "curves", CONFIGS / "SCORES.md"
 BEGIN, END = "<!-- made by tools/bench_scores.py: begin -->", "<!-- end -->"
 EPISODES, HELD_OUT_SEED = 100, 1000
 
@@ -39,11 +43,13 @@ class Task:
     """A configuration, and what others publish for its task.
 
     Attributes:
-        name: of the file in configs/.
+        name: of the task, and of the file in configs/ unless `config` names another.
         command: serial or train.
         published, spread: mean return and its standard deviation.
         source: who publishes it, after how many environment steps.
         quick: takes some minutes on two cores.
+        config: file in configs/, without its ending.
+        overrides: settings that differ from the file's, as ``hpcdi`` takes them.
     """
 
     name: str
@@ -52,6 +58,13 @@ class Task:
     spread: float
     source: str
     quick: bool = True
+    config: str = ""
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Name of the configuration in configs/."""
+        return f"{self.config or self.name}.yaml"
 
     @property
     def goal(self) -> float:
@@ -60,26 +73,47 @@ class Task:
 
 
 CLEANRL, ZOO, TIANSHOU = "CleanRL", "rl-baselines3-zoo", "tianshou"
+DOORKEY = "minigrid_doorkey_ppo_lstm"
+RETURNS = ("policy.model.v_min=-100", "policy.model.v_max=0")
 TASKS = (
     Task("cartpole_dqn_475", "train", 488.7, 16.1, f"{CLEANRL}, 500k"),
     Task("cartpole_c51", "train", 481, 21, f"{CLEANRL}, 500k"),
     Task("cartpole_ppo", "serial", 490.0, 6.1, f"{CLEANRL}, 500k"),
     Task("cartpole_impala", "train", 450, 0, "RLlib's test, 2M"),
     Task("cartpole_novel_ppo_lstm", "serial", 500, 0, f"{ZOO}, 100k"),
+    Task("cartpole_novel_impala_lstm", "serial", 350, 0, "RLlib's test, 2M"),
+    Task("acrobot_dqn", "serial", -91.5, 7.2, f"{CLEANRL}, 500k"),
+    Task("acrobot_c51", "serial", -87.7, 5.5, f"{CLEANRL}, 500k", config="acrobot_dqn",
+         overrides=("policy.type=c51", *RETURNS)),
+    Task("acrobot_qrdqn", "serial", -69.1, 10, f"{ZOO}, 100k", config="acrobot_dqn",
+         overrides=("policy.type=qrdqn",)),
     Task("acrobot_ppo", "serial", -86.4, 1.3, f"{CLEANRL}, 500k"),
     Task("mountaincar_dqn", "serial", -100.8, 9.9, f"{ZOO}, 120k"),
+    Task("mountaincar_qrdqn", "serial", -106, 15.5, f"{ZOO}, 120k", config="mountaincar_dqn",
+         overrides=("policy.type=qrdqn",)),
+    Task("mountaincar_ppo", "serial", -110.4, 19.5, f"{ZOO}, 1M", quick=False),
+    Task("mountaincar_continuous_ppo", "serial", 88.3, 2.6, f"{ZOO}, 20k"),
+    Task("mountaincar_continuous_sac", "serial", 94.7, 1.1, f"{ZOO}, 50k"),
     Task("pendulum_ppo", "serial", -172, 104, f"{ZOO}, 100k"),
     Task("pendulum_sac", "serial", -157, 89, f"{ZOO}, 20k"),
     Task("pendulum_td3", "serial", -152, 90, f"{ZOO}, 20k"),
+    Task("pendulum_novel_ppo_lstm", "serial", -218, 140, f"{ZOO}, 100k"),
     Task("memory_len_r2d2", "serial", 1.0, 0, "the best possible"),
-    Task("lunarlander_dqn", "serial", 195, 0, "SLM-Lab, 300k", quick=False),
+    Task("lunarlander_dqn", "serial", 200, 0, "Gymnasium: solved", quick=False),
     Task("lunarlander_ppo", "train", 242, 32, f"{ZOO} (v2), 1M", quick=False),
     Task("lunarlander_continuous_sac", "serial", 260, 66, f"{ZOO}, 500k", quick=False),
-    Task("minigrid_doorkey_ppo_lstm", "serial", 0.964, 0.006, f"{ZOO}, 100k", quick=False),
-    Task("hopper_ppo", "train", 2383, 272, f"{CLEANRL} (v4), 1M", quick=False),
+    Task(DOORKEY, "serial", 0.964, 0.006, f"{ZOO}, 100k", quick=False),
+    Task("minigrid_empty_ppo_lstm", "serial", 0.968, 0.013, f"{ZOO}, 100k",
+         config=DOORKEY, overrides=("env.env_id=MiniGrid-Empty-Random-5x5-v0",)),
+    Task("minigrid_unlock_ppo_lstm", "serial", 0.963, 0.016, f"{ZOO}, 100k",
+         config=DOORKEY, overrides=("env.env_id=MiniGrid-Unlock-v0",)),
+    Task("inverted_pendulum_ppo", "serial", 963, 22, f"{CLEANRL} (v4), 1M"),
+    Task("hopper_ppo", "serial", 2383, 272, f"{CLEANRL} (v4), 1M", quick=False),
+    Task("walker2d_ppo", "serial", 2288, 572, f"{CLEANRL} (v4), 1M", quick=False,
+         config="hopper_ppo", overrides=("env.env_id=Walker2d-v5",)),
     Task("hopper_sac", "serial", 3542, 52, f"{TIANSHOU}, 1M", quick=False),
     Task("halfcheetah_sac", "serial", 9635, 1424, f"{CLEANRL} (v4), 1M", quick=False),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,8 +122,9 @@ class Run:
 
     Attributes:
         score, spread: mean return and its standard deviation over `EPISODES` episodes.
-        env_steps, minutes: until the run ended, start-up included.
-        cores: of the machine.
+        env_steps: until the run ended.
+        cpu_minutes: of all its processes together, start-up included: what other work on the
+            machine hardly changes.
         curve: (environment steps, mean return) of its evaluations.
     """
 
@@ -99,8 +134,7 @@ class Run:
     score: float
     spread: float
     env_steps: int
-    minutes: float
-    cores: int
+    cpu_minutes: float
     curve: list[tuple[int, float]]
 
 
@@ -111,8 +145,9 @@ def main() -> None:
     command_line.add_argument("--seeds", type=int, help="seeds of each (default: 5, or 2)")
     command_line.add_argument("--first-seed", type=int, default=0)
     command_line.add_argument("--command", choices=("serial", "train"), help="default: the table's")
+    command_line.add_argument("--jobs", type=int, default=1, help="runs side by side")
     command_line.add_argument("--limit-min", type=float, default=60.0, help="minutes of a run")
-    command_line.add_argument("--write", action="store_true", help="into configs/README.md")
+    command_line.add_argument("--write", action="store_true", help="into configs/SCORES.md")
     given = command_line.parse_args()
     unknown = set(given.task) - {task.name for task in TASKS}
     if unknown:
@@ -122,21 +157,26 @@ def main() -> None:
         )
     asked = [task for task in TASKS if (task.name in given.task or not given.task)]
     asked = [task for task in asked if given.task or task.quick or not given.quick]
-    count = given.seeds or (2 if given.quick else 5)
-    for task in asked:
-        runs = []
-        for seed in range(given.first_seed, given.first_seed + count):
-            run = played(task, given.command or task.command, seed, 60 * given.limit_min)
-            runs.append(run)
-            if given.write:
-                keep(run)
-            if not given.json:
-                print(f"  {task.name} ({run.command}), seed {seed}: {run.score:.4g} ± "
-                      f"{run.spread:.3g} after {run.env_steps} env steps, {run.minutes:.1f} min",
-                      flush=True)  # fmt: skip
-        reached = sum(run.score >= task.goal for run in runs)
-        name = f"{task.name}: seeds of {count} that reach {task.goal:.4g} ({task.source})"
-        show([at_least(name, reached, "", 0.8 * count)], given.json)
+    count = (2 if given.quick else 5) if given.seeds is None else given.seeds
+
+    def ran(task: Task, seed: int) -> Run:
+        """A run, kept and printed as soon as it is there."""
+        run = played(task, given.command or task.command, seed, 60 * given.limit_min)
+        if given.write:
+            keep(run)
+        if not given.json:
+            print(f"  {task.name} ({run.command}), seed {seed}: {run.score:.4g} ± {run.spread:.3g} "
+                  f"after {run.env_steps} env steps, {run.cpu_minutes:.1f} CPU minutes",
+                  flush=True)  # fmt: skip
+        return run
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        seeds = range(given.first_seed, given.first_seed + count)
+        runs = [[pool.submit(ran, task, seed) for seed in seeds] for task in asked]
+        for task, started in zip(asked, runs, strict=True):
+            reached = sum(each.result().score >= task.goal for each in started)
+            name = f"{task.name}: seeds of {count} that reach {task.goal:.4g} ({task.source})"
+            show([at_least(name, reached, "", 0.8 * count)] if count else [], given.json)
     if given.write:
         write()
 
@@ -146,18 +186,16 @@ def played(task: Task, command: str, seed: int, limit_s: float) -> Run:
     hpcdi = [sys.executable, "-m", "hpcdi"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        words = [command, str(CONFIGS / f"{task.name}.yaml"), f"seed={seed}"]
-        started = time.perf_counter()
+        words = [command, str(CONFIGS / task.file), *task.overrides, f"seed={seed}"]
         with Path(folder, "printed").open("wb") as out:
             job = subprocess.Popen(
                 [*hpcdi, *words, "--run-dir", str(run_dir)], stdout=out, stderr=subprocess.STDOUT
             )
-            try:
-                job.wait(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                job.terminate()
-                job.wait(timeout=120)
-        minutes = (time.perf_counter() - started) / 60
+            limit = threading.Timer(limit_s, job.terminate)
+            limit.start()
+            _, status, usage = os.wait4(job.pid, 0)  # with the processes that it has waited for
+            limit.cancel()
+        job.returncode = os.waitstatus_to_exitcode(status)
         if job.returncode not in (0, 85):
             raise SystemExit(f"{task.name}: {Path(folder, 'printed').read_text()}")
         asked = ["--episodes", str(EPISODES), "--seed", str(HELD_OUT_SEED + seed), "--json"]
@@ -169,7 +207,7 @@ def played(task: Task, command: str, seed: int, limit_s: float) -> Run:
     curve = [(each["env_steps"], each["mean"]) for each in figures["evaluations"]]
     return Run(
         task.name, command, seed, found["return_mean"], found["return_std"], figures["env_steps"],
-        minutes, os.cpu_count() or 1, curve,
+        (usage.ru_utime + usage.ru_stime) / 60, curve,
     )  # fmt: skip
 
 
@@ -178,9 +216,11 @@ def played(task: Task, command: str, seed: int, limit_s: float) -> Run:
 
 def keep(run: Run) -> None:
     """Add a run to the file of all; one of the same task, command and seed is replaced."""
-    runs = {(each.task, each.command, each.seed): each for each in (*kept(), run)}
-    ordered = sorted(runs.values(), key=lambda each: (each.task, each.command, each.seed))
-    RUNS.write_text("".join(json.dumps(asdict(each)) + "\n" for each in ordered))
+    with RUNS.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        runs = {(each.task, each.command, each.seed): each for each in (*kept(), run)}
+        ordered = sorted(runs.values(), key=lambda each: (each.task, each.command, each.seed))
+        RUNS.write_text("".join(json.dumps(asdict(each)) + "\n" for each in ordered))
 
 
 def kept() -> list[Run]:
@@ -190,7 +230,7 @@ def kept() -> list[Run]:
 
 
 def write() -> None:
-    """The table in configs/README.md, and the curves beside it, of all runs that were kept."""
+    """The table in configs/SCORES.md, and the curves beside it, of all runs that were kept."""
     CURVES.mkdir(exist_ok=True)
     rows = []
     for task in TASKS:
@@ -201,28 +241,29 @@ def write() -> None:
                 picture.write_text(drawn(task, runs))
                 rows.append(row(task, command, runs))
     head = (
-        "| configuration | published | ours | seeds that reach it | env steps | minutes | curve |",
+        "| configuration | published | ours | reached by | env steps | CPU minutes | curve |",
         "|---|---|---|---|---|---|---|",
     )
-    before, found, rest = README.read_text().partition(BEGIN)
+    before, found, rest = PAGE.read_text().partition(BEGIN)
     if not found:
-        raise SystemExit(f"{README} has no line {BEGIN}")
+        raise SystemExit(f"{PAGE} has no line {BEGIN}")
     after = rest.partition(END)[2]
-    README.write_text(before + "\n".join((BEGIN, *head, *rows, END)) + after)
+    PAGE.write_text(before + "\n".join((BEGIN, *head, *rows, END)) + after)
 
 
 def row(task: Task, command: str, runs: list[Run]) -> str:
-    """A line of the table: the mean over seeds, the medians of steps and minutes."""
+    """A line of the table: the mean over seeds, the medians of steps and CPU minutes."""
     scores = [run.score for run in runs]
     spread = f" ± {task.spread:g}" if task.spread else ""
     ours = f"{mean(scores):.4g} ± {pstdev(scores):.3g}"
     reached = f"{sum(score >= task.goal for score in scores)} of {len(runs)}"
     steps = f"{median(run.env_steps for run in runs) / 1000:.3g}k"
-    minutes = f"{median(run.minutes for run in runs):.2g}"
+    minutes = f"{median(run.cpu_minutes for run in runs):.2g}"
+    changed = "".join(f" `{override}`" for override in task.overrides)
+    config = f"[{Path(task.file).stem}]({task.file}){changed}"
     return (
-        f"| `{command}` [{task.name}]({task.name}.yaml) | {task.published:g}{spread} "
-        f"({task.source}) | {ours} | {reached} | {steps} | {minutes} | "
-        f"![curve](curves/{task.name}_{command}.svg) |"
+        f"| `{command}` {config} | {task.published:g}{spread} ({task.source}) | {ours} | {reached} "
+        f"| {steps} | {minutes} | ![curve](curves/{task.name}_{command}.svg) |"
     )
 
 

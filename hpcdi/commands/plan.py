@@ -181,7 +181,7 @@ def full_block(config: Any, row_bytes: int) -> int:
 
 def memory_of(role: str, config: Any, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.worker.coordinator.replay import ring_rows
+    from hpcdi.worker.coordinator.partition import ring_rows
 
     block = full_block(config, row_bytes)
     if role == "learner":

@@ -58,6 +58,31 @@ class Components(gymnasium.ObservationWrapper[Array, Any, Array]):
         return observation[self._keep]
 
 
+class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each action is taken several times in a row; the rewards of these steps are added up.
+
+    Args:
+        env: what happens in between is not seen.
+        times: steps of `env` for one action; fewer where the episode ends.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], times: int) -> None:
+        super().__init__(env)
+        if times < 1:
+            raise ValueError(f"an action is taken at least once, not {times} times")
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The last observation, and the sum of rewards."""
+        total = 0.0
+        for _ in range(self._times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
 class ScaleReward(gymnasium.RewardWrapper[Any, Any]):
     """Rewards times `scale`."""
 
@@ -81,6 +106,7 @@ class SignReward(gymnasium.RewardWrapper[Any, Any]):
 WRAPPERS: dict[str, Wrap] = {
     "ChannelsFirst": ChannelsFirst,
     "Components": Components,
+    "RepeatAction": RepeatAction,
     "ScaleReward": ScaleReward,
     "SignReward": SignReward,
 }

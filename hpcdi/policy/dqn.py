@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdi.config.fields import section, setting
-from hpcdi.policy.exploration import epsilon_greedy, get_epsilon_greedy_fn, ladder
+from hpcdi.policy.exploration import (
+    LastingActions,
+    epsilon_greedy,
+    get_epsilon_greedy_fn,
+    ladder,
+)
 from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
 from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
@@ -97,6 +102,8 @@ class DQNPolicy(ReplayPolicy):
         """Random numbers of exploration, and who among all collectors explores."""
         self._rng = self.random(_EXPLORING)
         self._exploring = networks.Noise(self._rng, self._model)
+        duration = self._cfg.other.eps.duration
+        self._lasting = LastingActions(duration, self._rng) if duration else None
         self._env_num = 1
         self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
@@ -111,13 +118,16 @@ class DQNPolicy(ReplayPolicy):
         with self._exploring:
             best = self._act_greedily(observation, setting)["action"]
         eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
+        count = self._cfg.model.action_shape
+        envs = np.asarray(setting.get("env_ids", range(len(best))))
         if self._cfg.other.eps.ladder:
             number, collectors = self._collector
-            envs = np.asarray(setting.get("env_ids", range(len(best))))
-            count = self._env_num = max(self._env_num, int(envs.max()) + 1)
-            rung = number * count + envs
-            eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * count)
-        return {"action": epsilon_greedy(best, eps, self._cfg.model.action_shape, self._rng, legal)}
+            in_each = self._env_num = max(self._env_num, int(envs.max()) + 1)
+            rung = number * in_each + envs
+            eps = ladder(eps, self._cfg.other.eps.ladder, rung, collectors * in_each)
+        if self._lasting is not None:
+            return {"action": self._lasting.act(best, eps, count, envs, legal)}
+        return {"action": epsilon_greedy(best, eps, count, self._rng, legal)}
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """Actions int64 [batch], and the values that they follow from."""

@@ -81,6 +81,55 @@ def epsilon_greedy(
     return action
 
 
+class LastingActions:
+    """Temporally extended epsilon-greedy (ez-greedy, Dabney et al. 2021): random actions last.
+
+    An action that explores is repeated n steps with a probability in proportion to
+    ``n ** -exponent``, also beyond the end of an episode; others are greedy meanwhile.
+
+    Args:
+        exponent: above 1; the paper has 2.
+        rng: random numbers.
+    """
+
+    LONGEST = 10_000
+
+    def __init__(self, exponent: float, rng: np.random.Generator) -> None:
+        self._exponent, self._rng = exponent, rng
+        self._action = np.zeros(0, dtype=np.int64)
+        self._left = np.zeros(0, dtype=np.int64)  # steps of it that are to come, by environment
+
+    def act(
+        self,
+        greedy: Array,
+        eps: float | Array,
+        action_count: int,
+        envs: Array,
+        legal: Array | None = None,
+    ) -> Array:
+        """See `epsilon_greedy`; `envs` are the environments' numbers, int64 [envs].
+
+        An action that is not legal any more ends early.
+        """
+        more = max(0, int(envs.max(initial=-1)) + 1 - len(self._left))
+        self._action, self._left = np.pad(self._action, (0, more)), np.pad(self._left, (0, more))
+        held, left = self._action[envs], self._left[envs]
+        if legal is not None:
+            left[~legal[np.arange(len(envs)), held]] = 0
+        begins = (left == 0) & (self._rng.random(len(envs)) < eps)
+        if begins.any():
+            count = int(begins.sum())
+            held[begins] = (
+                self._rng.integers(action_count, size=count)
+                if legal is None
+                else uniform_legal(legal[begins], self._rng)
+            )
+            left[begins] = self._rng.zipf(self._exponent, count).clip(max=self.LONGEST)
+        action: Array = np.where(left > 0, held, greedy)
+        self._action[envs], self._left[envs] = held, np.maximum(left - 1, 0)
+        return action
+
+
 class RandomPolicy:
     """A collect mode that acts uniformly at random, to fill a replay buffer before learning begins.
 

@@ -35,16 +35,29 @@ class Recurrent(nn.Module):
         features: size of its input.
         size: size of its state, and of its output.
         kind: `nn.LSTM` or `nn.GRU`.
+        span: cells keep what they know for up to so many steps, at first; None: some few.
     """
 
-    def __init__(self, features: int, size: int, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+    def __init__(
+        self,
+        features: int,
+        size: int,
+        kind: type[nn.LSTM] | type[nn.GRU],
+        span: int | None = None,
+    ) -> None:
         super().__init__()
         self.cells: nn.RNNBase = kind(features, size)
         for name, parameter in self.cells.named_parameters():
             nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
-        if kind is nn.LSTM:  # it begins by keeping what it knows (Jozefowicz et al. 2015)
-            forget: Any = self.cells.bias_ih_l0
-            nn.init.ones_(forget[size : 2 * size])
+        bias: Any = self.cells.bias_ih_l0
+        keep = bias[size : 2 * size]  # an LSTM's forget gates, a GRU's update gates
+        if span is not None:  # Tallec and Ollivier 2018, eq. 16: open for 1 to span - 1 steps
+            nn.init.uniform_(keep, 1, span - 1)
+            keep.data.log_()
+            if kind is nn.LSTM:
+                bias.data[:size] = -keep.data  # its input gates
+        elif kind is nn.LSTM:  # it begins by keeping what it knows (Jozefowicz et al. 2015)
+            nn.init.ones_(keep)
         self.out_features = size
         self._names = ("hidden", "cell") if kind is nn.LSTM else ("hidden",)
 

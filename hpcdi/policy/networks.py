@@ -470,12 +470,12 @@ class NoMemory(nn.Module):
 
 def lstm(features: int, model: ModelConfig) -> Recurrent:
     """An LSTM with ``model.memory_size`` cells."""
-    return Recurrent(features, model.memory_size, nn.LSTM)
+    return Recurrent(features, model.memory_size, nn.LSTM, model.memory_span)
 
 
 def gru(features: int, model: ModelConfig) -> Recurrent:
     """A GRU with ``model.memory_size`` cells."""
-    return Recurrent(features, model.memory_size, nn.GRU)
+    return Recurrent(features, model.memory_size, nn.GRU, model.memory_span)
 
 
 # ------------------------------------------------------------------------------------------- heads

@@ -38,6 +38,15 @@ class EpsConfig:
         "last of all collectors at rate ** (1 + ladder). There: 7, with start and end 0.4",
         minimum=0,
     )  # fmt: skip
+    duration: float = setting(
+        0.0, "random actions last n steps with a probability that falls as n ** -duration, where "
+        "single ones come to nothing (ez-greedy, Dabney et al. 2021: 2); 0: one step", minimum=0,
+    )  # fmt: skip
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if 0 < self.duration <= 1:
+            yield Problem("duration", "must be above 1, or 0: else random actions never end")
 
 
 _BUILT_IN = {
@@ -93,6 +102,10 @@ class ModelConfig:
         "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )
     memory_size: int = setting(128, "size of the memory's state", minimum=1)
+    memory_span: int | None = setting(
+        None, "steps that an lstm or gru keeps something for before it has learnt anything (chrono "
+        "initialization, Tallec and Ollivier 2018); empty: some few", minimum=3,
+    )  # fmt: skip
     head: str = setting("", "features to outputs, or 'my_module:make'; empty: the algorithm's own")
 
     def problems(self) -> Iterator[Problem]:

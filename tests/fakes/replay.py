@@ -15,12 +15,8 @@ from hpcdi.comm.messages import (
     DataDemand,
 )
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.replay import (
-    OnPolicyPartition,
-    Partition,
-    ReplayBuffers,
-    ReplayManager,
-)
+from hpcdi.worker.coordinator.partition import OnPolicyPartition, Partition
+from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayManager
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 100

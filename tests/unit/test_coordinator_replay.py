@@ -23,7 +23,7 @@ from fakes.replay import (
 from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.errors import BufferContractError
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.worker.coordinator.replay import MAX_UNREAD, item_rows, ring_rows
+from hpcdi.worker.coordinator.partition import MAX_UNREAD, item_rows, ring_rows
 from hpcdi.worker.coordinator.snapshots import shards_of
 
 # ------------------------------------------------------------------------------------------- rows

@@ -31,15 +31,14 @@ from hpcdi.worker.collector import base_parallel_collector as parallel
 from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
 from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.worker.coordinator.replay import (
+from hpcdi.worker.coordinator.partition import (
     AsTheyComePartition,
     OnPolicyPartition,
     Partition,
-    ReplayManager,
-    create_replay,
     item_rows,
     on_policy_buffer,
 )
+from hpcdi.worker.coordinator.replay import ReplayManager, create_replay
 from hpcdi.worker.coordinator.workers import Order
 from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig

@@ -72,6 +72,7 @@ WANTED = {
     "{type: StickyAction, repeat_action_probability: 0.25}": ((2, 3, 4), -5),
     "{type: ClipReward, min_reward: -1, max_reward: 1}": ((2, 3, 4), -1),
     "{type: ScaleReward, scale: 0.5}": ((2, 3, 4), -2.5),
+    "{type: RepeatAction, times: 3}": ((2, 3, 4), -15),
     "{type: TimeLimit, max_episode_steps: 1}": ((2, 3, 4), -5),
     "{type: DtypeObservation, dtype: float32}": ((2, 3, 4), -5),
     "{type: MaxAndSkipObservation, skip: 2}": ((2, 3, 4), -10),

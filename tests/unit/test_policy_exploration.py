@@ -16,7 +16,12 @@ from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import CollectMode
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.exploration import RandomPolicy, epsilon_greedy, get_epsilon_greedy_fn
+from hpcdi.policy.exploration import (
+    LastingActions,
+    RandomPolicy,
+    epsilon_greedy,
+    get_epsilon_greedy_fn,
+)
 from hpcdi.types import Spaces
 
 FOREVER = 10**12
@@ -201,3 +206,28 @@ def test_actions_without_bounds_have_no_uniform_choice(high: tuple[float, ...]) 
     low = (-1.0,) if high else ()
     with pytest.raises(PolicyError, match="no uniform choice of actions"):
         random_policy(simple_spaces((4,), "float32", None, (1,), low, high))
+
+
+def test_random_actions_last_and_are_as_many_as_asked_for() -> None:
+    lasting = LastingActions(2.5, np.random.default_rng(0))
+    envs, greedy = np.arange(8), np.full(8, 3)
+    taken = np.stack(
+        [lasting.act(greedy, 0.1, 3, envs) for _ in range(20_000)]
+    )  # greedy: never drawn
+    explored, begun = taken != 3, np.ones_like(taken, dtype=bool)
+    begun[1:] = taken[1:] != taken[:-1]
+    # zeta(1.5) / zeta(2.5) steps on average; a few runs of the same action touch
+    assert explored.sum() / (explored & begun).sum() == pytest.approx(1.947, rel=0.15)
+    assert np.bincount(taken[explored], minlength=3) / explored.sum() == pytest.approx(
+        1 / 3, rel=0.1
+    )
+    assert (lasting.act(greedy, 0.0, 3, np.arange(8, 9)) == 3).all(), "an environment of its own"
+
+
+def test_a_lasting_action_ends_where_it_is_not_legal_any_more() -> None:
+    lasting = LastingActions(1.01, np.random.default_rng(0))
+    first = lasting.act(np.zeros(4, np.int64), 1.0, 3, np.arange(4))
+    legal = np.ones((4, 3), dtype=bool)
+    legal[np.arange(4), first] = False
+    then = lasting.act(np.zeros(4, np.int64), 1.0, 3, np.arange(4), legal)
+    assert legal[np.arange(4), then].all()

@@ -245,3 +245,19 @@ def test_errors_name_what_has_no_memory() -> None:
         create_policy({"type": "ppo", "collect": {"unroll_len": 8}}, ["command"])
     with pytest.raises(ConfigError, match=r"none of none, lstm, gru"):
         create_policy({"type": "ppo", "model": {"memory": "lstmm"}}, ["command"])
+
+
+@KINDS
+def test_a_memory_can_begin_by_keeping_for_long(kind: Any) -> None:
+    """Over 30 steps the gradient of most cells is lost, unless their gates begin open."""
+    kept = {}
+    for span in (None, 31):
+        torch.manual_seed(0)
+        memory = Recurrent(3, 64, kind, span)
+        state = {name: torch.zeros(1, 64) for name in memory.initial_state(1)}
+        features = torch.randn(31, 3).requires_grad_()
+        made, _ = memory(features, {**state, LENGTH: torch.tensor([31])})
+        made[-1].sum().backward()
+        assert features.grad is not None
+        kept[span] = float(features.grad[0].norm() / features.grad[-1].norm())
+    assert kept[31] > 10 * kept[None], kept

@@ -17,7 +17,7 @@ from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
 from hpcdi.store.rows import RowStore, sequences
 from hpcdi.types import SequenceRule
-from hpcdi.worker.coordinator.replay import item_count, item_rows
+from hpcdi.worker.coordinator.partition import item_count, item_rows
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

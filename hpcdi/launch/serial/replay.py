@@ -27,13 +27,8 @@ from hpcdi.types import Columns
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.collector.comm.channels import DataPublisher
-from hpcdi.worker.coordinator.replay import (
-    HeldBlock,
-    item_count,
-    item_rows,
-    make_placer,
-    note_newest,
-)
+from hpcdi.worker.coordinator.partition import HeldBlock, item_count, item_rows, make_placer
+from hpcdi.worker.coordinator.replay import note_newest
 from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
 
 _PARTITION = "rank1"
