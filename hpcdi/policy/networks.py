@@ -47,6 +47,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,32 @@ def make_network(model: ModelConfig, head: str) -> nn.Module:
 def initialized(network: nn.Module, model: ModelConfig) -> nn.Module:
     """The network, its weights drawn as ``model.init`` says; where that is empty, as they are."""
     if model.init:
-        gain = {} if model.init.startswith("kaiming") else {"gain": model.init_gain}
-        for module in network.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                getattr(nn.init, f"{model.init}_")(module.weight, **gain)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        draw_weights(network, model.init, model.init_gain)
     return network
+
+
+def draw_weights(
+    network: nn.Module,
+    init: str,
+    gain: float,
+    gains: Mapping[nn.Module, float] = MappingProxyType({}),
+    generator: torch.Generator | None = None,
+) -> None:
+    """Draw the weights of linear and convolutional layers anew; biases become 0.
+
+    Args:
+        network: with these layers.
+        init: a function of `torch.nn.init`, without its last underscore.
+        gain: scale of weights drawn orthogonal or xavier.
+        gains: of single layers, instead of `gain`.
+        generator: None: torch's own.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            scale = {} if init.startswith("kaiming") else {"gain": gains.get(module, gain)}
+            getattr(nn.init, f"{init}_")(module.weight, **scale, generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def encoder_of(model: ModelConfig) -> Any:
@@ -605,14 +625,9 @@ class ActorCritic(nn.Module):
         They are scaled by sqrt(2) in hidden layers, by 1 before the value, and by 0.01 before the
         policy, so that it begins near uniform.
         """
+        gains: dict[nn.Module, float] = {self.policy: 0.01, self.value: 1.0}
         generator = torch.Generator().manual_seed(seed)
-        gains = {id(self.policy): 0.01, id(self.value): 1.0}
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                gain = gains.get(id(module), math.sqrt(2))
-                nn.init.orthogonal_(module.weight, gain, generator=generator)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        draw_weights(self, "orthogonal", math.sqrt(2), gains, generator)
 
     def forward(self, observation: Observation, state: State) -> tuple[tuple[Tensor, ...], State]:
         """Distribution and value; see the module's docstring."""

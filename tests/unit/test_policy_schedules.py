@@ -151,7 +151,7 @@ def test_the_old_keys_of_ppo_are_read_with_a_note() -> None:
     learn = parser.parse(PPOLearnConfig, old, "policy.learn")
     assert parser.problems == []
     (note,) = parser.notes
-    assert note.startswith("policy.learn.lr_decay_iterations, lr_end are now schedule:")
+    assert note.startswith("policy.learn.lr_decay_iterations, lr_end are taken as schedule:")
     new = {"learning_rate": 0.1, "schedule": {"end": 0.01, "iterations": 100}}
     assert learn == Parser().parse(PPOLearnConfig, new)
     unused = Parser()  # as in the config.yaml of a run that had none
