@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,19 +139,22 @@ def finish(
     _put(aside, target)
 
 
-def remove_others(target: Path, keep: int, among: str = "") -> list[str]:
+def remove_others(
+    target: Path, keep: int, among: str = "", torn: Collection[str] = ()
+) -> list[str]:
     """Remove the oldest checkpoints, and those newer than one: the run was resumed before them.
 
     Args:
         target: the one that was just written.
         keep: how many stay, this one included.
         among: see `save_checkpoint`.
+        torn: names of those that are, as far as it is known: none of them stays.
 
     Returns:
         Names of those that went.
     """
     beside = [name for name in names(target.parent) if name.startswith(among)]
-    older = [name for name in beside if name < target.name]
+    older = [name for name in beside if name < target.name and name not in torn]
     kept = {target.name, *older[max(0, len(older) - keep + 1) :]}
     gone = [name for name in beside if name not in kept]
     for name in gone:

@@ -52,7 +52,9 @@ def test_one_of_two_learners_hangs_and_the_other_one_goes_on(start: Start) -> No
 
 @pytest.mark.slow
 def test_a_coordinator_that_hangs_ends_the_job(start: Start) -> None:
-    ended = start(CARTPOLE, *LONG, ONE_COLLECTOR, *hang(0, 4, 8), variables=FAULTS_ALLOWED).wait()
+    ended = start(
+        CARTPOLE, *ENDLESS, ONE_COLLECTOR, *hang(0, 4, 8), variables=FAULTS_ALLOWED
+    ).wait()
     ended.check(85, "stopped")
     assert "rank 0 (coordinator) has died" in ended.err
 

@@ -199,10 +199,23 @@ def test_numbers_go_on_and_shards_of_kept_snapshots_are_needed(tmp_path: Path) -
     first.take("data/2.h5")
     first.keeper.close()
     again = Keeping(tmp_path)
-    assert sorted(again.keeper.adopt_all()) == ["data/1.h5", "data/2.h5"]
+    assert sorted(again.keeper.adopt("snapshot_000002")) == ["data/1.h5", "data/2.h5"]
     assert again.take("data/3.h5") == "snapshot_000003"
     again.keeper.close()
     assert [kept.released for kept in again.keeper.take_ended()] == [("data/1.h5",)]
+
+
+def test_a_torn_snapshot_takes_the_place_of_none(tmp_path: Path) -> None:
+    first = Keeping(tmp_path)
+    whole = first.take("data/1.h5")
+    first.take("data/2.h5")
+    first.keeper.close()
+    again = Keeping(tmp_path)
+    assert sorted(again.keeper.adopt(whole)) == ["data/1.h5", "data/2.h5"], "the second is torn"
+    assert again.take("data/3.h5") == "snapshot_000003"
+    again.keeper.close()
+    assert names(again.layout.snapshots_dir) == [whole, "snapshot_000003"]
+    assert [kept.released for kept in again.keeper.take_ended()] == [("data/2.h5",)]
 
 
 def test_a_part_that_is_missing_leaves_the_one_before(tmp_path: Path) -> None:

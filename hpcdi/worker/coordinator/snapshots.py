@@ -206,6 +206,7 @@ class SnapshotKeeper(Closing):
         self._own: dict[str, _OwnPart] = {}
         self._ended: deque[Kept] = deque()
         self._jobs = JobThread("snapshots")
+        self._torn: frozenset[str] = frozenset()
         self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
 
     @property
@@ -255,9 +256,16 @@ class SnapshotKeeper(Closing):
             ended.append(self._ended.popleft())
         return ended
 
-    def adopt_all(self) -> list[str]:
-        """Names of blocks that the existing snapshots need."""
-        for name in names(self._layout.snapshots_dir):
+    def adopt(self, resumed: str) -> list[str]:
+        """Names of blocks that the existing snapshots need.
+
+        Args:
+            resumed: the newest whole one: those after it are torn, and go with the next that is
+                whole, so that they take the place of none.
+        """
+        existing = names(self._layout.snapshots_dir)
+        self._torn = frozenset(name for name in existing if name > resumed)
+        for name in existing:
             path = self._layout.snapshots_dir / name / STATE_FILE
             with contextlib.suppress(SnapshotError):  # a torn one needs nothing
                 state = load_state(path, STATE_KIND, STATE_VERSION)
@@ -294,7 +302,7 @@ class SnapshotKeeper(Closing):
                 elif len(snapshot.iterations) > 1:
                     facts["players"] = snapshot.iterations
                 finish(own.folder, target, files, facts)
-                gone = remove_others(target, self._keep, _PREFIX)
+                gone = remove_others(target, self._keep, _PREFIX, self._torn)
         except (OSError, StoreError) as problem:
             error = str(problem)
         shutil.rmtree(own.folder, ignore_errors=True)

@@ -469,7 +469,7 @@ class RunView:
         """Keep the blocks of a resumed run, and those that its snapshots need."""
         if self._retention is None or self._keeper is None:
             return
-        for path in [*resumed.published, *self._keeper.adopt_all()]:
+        for path in [*resumed.published, *self._keeper.adopt(resumed.name)]:
             self._retention.need(path)
         self._need_to_count(resumed.after)
 
