@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     root, names, games = layout.root, names_of(shown), given.games or GAMES
     if len(names) < 2:
         raise LaunchError(f"{short(root)} has one player yet: wait until a copy of it is frozen")
-    check_files(layout, shown)
+    check_files(layout, [p["name"] for p in players_of(shown) if p["role"] == "historical"])
     share = given.random or 0.0
     found: dict[tuple[str, str], Result] = {}
     with Arena(root, given, games, "main", random_share=share) as arena:
@@ -83,13 +83,12 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     return EXIT_DONE
 
 
-def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
-    """Check that the policies of a league's frozen players, the newest ones, are there.
+def check_files(layout: RunLayout, frozen: Iterable[str]) -> None:
+    """Check that the policies of frozen players are there.
 
     Raises:
         LaunchError: one is missing.
     """
-    frozen = [player["name"] for player in players_of(shown) if player["role"] == "historical"]
     files = [frozen_file(name) for name in frozen]
     missing = [file for file in files if not (layout.root / file).is_file()]
     if missing:

@@ -162,6 +162,18 @@ def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert all(one["exploitability"] == sum(one["won"]) / 2 > 0 for one in said.values())
     assert main(arguments) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
+    copy = (layout.root / frozen_file("main_000001")).read_bytes()
+    for _ in range(50):  # more than are in pictures and tables
+        name = shown.next_frozen("main")
+        shown.freeze("main", name, frozen_file(name), 0)
+        (layout.root / frozen_file(name)).write_bytes(copy)
+    (layout.root / frozen_file("main_000001")).write_bytes(layout.latest_policy.read_bytes())
+    LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)
+    assert main([*arguments, "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)
+    assert "main_000001" not in newest
+    assert len(newest) == 42
+    assert newest["average of the frozen"] != newest["main_000051"], "the first has its share"
 
 
 def test_options_of_cross_play_need_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
