@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdi.config.fields import section, setting
 from hpcdi.errors import Problem
@@ -43,6 +43,8 @@ class R2D2ModelConfig(DQNModelConfig):
 @dataclass(frozen=True)
 class R2D2LearnConfig(DQNLearnConfig):
     """The update; `batch_size` counts sequences."""
+
+    PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
 
     burn_in: int = setting(
         10, "steps at the start of a sequence that only the memory reads", minimum=0
