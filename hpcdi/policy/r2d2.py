@@ -82,6 +82,7 @@ class R2D2Policy(DQNPolicy):
         """Settings of R2D2."""
 
         LEARNS_FROM_SEQUENCES = True
+        TAKES_MEMORY = True
 
         type: str = "r2d2"
         priority: bool = setting(True, "sample in proportion to priority")
@@ -104,8 +105,6 @@ class R2D2Policy(DQNPolicy):
                 yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
             if self.random_collect_size:
                 yield Problem("random_collect_size", "has no states for a memory; leave this 0")
-
-    TAKES_MEMORY = True
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """One gradient step; see `DQNPolicy.update`.

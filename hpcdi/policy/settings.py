@@ -322,6 +322,8 @@ class PolicyConfig(ComponentConfig):
     """True if an `on_policy` algorithm may learn from older policies' data: nobody waits."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
+    TAKES_MEMORY: ClassVar[bool] = False
+    """True if `update` learns from sequences by a network's memory."""
     DRAWS_ACTIONS: ClassVar[bool] = True
     """True if `act` draws from the policy's distribution, which evaluations may do, too."""
 
@@ -406,7 +408,9 @@ class PolicyConfig(ComponentConfig):
             yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
         memory = getattr(getattr(self, "model", None), "memory", "none")
         is_alone = memory == "none" and not self.LEARNS_FROM_SEQUENCES
-        if not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
+        if memory != "none" and not self.TAKES_MEMORY:
+            yield Problem("model.memory", no_memory(self.type))
+        elif not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
             yield Problem(
                 "collect.unroll_len",
                 "is the length of sequences for a memory, and model.memory is none"
@@ -421,6 +425,14 @@ class PolicyConfig(ComponentConfig):
                 "learn.accumulate",
                 f"is above learn.batch_size ({self.learn.batch_size}): a part needs a sample",
             )
+
+
+def no_memory(name: str) -> str:
+    """Says that an algorithm has no use for a memory."""
+    return (
+        f"{name} learns from single transitions, and so no memory; use r2d2, ppo or impala, or set "
+        "memory: none"
+    )
 
 
 @dataclass(frozen=True)
