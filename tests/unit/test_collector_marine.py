@@ -232,6 +232,21 @@ def test_an_evaluation_is_played_from_both_seats_against_a_script() -> None:
     assert not port.segments
 
 
+def test_an_evaluation_of_an_exploiter_is_played_against_main() -> None:
+    port = PortOfPlayers()
+    port.player = port.task_id = "exploiter"
+    with marine(port, evaluate=True, evaluator_episode_num=4) as made:
+        for newest in (5, 6):
+            port.newest["main"] = newest
+            setting = {"learner": "exploiter", "opponents": {"main": [1.0, ""]}}
+            made.begin(CollectorTask("exploiter", setting, player="exploiter"))
+            made.start()
+            result = made.result()
+            assert (result.player, result.policy_version) == ("exploiter", 9)
+            assert sorted(result.episode_returns) == [-1.0] * 4 + [1.0] * 4
+            assert made._opponents["main"][2] == newest
+
+
 def test_random_opponents_play_legal_moves() -> None:
     port = Port(versions=[4])
     with marine(port, evaluate=True, evaluator_episode_num=20) as made:
