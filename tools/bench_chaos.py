@@ -1,22 +1,28 @@
-"""A run on two virtual hosts with a random fault every so many seconds: does it reach its goal?
+r"""A run on two virtual hosts with a random fault every so many seconds: does it reach its goal?
 
 Six ranks of a real mpirun: rank 0 and a learner on node1, a learner and three collectors on node2,
 each host with a network of its own (`playground`). A run that ends with exit code 85 is started
 again by the same command, as a batch script does; nothing else is done for it. The faults:
 
     kill    a random rank is killed, whatever it does: in the start, too
+    all     everything is killed at once, mpirun and the command, too
     stop    a random rank is frozen
     cut     no packet passes between the hosts for 2 to 60 s: a firewall rule
     disk    the file system of the run is full for 2 to 20 s
     flip    a random published block has a bit of its rows changed, on disk
 
 It fails if the run hangs, ends with another code, loses a published block (but those that were
-damaged), or has counted other env steps than its shards hold. Needs root and nft (Debian's package
-nftables). On a busy machine a start takes minutes: then `--every` has to be longer, too, or it is
-always a start that is struck; and `--iterations` less, so that the goal comes after the faults.
+damaged), or has counted other env steps than its shards hold; a league (`--config`) also if its
+payoff has other games than they. Needs root, and `cut` needs nft (Debian's package nftables). On a
+busy machine a start takes minutes: then `--every` has to be longer, too, or it is always a start
+that is struck; and `--iterations` less, so that the goal comes after the faults.
 
     python tools/bench_chaos.py --minutes 30
     python tools/bench_chaos.py --kinds cut --minutes 5 --every 60
+    python tools/bench_chaos.py --kinds kill all --minutes 10 --every 30 \
+        --config configs/tictactoe_exploiter.yaml \
+        --settings "policy.eval.every=1000 env_steps" \
+        policy.other.commander.league.freeze_steps=2000
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench_faults import Trial, lost_blocks
+from bench_faults import CONFIG, Trial, lost_blocks
 from figures import Row, at_least, at_most, parser, show
 from playground import Hosts, SmallDisk, enter_playground
 
@@ -46,7 +52,7 @@ from hpcdi.store.shards import survey
 
 SLOTS = (2, 4)
 AGAIN = 85
-KINDS = ("kill", "stop", "cut", "disk", "flip")
+KINDS = ("kill", "all", "stop", "cut", "disk", "flip")
 DISK = "1g"
 """More than the run leaves: it is never full by itself."""
 
@@ -59,12 +65,21 @@ class Chaos:
         settings: of the run.
         seed: of the faults.
         patience_s: without progress, after which it hangs.
+        config: the experiment.
     """
 
-    def __init__(self, folder: Path, settings: list[str], seed: int, patience_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: list[str],
+        seed: int,
+        patience_s: float,
+        config: Path = CONFIG,
+    ) -> None:
         self.dice, self.struck = random.Random(seed), Counter[str]()
         self.codes, self.left, self.minutes = Counter[int](), 0, 0.0
         self.flipped: set[str] = set()
+        self._is_killed = False
         self._disk = SmallDisk(folder / "disk")
         self._disk.mount(DISK)  # before the hosts take the mounts over
         self._hosts = Hosts(folder, SLOTS)
@@ -72,7 +87,7 @@ class Chaos:
         self._ends: list[tuple[float, Callable[[], None]]] = []  # of faults that last a while
         self.trial = Trial(
             self._disk.root, settings, self.dice, "", patience_s,
-            self._hosts.prefix(), self._hosts.variables(),
+            self._hosts.prefix(), self._hosts.variables(), config.resolve(),
         )  # fmt: skip
 
     @property
@@ -112,10 +127,13 @@ class Chaos:
     def _has_ended(self) -> bool:
         """Start the run again, if that is to be done; returns whether it is over."""
         code = self.trial.process.returncode
-        self.codes[code] += 1
+        is_killed = self._is_killed and code < 0
+        self._is_killed = False
+        if not is_killed:
+            self.codes[code] += 1
         self.left += len(self._hosts.reboot())
         self._say(f"exit code {code}")
-        if code != AGAIN or self.trial.hung:
+        if self.trial.hung or not (is_killed or code == AGAIN):
             return True
         self.trial.start()
         return False
@@ -125,6 +143,7 @@ class Chaos:
         self._published |= self.trial.blocks().keys()
         told = {
             "kill": partial(self._signal, signal.SIGKILL),
+            "all": self._kill_all,
             "stop": partial(self._signal, signal.SIGSTOP),
             "cut": self._cut,
             "disk": self._fill,
@@ -147,6 +166,10 @@ class Chaos:
         with contextlib.suppress(ProcessLookupError):
             os.kill(ranks[rank], number)
         return f"rank {rank}"
+
+    def _kill_all(self) -> str:
+        self._is_killed = True
+        return f"{len(self._hosts.reboot(0.0))} processes"
 
     def _cut(self) -> str:
         seconds = self.dice.uniform(2.0, 60.0)
@@ -186,6 +209,7 @@ def rows_of(chaos: Chaos, minutes: float) -> list[Row]:
     faults = ", ".join(f"{kind} x {count}" for kind, count in sorted(chaos.struck.items()))
     is_done = chaos.trial.process.returncode == 0
     status = chaos.trial.status()
+    is_league = (chaos.trial.run / "league.json").exists()
     goal = f"iteration {status.get('train_iter')}, env step {status.get('env_steps')}"
     return [
         at_most("runs that did not reach their goal unattended", int(not is_done), "runs", 0,
@@ -198,6 +222,8 @@ def rows_of(chaos: Chaos, minutes: float) -> list[Row]:
                 peer=f"{len(chaos.flipped)} were damaged"),
         at_most("env steps counted more or less than are stored",
                 chaos.trial.steps_off() if is_done else math.nan, "steps", 0),
+        *[at_most("games in the payoff more or less than are stored",
+                  chaos.trial.games_off() if is_done else math.nan, "games", 0)] * is_league,
         Row("processes that a job has left on its hosts", chaos.left, "processes"),
     ]  # fmt: skip
 
@@ -209,6 +235,7 @@ def main() -> int:
     made.add_argument("--every", type=float, default=20.0, metavar="S", help="from fault to fault")
     made.add_argument("--iterations", type=int, default=100_000, help="the goal")
     made.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
+    made.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="the experiment")
     made.add_argument("--keep", metavar="FOLDER", help="copy the run to a new folder")
     made.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
     made.add_argument("--seed", type=int, default=0)
@@ -226,7 +253,7 @@ def main() -> int:
         *given.settings,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="hpcdi-chaos-") as folder:
-        chaos = Chaos(Path(folder), settings, given.seed, given.patience)
+        chaos = Chaos(Path(folder), settings, given.seed, given.patience, given.config)
         try:
             chaos.go(given.kinds, minutes, every_s)
             rows = rows_of(chaos, minutes)

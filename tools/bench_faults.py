@@ -39,9 +39,11 @@ from playground import SmallDisk, enter_playground
 
 from hpcdi.errors import StoreError
 from hpcdi.launch.resume import newest_snapshot
+from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey
 from hpcdi.transport.files import load_block
+from hpcdi.worker.coordinator.league import Payoff
 from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
@@ -69,6 +71,7 @@ class Trial:
         patience_s: without progress, after which the run hangs.
         prefix: before the command, that says where it runs.
         variables: of its environment.
+        config: the experiment.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Trial:
         patience_s: float = PATIENCE_S,
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
+        config: Path = CONFIG,
     ) -> None:
         self.run, self.dice, self.codes = folder / "run", dice, list[int]()
         self.hung, self._patience_s = False, patience_s
@@ -87,7 +91,7 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._arguments = [
-            str(CONFIG), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides
+            str(config), "-n", "5", "--run-dir", str(self.run), *SETTINGS, *overrides
         ]  # fmt: skip
         paths = filter(None, [str(START_FAULTS), os.environ.get("PYTHONPATH")])
         self._variables = {
@@ -179,6 +183,21 @@ class Trial:
         shards = (self.run / "data").rglob("*.h5")
         stored = sum(block.transitions for path in shards for _, block in survey(path, "").blocks)
         return abs(int(run["figures"]["env_steps"]) - stored)
+
+    def games_off(self) -> int:
+        """By how many results a league's payoff differs from the games that lie in shards."""
+        stored, league = Payoff(), Payoff()
+        for path in (self.run / "data").rglob("*.h5"):
+            for _, block in survey(path, "").blocks:
+                for game in parse_games(str(block.facts["games"])):
+                    stored.add(*game)
+        league.load_state_dict(json.loads((self.run / "league.json").read_text())["payoff"])
+        pairs = {*stored.pairs(), *league.pairs()}
+        return sum(
+            abs(one - other)
+            for pair in pairs
+            for one, other in zip(stored.games(*pair), league.games(*pair), strict=True)
+        )
 
     def blocks(self) -> dict[str, float]:
         """What is published: names of blocks, and when each was sealed (seconds, of the epoch)."""

@@ -3,16 +3,22 @@
 A real 4-rank `hpcdi train` on CartPole (MLP 4-128-128-2, batch 64) runs with learning on; before
 and after it, the bare update of the same network is measured alone on the same machine. The figures
 that matter are the ratios: absolute ones drift with the machine and the hour. A second run learns
-by IMPALA, whose collectors never wait, from 2 x 64 environments.
+by IMPALA, whose collectors never wait, from 2 x 64 environments; a third steps these one by one, as
+Sample Factory's APPO does, which runs beside it where it is installed, with the same network,
+rollouts and minibatches.
 
-    python tools/bench_throughput.py            about two minutes
-    python tools/bench_throughput.py --quick    less than one
+    python tools/bench_throughput.py            about three minutes
+    python tools/bench_throughput.py --quick    less than two
+    python -m venv sf && sf/bin/pip install torch sample-factory
+    python tools/bench_throughput.py --sample-factory sf/bin/python
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +42,14 @@ IMPALA = (
     "policy.eval.every=1e9 seconds", "policy.other.commander.max_env_step=inf",
     "policy.other.replay_buffer.replay_buffer_size=200000",
 )  # fmt: skip
+ONE_BY_ONE = "env.vectorization=sync"
+START_S, REPORT_S = 20.0, 5.0
+"""Seconds that Sample Factory takes to start, and between two reports of it."""
+SAMPLE_FACTORY = (
+    "--env=cartpole", "--algo=APPO", "--device=cpu", "--num_workers=2", "--num_envs_per_worker=64",
+    "--worker_num_splits=2", "--batch_size=2048", "--rollout=32", "--encoder_mlp_layers", "64",
+    "64", "--use_rnn=False", "--experiment=run",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -43,6 +57,7 @@ def main() -> None:
     command_line = parser(__doc__ or "")
     command_line.add_argument("--config", default=str(ROOT / "configs" / "cartpole_dqn.yaml"))
     command_line.add_argument("--idle-rank", action="store_true", help="(a rank of the idle test)")
+    command_line.add_argument("--sample-factory", metavar="PYTHON", help="that has it installed")
     given = command_line.parse_args()
     if given.idle_rank:
         idle_rank()
@@ -53,10 +68,10 @@ def main() -> None:
     bare.append(bare_updates_per_s(2.0))
     show(rows(figures, sum(bare) / len(bare)), given.json)
     show(idle_rows(), given.json)
-    show(
-        impala_rows(run(str(ROOT / "configs" / "cartpole_impala.yaml"), seconds, IMPALA)),
-        given.json,
-    )
+    peer = sample_factory_steps(given.sample_factory, seconds) if given.sample_factory else None
+    impala = str(ROOT / "configs" / "cartpole_impala.yaml")
+    for name, settings in (("IMPALA", ()), ("IMPALA, one by one", (ONE_BY_ONE,))):
+        show(impala_rows(name, run(impala, seconds, (*IMPALA, *settings)), peer), given.json)
     if not given.json:
         where_the_time_goes(figures)
 
@@ -84,17 +99,43 @@ def rows(figures: dict[str, Any], bare: float) -> list[Row]:
     ]  # fmt: skip
 
 
-def impala_rows(figures: dict[str, Any]) -> list[Row]:
-    """Figures of IMPALA's run, from the first train iteration on."""
+def impala_rows(name: str, figures: dict[str, Any], peer: float | None) -> list[Row]:
+    """Figures of IMPALA's run, from the first train iteration on; `peer` makes so many steps/s."""
     since, steps_then = figures["learning_since"]
     lasted_s = figures["ended_at"] - since
     steps = (figures["env_steps"] - steps_then) / lasted_s
     learnt = figures["samples_drawn"] / max(figures["env_steps"], 1)
     return [
-        Row("IMPALA: environment steps while learning", steps, "/s"),
-        Row("IMPALA: train iterations at the same time", figures["train_iter"] / lasted_s, "/s"),
-        Row("IMPALA: transitions learnt from, share", 100 * learnt, "%"),
-    ]
+        Row(
+            f"{name}: environment steps while learning", steps, "/s",
+            ratio=steps / peer if peer else None, peer="Sample Factory's APPO" if peer else "",
+        ),
+        Row(f"{name}: train iterations at the same time", figures["train_iter"] / lasted_s, "/s"),
+        Row(f"{name}: transitions learnt from, share", 100 * learnt, "%"),
+    ]  # fmt: skip
+
+
+def sample_factory_steps(python: str, seconds: float) -> float:
+    """Environment steps a second of Sample Factory's APPO, by its own log, while it learns."""
+    script = Path(__file__).with_name("sample_factory_cartpole.py")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as out:
+            job = subprocess.Popen(
+                [python, script, *SAMPLE_FACTORY, f"--train_dir={folder}/runs"],
+                stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        try:
+            time.sleep(START_S + seconds)
+        finally:
+            os.killpg(job.pid, signal.SIGTERM)
+            time.sleep(2)
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+        frames = [int(found) for found in re.findall(r"Total num frames: (\d+)", log.read_text())]
+        if len(frames) < 4:
+            sys.exit(f"Sample Factory has not learnt for long enough: {log.read_text()[-2000:]}")
+        return (frames[-1] - frames[1]) / (REPORT_S * (len(frames) - 2))
 
 
 def run(config: str, seconds: float, settings: tuple[str, ...] = SETTINGS) -> dict[str, Any]:

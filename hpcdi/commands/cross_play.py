@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from hpcdi.launch.run_folder import short
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
-from hpcdi.types import Array
+from hpcdi.types import MAIN, Array
 from hpcdi.utils.nested import jsonable
-from hpcdi.worker.coordinator.league import frozen_file
-from hpcdi.worker.coordinator.league_view import names_of, players_of
+from hpcdi.worker.coordinator.league import Payoff, Rating, Strengths, frozen_file
+from hpcdi.worker.coordinator.league_view import describe_rise, names_of, players_of
 
 GAMES = 20
 """Of each pair, by default."""
@@ -44,7 +44,7 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     root, names, games = layout.root, names_of(shown), given.games or GAMES
     if len(names) < 2:
         raise LaunchError(f"{short(root)} has one player yet: wait until a copy of it is frozen")
-    check_files(layout, shown)
+    check_files(layout, [p["name"] for p in players_of(shown) if p["role"] == "historical"])
     share = given.random or 0.0
     found: dict[tuple[str, str], Result] = {}
     with Arena(root, given, games, "main", random_share=share) as arena:
@@ -62,13 +62,15 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
             ])  # fmt: skip
         for one, other in pairs:
             found[one, other] = arena.play(sources[one], sources[other])
-    kept = {
+    kept: dict[str, Any] = {
         "env_steps": shown["env_steps"], "main_train_iter": arena.iteration, "seed": arena.seed,
         "random_share": share,
         "players": [p for p in shown["players"] if p["name"] in names],
         "pairs": [{"one": a, "other": b, **result.figures()} for (a, b), result in found.items()],
     }  # fmt: skip
     scores, errors = _matrices(names, found)
+    strengths = _strengths(names, found)
+    kept["ratings"] = {name: [r.elo, r.std] for name, r in strengths.ratings().items()}
     picture = Path(given.png) if given.png else layout.cross_play_file.with_suffix(".png")
     with or_refuse(f"the table {short(layout.cross_play_file)}"):
         write_json(layout.cross_play_file, jsonable(kept))
@@ -76,20 +78,20 @@ def play(layout: RunLayout, shown: Mapping[str, Any], given: argparse.Namespace)
     if given.json:
         print_lines([json.dumps(jsonable(kept))])
     else:
-        print_lines(_table(names, scores, errors))
+        print_lines(_table(names, scores, errors, strengths.ratings()))
+        print_lines(describe_rise(kept, MAIN, strengths))
         if games > arena.players and not np.nansum(errors):
             print_lines(["each pair repeated one game a seat; --random 0.1 makes games differ"])
         print_lines([f"table {short(layout.cross_play_file)}, picture {short(picture)}"])
     return EXIT_DONE
 
 
-def check_files(layout: RunLayout, shown: Mapping[str, Any]) -> None:
-    """Check that the policies of a league's frozen players, the newest ones, are there.
+def check_files(layout: RunLayout, frozen: Iterable[str]) -> None:
+    """Check that the policies of frozen players are there.
 
     Raises:
         LaunchError: one is missing.
     """
-    frozen = [player["name"] for player in players_of(shown) if player["role"] == "historical"]
     files = [frozen_file(name) for name in frozen]
     missing = [file for file in files if not (layout.root / file).is_file()]
     if missing:
@@ -110,9 +112,19 @@ def _matrices(names: Sequence[str], found: Mapping[tuple[str, str], Result]) -> 
     return scores, errors
 
 
-def _table(names: Sequence[str], scores: Array, errors: Array) -> list[str]:
-    """Lines; the last column has the mean over all opponents."""
-    rows = [("score in %", "", *map(str, range(1, len(names) + 1)), "mean")]
+def _strengths(names: Sequence[str], found: Mapping[tuple[str, str], Result]) -> Strengths:
+    """By these games."""
+    payoff = Payoff()
+    for pair, result in found.items():
+        payoff.add(*pair, *result.counts)
+    return Strengths.of(names, payoff)
+
+
+def _table(
+    names: Sequence[str], scores: Array, errors: Array, ratings: Mapping[str, Rating]
+) -> list[str]:
+    """Lines; the last columns have the mean over all opponents, and Elo."""
+    rows = [("score in %", "", *map(str, range(1, len(names) + 1)), "mean", "Elo")]
     others = len(names) - 1
     for i, name in enumerate(names):
         mean, error = np.nansum(scores[i]) / others, np.sqrt(np.nansum(errors[i] ** 2)) / others
@@ -120,7 +132,9 @@ def _table(names: Sequence[str], scores: Array, errors: Array) -> list[str]:
             "-" if i == j else _cell(scores[i, j], errors[i, j], digits=0)
             for j in range(len(names))
         ]
-        rows.append((name, str(i + 1), *against, _cell(mean, error, digits=1)))
+        elo, std = ratings[name].elo, ratings[name].std
+        of_all = (_cell(mean, error, digits=1), f"{elo:.0f}±{std:.0f}")
+        rows.append((name, str(i + 1), *against, *of_all))
     return in_columns(rows)
 
 

@@ -18,8 +18,8 @@ from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 from hpcdi.utils.metrics import human_count
-from hpcdi.worker.coordinator.league import LEARNING, Payoff
-from hpcdi.worker.coordinator.league_view import names_of, scores_of
+from hpcdi.worker.coordinator.league import LEARNING, Payoff, Strengths
+from hpcdi.worker.coordinator.league_view import describe_rise, names_of, scores_of
 
 HELP = """\
 Print the players of a league: who trains and on which ranks, when the others were frozen, their
@@ -27,11 +27,13 @@ Elo with its standard deviation (1500 is the mean of all), games of the main pla
 one that learns: --player) against each and what it has scored (a win is 1, a draw 0.5), and how
 often each is drawn as its opponent now. It reads the run folder alone, also while the run goes on.
 Games are those that were collected, exploration included; those against itself are counted as the
-first seat saw them.
+first seat saw them. The last line says whether each copy is as strong as the one before it, within
+its uncertainty; copies have met main at different times, and each other with --cross-play alone.
 
 With --cross-play each pair of these players plays --games games in this process, without
 exploration and in all seats equally often; the main player by its latest policy, frozen ones by
-their files (the newest 40). It prints scores in percent with their standard errors, and writes
+their files (the newest 40). It prints scores in percent with their standard errors, Elo by these
+games alone and whether it rises from copy to copy, and writes
 cross_play.json and cross_play.png into the run folder. Where neither the game nor the policies
 draw anything, two players repeat one game a seat, and that error is 0: --random 0.1 draws every
 tenth move of theirs, so that games differ.
@@ -166,7 +168,8 @@ def _table(shown: Mapping[str, Any], of: str) -> list[str]:
                 f"{drawn.get(name, 0.0):.0%}",
             )
         )
-    return in_columns(rows, left=2)
+    strengths = Strengths.of([player["name"] for player in shown["players"]], payoff)
+    return [*in_columns(rows, left=2), *describe_rise(shown, of, strengths)]
 
 
 def _training(shown: Mapping[str, Any], name: str) -> str:

@@ -6,7 +6,6 @@ settings and the rules over them, see `hpcdi.config.fields`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -349,7 +348,7 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             "a deterministic run needs a commander with a method make_task, such as 'solo'",
         ),
         (
-            limit.max < math.inf or limit.min > 0,
+            limit.is_set,
             "policy.other.replay_buffer.thruput_controller.push_sample_rate_limit",
             "depends on the clock; a deterministic run uses policy.learn.update_per_collect",
         ),

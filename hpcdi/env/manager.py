@@ -452,9 +452,10 @@ class EnvManager(Closing, abc.ABC):
             return True
         fails_as_one = self._backend.fails_as_one
         name = "an environment" if fails_as_one else f"environment {env}"
+        timeouts = " or the time-outs of env.manager" if failure.is_gone else ""
         error = EnvError(
-            f"{name} failed {activity}, {too_often}: {_text(failure)}\nrepair it, or raise "
-            "env.manager.max_retry or the time-outs of env.manager"
+            f"{name} failed {activity}, {too_often}: {_text(failure)}\nrepair it; where such "
+            f"failures are to be tolerated, raise env.manager.max_retry{timeouts}"
         )
         error.__cause__ = failure
         if not self.retires or fails_as_one or self._backend.facts is None:

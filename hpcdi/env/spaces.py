@@ -260,6 +260,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         space = env.observation_space
         self._entries = sum(sum(leaf.counts) for leaf, _ in leaves_of("action", env.action_space))
         self._key = "" if source == "info" else source
+        self._where = (
+            f"key {source!r} of its observations" if self._key else f"info[{ACTION_MASK!r}]"
+        )
         if self._key and self._key not in getattr(space, "spaces", {}):
             raise EnvError(f"env.action_mask is {source!r}: no key of its observations, {space}")
         if not self._entries:
@@ -291,7 +294,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         mask = flat_mask(given[key])
         if len(mask) != self._entries:
             raise EnvError(
-                f"its mask of actions has {len(mask)} entries, and its actions, "
+                f"its mask of actions ({self._where}) has {len(mask)} entries, and its actions, "
                 f"{self.action_space}, need {self._entries}"
             )
         others = dict(observation) if self._merges else {"observation": observation}

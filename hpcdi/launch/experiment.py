@@ -14,6 +14,12 @@ from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.types import Spaces
 
+OF_BATTLES = {
+    "policy.collect.collector.type": "marine",
+    "policy.other.commander.type": "one_vs_one",
+}
+"""Types of the parts of a run over ranks whose environment has several players."""
+
 
 def load_experiment(
     path: str, overrides: Sequence[str], *, over_ranks: bool | None = True
@@ -30,6 +36,8 @@ def load_experiment(
         ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
+    if over_ranks and battle_players(compiled.config.env) > 1:
+        compiled = load(path, [*_as_a_league(compiled.config), *overrides])
     spaces = get_spaces(compiled.config.env)
     if over_ranks is not None:
         _check_can_run(compiled.config, path, over_ranks=over_ranks)
@@ -59,18 +67,27 @@ def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
         raise ConfigError(problems, path)
 
 
+def _as_a_league(config: Any) -> list[str]:
+    """Overrides by which an experiment of several players, which says no more, is a league."""
+    types = (
+        ("policy.collect.collector.type", config.policy.collect.collector.type, "zergling"),
+        ("policy.other.commander.type", config.policy.other.commander.type, "solo"),
+    )
+    return [f"{path}={OF_BATTLES[path]}" for path, given, default in types if given == default]
+
+
 def _check_league(config: Any, players: int) -> list[Problem]:
     """Battles over ranks need a collector and a commander of their own, and only they do."""
     policy, wanted = config.policy, players > 1
     types = {
-        "policy.collect.collector.type": (policy.collect.collector.type, "marine"),
-        "policy.other.commander.type": (policy.other.commander.type, "one_vs_one"),
+        "policy.collect.collector.type": policy.collect.collector.type,
+        "policy.other.commander.type": policy.other.commander.type,
     }
     needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"
     problems = [
-        Problem(path, f"the environment has {needs} {of_battles!r} here")
-        for path, (given, of_battles) in types.items()
-        if (given == of_battles) is not wanted
+        Problem(path, f"the environment has {needs} {OF_BATTLES[path]!r} here")
+        for path, given in types.items()
+        if (given == OF_BATTLES[path]) is not wanted
     ]
     if wanted and config.system.deterministic:
         problems.append(Problem("system.deterministic", "a league cannot be deterministic yet"))

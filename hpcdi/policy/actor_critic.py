@@ -78,7 +78,6 @@ class ActorCriticPolicy(TorchPolicy):
 
     ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
     TAKES_MASKS = True
-    TAKES_MEMORY = True
     OUTPUTS = ("action", "value")
 
     def make_network(self) -> nn.Module:

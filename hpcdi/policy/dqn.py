@@ -13,7 +13,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class DQNModelConfig(ModelConfig):
 @dataclass(frozen=True)
 class DQNLearnConfig(LearnConfig):
     """The update."""
+
+    PAPER_RATIO: ClassVar[float | None] = 8  # batches of 32 after every 4 steps (Mnih et al. 2015)
 
     target_update_freq: int = setting(
         200, "updates between renewals of the target network", minimum=1

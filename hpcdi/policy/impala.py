@@ -82,6 +82,7 @@ class IMPALAConfig(OnPolicyConfig):
     HORIZON = "collect.unroll_len"
     CORRECTS_STALENESS = True
     LEARNS_FROM_SEQUENCES = True
+    TAKES_MEMORY = True
 
     type: str = "impala"
     on_policy: bool = setting(True, "data are used once, as they come")

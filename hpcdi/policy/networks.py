@@ -55,11 +55,11 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError
-from hpcdi.policy.memories import LENGTH, Recurrent, State
+from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state
 from hpcdi.policy.settings import ModelConfig
 from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
 from hpcdi.types import Array, Leaf
-from hpcdi.utils.packed import fields_of, grouped
+from hpcdi.utils.packed import fields_of, grouped, packed_dtype
 
 Observation = Tensor | dict[str, Tensor]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -80,10 +80,11 @@ def make_network(model: ModelConfig, head: str) -> nn.Module:
         head: the head where the settings name none.
 
     Raises:
-        PolicyError: a slot, or a factory, is not there.
+        PolicyError: a slot, or a factory, is not there; or a factory's network does not fit.
     """
     if model.type:
-        network: nn.Module = _imported(model.type)(model, **model.kwargs)
+        network = _own(model)
+        _check_outputs(network, model, head)
         return network
     made: nn.Module = _find(HEADS, "head", model.head or head)(model)
     return initialized(made, model)
@@ -161,10 +162,69 @@ def _imported(path: str) -> Callable[..., Any]:
         made: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise PolicyError(
-            f"policy.model: {path!r} cannot be imported: {error}. It is 'module:function'; put the "
-            "module's folder on PYTHONPATH of all ranks"
+            f"policy.model: {path!r} cannot be imported: {error}. It is 'module:function', of a "
+            "module beside the YAML file, in the present folder, or on PYTHONPATH of all ranks"
         ) from error
     return made
+
+
+def _own(model: ModelConfig) -> nn.Module:
+    """The network of ``model.type``."""
+    make = _imported(model.type)
+    try:
+        made: nn.Module = make(model, **model.kwargs)
+    except TypeError as error:
+        raise PolicyError(f"policy.model.kwargs: {model.type} raises TypeError: {error}") from error
+    return made
+
+
+def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
+    """Check what a network makes of two observations of zeros; the random numbers stay as they are.
+
+    Raises:
+        PolicyError: it fails, or returns what the algorithm does not take.
+    """
+    dtype, shape = packed_dtype("observation", obs_leaves(model))
+    state, is_training = initial_state(network, 2), network.training
+    like = next(network.parameters(), torch.empty(0))
+    observation = tensors_of(np.zeros((2, *shape), dtype), like.device)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            output, _ = network.eval()(observation, state)
+    except Exception as error:  # whatever a network raises
+        raise PolicyError(
+            f"policy.model: {model.type} fails with 2 observations {described(observation)} and a "
+            f"state {described(state)}: {error!r}. It is called as network(observation, state), "
+            "and returns its output and the next state"
+        ) from error
+    finally:
+        network.train(is_training)
+    size = _action_size(model)
+    wanted = f"[2, {size}]"
+    shapes: list[list[tuple[int, ...]]] = [[(2, size)]]
+    if head == "actor_critic":
+        boxes = sum(math.prod(leaf.shape) for leaf in action_leaves(model) if not leaf.counts)
+        wanted = f"(mean [2, {size}], log_std [{boxes}] or [2, {boxes}], value [2])"
+        shapes = [[(2, size), deviation, (2,)] for deviation in ((boxes,), (2, boxes))]
+        if not boxes:
+            wanted, shapes = f"(logits [2, {size}], value [2])", [[(2, size), (2,)]]
+    parts = [output] if isinstance(output, Tensor) else list(output)
+    if [tuple(getattr(part, "shape", ())) for part in parts] not in shapes:
+        raise PolicyError(
+            f"policy.model: {model.type} returns {described(output)} for 2 observations, and must "
+            f"return {wanted}"
+        )
+
+
+def described(value: Any) -> str:
+    """Says what a tensor, or several, are."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {described(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(described, value)) + ")"
+    return f"a {type(value).__name__}"
 
 
 # --------------------------------------------------------------------------------------- encoders

@@ -86,6 +86,7 @@ class PPOConfig(OnPolicyConfig):
 
     DATA = "learns from its present policy's data"
     HORIZON = "collect.gae_lambda"
+    TAKES_MEMORY = True
 
     type: str = "ppo"
     model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdi.config.fields import section, setting
 from hpcdi.errors import Problem
@@ -43,6 +43,8 @@ class R2D2ModelConfig(DQNModelConfig):
 @dataclass(frozen=True)
 class R2D2LearnConfig(DQNLearnConfig):
     """The update; `batch_size` counts sequences."""
+
+    PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
 
     burn_in: int = setting(
         10, "steps at the start of a sequence that only the memory reads", minimum=0
@@ -80,6 +82,7 @@ class R2D2Policy(DQNPolicy):
         """Settings of R2D2."""
 
         LEARNS_FROM_SEQUENCES = True
+        TAKES_MEMORY = True
 
         type: str = "r2d2"
         priority: bool = setting(True, "sample in proportion to priority")
@@ -102,8 +105,6 @@ class R2D2Policy(DQNPolicy):
                 yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
             if self.random_collect_size:
                 yield Problem("random_collect_size", "has no states for a memory; leave this 0")
-
-    TAKES_MEMORY = True
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """One gradient step; see `DQNPolicy.update`.

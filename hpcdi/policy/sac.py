@@ -45,6 +45,8 @@ _LOG_STD = (-20.0, 2.0)  # limits
 class SACLearnConfig(LearnConfig):
     """The update."""
 
+    PAPER_RATIO = 256  # a batch of 256 after every step (Haarnoja et al. 2018)
+
     batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
     learning_rate: float = setting(3e-4, "step size of all three optimizers", above=0)
     tau: float = setting(

@@ -22,6 +22,7 @@ from hpcdi.utils.registry import (
 )
 
 TRANSITIONS_PER_UPDATE = 64
+PAPER = "paper"
 """Where the experiment does not say: about what a run of four ranks does on two cores."""
 
 
@@ -231,6 +232,8 @@ class LearnConfig(StepConfig):
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Settings that may have a schedule."""
+    PAPER_RATIO: ClassVar[float | None] = None
+    """What `replay_ratio` is in the algorithm's paper; None: it has none."""
 
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
     learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
@@ -245,16 +248,19 @@ class LearnConfig(StepConfig):
         None, "updates after each collecting of a serial or deterministic run; empty: one for 64 "
         "transitions, or one on-policy", minimum=1,
     )  # fmt: skip
-    replay_ratio: float | None = setting(
-        None, "samples drawn for each transition, by all learners together, once the buffer has "
-        "its first items; learners wait for collectors, or collectors for learners; null: both "
-        "run free, or update_per_collect says it", above=0,
+    replay_ratio: float | str | None = setting(
+        PAPER, "samples drawn for each transition, by all learners together, once the buffer has "
+        "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
+        "the algorithm's paper has it (DQN, C51, QR-DQN: 8; SAC, TD3: 256), unless "
+        "update_per_collect or a push_sample_rate_limit says it; null: both run free", above=0,
     )  # fmt: skip
     learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        if self.replay_ratio is not None and self.update_per_collect is not None:
+        if isinstance(self.replay_ratio, str) and self.replay_ratio != PAPER:
+            yield Problem("replay_ratio", f"is a number, null or {PAPER!r}")
+        if isinstance(self.replay_ratio, float | int) and self.update_per_collect is not None:
             yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
         keys = [schedule.key for schedule in self.schedule]
         for key in keys:
@@ -316,6 +322,8 @@ class PolicyConfig(ComponentConfig):
     """True if an `on_policy` algorithm may learn from older policies' data: nobody waits."""
     LEARNS_FROM_SEQUENCES: ClassVar[bool] = False
     """True if samples are sequences, with or without a memory."""
+    TAKES_MEMORY: ClassVar[bool] = False
+    """True if `update` learns from sequences by a network's memory."""
     DRAWS_ACTIONS: ClassVar[bool] = True
     """True if `act` draws from the policy's distribution, which evaluations may do, too."""
 
@@ -349,6 +357,17 @@ class PolicyConfig(ComponentConfig):
         """Transitions before learning begins."""
         return max(self.random_collect_size, int(getattr(self.other.replay_buffer, "min_fill", 0)))
 
+    @property
+    def replay_ratio(self) -> float | None:
+        """Samples drawn for each transition; None: as many as come, or as other settings say."""
+        ratio = self.learn.replay_ratio
+        if not isinstance(ratio, str):
+            return ratio
+        control = getattr(self.other.replay_buffer, "thruput_controller", None)
+        is_limited = control is not None and control.push_sample_rate_limit.is_set
+        is_said = is_limited or self.learn.update_per_collect is not None
+        return None if self.on_policy or is_said else self.learn.PAPER_RATIO
+
     def updates_after(
         self, transitions: int, env_steps: int, train_iter: int, learners: int = 1
     ) -> int:
@@ -360,8 +379,9 @@ class PolicyConfig(ComponentConfig):
             train_iter: updates of the whole run.
             learners: that update together, each by a batch of its own.
         """
-        if self.learn.replay_ratio is not None:
-            drawn = self.learn.replay_ratio * max(0, env_steps - self.warm_up)
+        ratio = self.replay_ratio
+        if ratio is not None:
+            drawn = ratio * max(0, env_steps - self.warm_up)
             return max(0, int(drawn / (self.learn.batch_size * learners)) - train_iter)
         if self.learn.update_per_collect is not None:
             return self.learn.update_per_collect
@@ -384,11 +404,13 @@ class PolicyConfig(ComponentConfig):
                 yield Problem(f"{path}.{key}", said)
         if self.eval.sample and not self.DRAWS_ACTIONS:
             yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
-        if self.on_policy and self.learn.replay_ratio is not None:
+        if self.on_policy and self.replay_ratio is not None:
             yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
         memory = getattr(getattr(self, "model", None), "memory", "none")
         is_alone = memory == "none" and not self.LEARNS_FROM_SEQUENCES
-        if not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
+        if memory != "none" and not self.TAKES_MEMORY:
+            yield Problem("model.memory", no_memory(self.type))
+        elif not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
             yield Problem(
                 "collect.unroll_len",
                 "is the length of sequences for a memory, and model.memory is none"
@@ -403,6 +425,14 @@ class PolicyConfig(ComponentConfig):
                 "learn.accumulate",
                 f"is above learn.batch_size ({self.learn.batch_size}): a part needs a sample",
             )
+
+
+def no_memory(name: str) -> str:
+    """Says that an algorithm has no use for a memory."""
+    return (
+        f"{name} learns from single transitions, and so no memory; use r2d2, ppo or impala, or set "
+        "memory: none"
+    )
 
 
 @dataclass(frozen=True)

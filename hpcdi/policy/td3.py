@@ -43,6 +43,8 @@ _ACTIONS, _UPDATES = range(2)  # streams of random numbers
 class TD3LearnConfig(LearnConfig):
     """The update."""
 
+    PAPER_RATIO = 256  # a batch of 256 after every step (Fujimoto et al. 2018, their code)
+
     batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
     tau: float = setting(0.005, "share by which target networks follow", above=0, maximum=1)
     critics: int = setting(2, "critics; the least of their values counts", minimum=1)

@@ -27,6 +27,7 @@ import numpy as np
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
+from hpcdi.policy.settings import no_memory
 from hpcdi.policy.spaces import fill_spaces, is_normalised, obs_leaves
 from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
@@ -76,8 +77,6 @@ class TorchPolicy(Policy):
     """True if continuous actions need bounds on both sides."""
     TAKES_MASKS: ClassVar[bool] = False
     """True if `act` and `greedy` heed masks of legal actions."""
-    TAKES_MEMORY: ClassVar[bool] = False
-    """True if `update` learns from sequences: networks may have a memory."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
 
@@ -409,8 +408,6 @@ class TorchPolicy(Policy):
             spaces: of the environment.
         """
         filled, problems = fill_spaces(cfg, spaces, actions=cls.ACTIONS)
-        if cfg.model.memory != "none" and not cls.TAKES_MEMORY:
-            problems.append(Problem("model.memory", _no_memory(cfg.type)))
         if spaces.is_masked and not cls.TAKES_MASKS:
             said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
             problems.append(Problem("type", said))
@@ -441,8 +438,15 @@ class TorchPolicy(Policy):
             )
         torch.manual_seed(int(self._seed.generate_state(1)[0]))
         network = self.make_network()
-        if not self.TAKES_MEMORY and memories.initial_state(network, 0):
-            raise PolicyError(f"policy.model.memory: {_no_memory(self._cfg.type)}")
+        has_memory = bool(memories.initial_state(network, 0))
+        if has_memory and not self._cfg.TAKES_MEMORY:
+            raise PolicyError(f"policy.model.memory: {no_memory(self._cfg.type)}")
+        if model.memory != "none" and not has_memory:
+            raise PolicyError(
+                f"policy.model: {model.type!r} has no memory (initial_state(batch)), and "
+                f"{self._cfg.type} is to learn one: model.memory is {model.memory}, a slot of the "
+                "built-in networks"
+            )
         if self._cfg.normalize.observation or self._cfg.normalize.reward:
             network.add_module("normalizer", normalization.Normalizer(self._cfg))
         return network
@@ -476,10 +480,6 @@ class ReplayPolicy(TorchPolicy):
 
 
 _STATE = "state/"
-
-
-def _no_memory(name: str) -> str:
-    return f"{name} learns nothing from sequences, and so for no memory; ppo, impala and r2d2 do"
 
 
 class _RememberingActor:

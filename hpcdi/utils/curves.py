@@ -7,14 +7,22 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MultilineChartContent,
+)
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hpcdi.utils.disk import AppendFile
@@ -104,6 +112,26 @@ class TensorBoardWriter(Closing):
             encoded_image_string=encode_gif(row, fps),
         )  # fmt: skip
         self._add(Summary.Value(tag=tag, image=image), global_step)
+
+    def add_page(self, title: str, charts: Mapping[str, Sequence[str]]) -> None:
+        """Add a page to TensorBoard, under "Custom scalars".
+
+        Args:
+            title: of the page.
+            charts: title -> the tags of its curves, as regular expressions.
+        """
+        drawn = [
+            Chart(title=name, multiline=MultilineChartContent(tag=tags))
+            for name, tags in charts.items()
+        ]
+        layout = Layout(category=[Category(title=title, chart=drawn)])
+        text = TensorProto(
+            dtype="DT_STRING", string_val=[layout.SerializeToString()],
+            tensor_shape=TensorShapeProto(),
+        )  # fmt: skip
+        plugin = SummaryMetadata.PluginData(plugin_name="custom_scalars")
+        metadata = SummaryMetadata(plugin_data=plugin)
+        self._add(Summary.Value(tag="custom_scalars__config__", tensor=text, metadata=metadata), 0)
 
     def flush(self) -> None:
         """Write all events, or buffer them if the disk is full; returns when that is done."""

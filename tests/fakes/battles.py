@@ -32,6 +32,20 @@ class FirstLegal(ColumnarProbe):
         return TrainColumns({})
 
 
+class LastLegal(FirstLegal):
+    """Takes the last legal action where it collects, in evaluations the first."""
+
+    def __init__(self, cfg: Any, enable_field: Any, *, seed: np.random.SeedSequence) -> None:
+        super().__init__(cfg, enable_field, seed=seed)
+        self._collects = "collect" in enable_field
+
+    def act(self, observation: Array, setting: Settings) -> Columns:
+        outputs = super().act(observation, setting)
+        if self._collects:
+            outputs["action"] = 8 - setting["action_mask"][:, ::-1].argmax(axis=1)
+        return outputs
+
+
 def first_legal(observation: Any, _rng: np.random.Generator) -> int:
     """The same as a script."""
     return int(observation["action_mask"].argmax())
@@ -43,6 +57,7 @@ def marine(
     *,
     evaluate: bool = False,
     policy: str = "test_first_legal",
+    opponents_explore: bool = True,
     **env: Any,
 ) -> Any:
     """A marine collector in 2 environments, of tic-tac-toe."""
@@ -55,6 +70,7 @@ def marine(
         {
             "type": "marine", "env": cfg, "policy": config, "eval_flag": evaluate,
             "policy_update_path": folder, "seed": np.random.SeedSequence(1),
+            "opponents_explore": opponents_explore,
         },
         port,
     )  # fmt: skip

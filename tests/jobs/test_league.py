@@ -68,7 +68,10 @@ def test_results_count_once_whatever_dies(start: Start, resume: Callable[..., Ru
     assert in_league(job.run_dir) == in_shards(job.run_dir)
 
 
-@pytest.mark.skipif("HPCDI_LONG" not in os.environ, reason="takes minutes: set HPCDI_LONG=1")
+long = pytest.mark.skipif("HPCDI_LONG" not in os.environ, reason="takes minutes: set HPCDI_LONG=1")
+
+
+@long
 def test_tictactoe_is_learnt_by_self_play(start: Start) -> None:
     """A perfect player wins none of 100 games against it, and random moves at most 3."""
     job = start(LEAGUE, "-n", "5")
@@ -78,3 +81,33 @@ def test_tictactoe_is_learnt_by_self_play(start: Start) -> None:
         assert said.code == 0, said.said
         result = json.loads(said.out)
         assert result["wins"] + result["draws"] >= least
+
+
+def of_the_average(run_dir: Path) -> float:
+    """What a best response wins from the average of the frozen copies."""
+    said = hpcdi("league", run_dir, "--exploitability", "--json")
+    assert said.code == 0, said.said
+    return float(json.loads(said.out)["average of the frozen"]["exploitability"])
+
+
+@long
+def test_kuhns_poker_is_nearly_solved_by_the_average(start: Start) -> None:
+    job = start(CONFIGS / "kuhn_league.yaml")
+    assert job.process.wait(3600) == 0, job.read()
+    assert 0 <= of_the_average(job.run_dir) < 0.05
+
+
+@long
+def test_rock_paper_scissors_is_nearly_solved_by_the_average(start: Start) -> None:
+    """Its exploitability, the largest difference in the cycle, bounds that to uniform play."""
+    rules = (
+        "env.env_id=classic.rps_v2", "env.kwargs={max_cycles: 1}", "policy.learn.replay_ratio=8",
+        "policy.learn.learning_rate=0.01", "policy.learn.batch_size=128",
+        "policy.other.replay_buffer.replay_buffer_size=300", "env.collector_env_num=16",
+        "policy.other.replay_buffer.min_fill=200", "policy.collect.n_sample=16",
+        "policy.other.commander.max_env_step=100000",
+        "policy.other.commander.league.freeze_steps=500",
+    )  # fmt: skip
+    job = start(CONFIGS / "kuhn_league.yaml", *rules, "-n", "3")
+    assert job.process.wait(3600) == 0, job.read()
+    assert of_the_average(job.run_dir) < 0.1

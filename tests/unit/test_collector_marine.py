@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes.battles import Counting, FirstLegal, marine
+from fakes.battles import Counting, FirstLegal, LastLegal, marine
 from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
 from hpcdi.store.builder import BlockBuilder, Segment
@@ -36,9 +36,10 @@ SCRIPT = "fakes.battles:first_legal"
 def _probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(parallel, "PROGRESS_S", float("inf"))
     POLICY_REGISTRY.register("test_first_legal")(FirstLegal)
+    POLICY_REGISTRY.register("test_last_legal")(LastLegal)
     POLICY_REGISTRY.register("test_counting")(Counting)
     yield
-    for name in ("test_first_legal", "test_counting"):
+    for name in ("test_first_legal", "test_last_legal", "test_counting"):
         POLICY_REGISTRY._classes.pop(name)
 
 
@@ -200,6 +201,25 @@ def test_only_the_learner_is_learnt_from_against_a_frozen_policy(tmp_path: Path)
     assert len(played) == 60
 
 
+@pytest.mark.parametrize(
+    ("explores", "first", "second"), [(True, [8, 6, 4, 2], [7, 5, 3]), (False, [8, 7, 6], [8, 7])]
+)
+def test_frozen_players_may_act_as_in_evaluations(
+    tmp_path: Path, explores: bool, first: list[int], second: list[int]
+) -> None:
+    """A policy that takes the last legal action where it collects, and else the first."""
+    opponents = {"main": [0.0, ""], "main_000001": [1.0, freeze(tmp_path, "main_000001", 7)]}
+    port = Port(versions=[9])
+    with marine(
+        port, str(tmp_path), policy="test_last_legal", opponents_explore=explores,
+        collector_episode_num=10,
+    ) as made:  # fmt: skip
+        do(made, port, "task", opponents=opponents)
+    acted = [[int(row["action"]) for row in rows] for rows in episodes(port).values()]
+    assert all(own in (first, second) for own in acted)
+    assert {tuple(first), tuple(second)} == set(map(tuple, acted))
+
+
 def test_an_evaluation_is_played_from_both_seats_against_a_script() -> None:
     port = Port(versions=[4])
     opponents = {"against": [1.0, SCRIPT]}
@@ -210,6 +230,21 @@ def test_an_evaluation_is_played_from_both_seats_against_a_script() -> None:
             assert result.is_evaluation
             port.given = 4
     assert not port.segments
+
+
+def test_an_evaluation_of_an_exploiter_is_played_against_main() -> None:
+    port = PortOfPlayers()
+    port.player = port.task_id = "exploiter"
+    with marine(port, evaluate=True, evaluator_episode_num=4) as made:
+        for newest in (5, 6):
+            port.newest["main"] = newest
+            setting = {"learner": "exploiter", "opponents": {"main": [1.0, ""]}}
+            made.begin(CollectorTask("exploiter", setting, player="exploiter"))
+            made.start()
+            result = made.result()
+            assert (result.player, result.policy_version) == ("exploiter", 9)
+            assert sorted(result.episode_returns) == [-1.0] * 4 + [1.0] * 4
+            assert made._opponents["main"][2] == newest
 
 
 def test_random_opponents_play_legal_moves() -> None:

@@ -132,13 +132,16 @@ def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frozen = layout.root / frozen_file("main_000001")
     (layout.root / frozen_file("main_000002")).write_bytes(frozen.read_bytes())
     assert main([*arguments, "--random", "0.3"]) == 0
-    title, _, *rows, last = capsys.readouterr().out.splitlines()
+    title, _, *rows, rise, last = capsys.readouterr().out.splitlines()
     assert "6 pairs of 4 players, 8 games each" in title
     assert "the run goes on" not in title
     assert [row.split()[0] for row in rows] == ["main", "script", "main_000001", "main_000002"]
+    assert rise.startswith("main_000002 is ")
+    assert rise.endswith(" by more than 2 standard deviations: none of 1")
     assert last.endswith("cross_play.png")
     assert layout.cross_play_file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads(layout.cross_play_file.read_text())
+    assert kept["ratings"].keys() == {"main", "script", "main_000001", "main_000002"}
     assert all(pair["wins"] + pair["draws"] + pair["losses"] == 8 for pair in kept["pairs"])
     assert [pair["other"] for pair in kept["pairs"][:3]] == ["script", "main_000001", "main_000002"]
     assert main([*arguments, "--random", "0.3", "--json"]) == 0
@@ -147,6 +150,28 @@ def test_cross_play(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--json"]) == 0
     twins = json.loads(capsys.readouterr().out)["pairs"][-1]
     assert (twins["score"], twins["score_std_error"]) == (0.5, 0.0)
+
+
+def test_a_copy_that_is_weaker_than_the_one_before_is_named(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = league()
+    third = shown.next_frozen("main")
+    shown.freeze("main", third, frozen_file(third), 60_000)
+    shown.count_games(
+        [("main_000001", "main_000002", 100, 0, 400), ("main_000002", third, 9, 0, 1)]
+    )
+    LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 60_000, 0.0)
+    assert main(["league", str(run_dir)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("main_000003 is -")
+    assert " Elo above main_000001; weaker than the copy before" in last
+    assert ": main_000003 (-" in last
+    assert last.endswith(") of 2")
+    shown.count_games([("main_000002", third, 0, 0, 90)])
+    LeagueView(RunLayout(run_dir).league_file, None).refresh(shown, 60_000, 0.0)
+    assert main(["league", str(run_dir)]) == 0
+    assert capsys.readouterr().out.endswith(": none of 2\n")
 
 
 def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +187,18 @@ def test_exploitability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert all(one["exploitability"] == sum(one["won"]) / 2 > 0 for one in said.values())
     assert main(arguments) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
+    copy = (layout.root / frozen_file("main_000001")).read_bytes()
+    for _ in range(50):  # more than are in pictures and tables
+        name = shown.next_frozen("main")
+        shown.freeze("main", name, frozen_file(name), 0)
+        (layout.root / frozen_file(name)).write_bytes(copy)
+    (layout.root / frozen_file("main_000001")).write_bytes(layout.latest_policy.read_bytes())
+    LeagueView(layout.league_file, None).refresh(shown, 50_000, 0.0)
+    assert main([*arguments, "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)
+    assert "main_000001" not in newest
+    assert len(newest) == 42
+    assert newest["average of the frozen"] != newest["main_000051"], "the first has its share"
 
 
 def test_options_of_cross_play_need_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.league import League, LeagueConfig, Payoff, frozen_file
+from hpcdi.worker.coordinator.league import League, LeagueConfig, Payoff, Strengths, frozen_file
 
 
 def league_with(frozen: int = 0, roles: Mapping[str, str] | None = None, **rules: object) -> League:
@@ -161,6 +161,12 @@ def test_ratings_find_true_strengths_within_their_uncertainty() -> None:
     for name, expected in zip(names, true - true.mean() + 1500, strict=True):
         assert abs(ratings[name].elo - expected) < 3 * ratings[name].std
         assert 5 < ratings[name].std < 30
+    gains = Strengths.of(names, league.payoff).gains(names)
+    for (before, name), expected in zip(itertools.pairwise(names), np.diff(true), strict=True):
+        assert gains[name].elo == pytest.approx(ratings[name].elo - ratings[before].elo)
+        assert abs(gains[name].elo - expected) < 3 * gains[name].std
+        # a game of two moves one up and the other down: their errors are opposite
+        assert gains[name].std > np.hypot(ratings[name].std, ratings[before].std)
 
 
 def test_ratings_know_less_of_those_who_have_hardly_played() -> None:

@@ -266,6 +266,7 @@ def test_an_exploiter_that_was_frozen_begins_anew() -> None:
     run.end(closed)
     task = run.tasks[closed]
     assert (task.player, task.eval_flag) == ("exploiter", True)
+    assert task.setting["opponents"] == {"main": [1.0, ""]}, "which it is there to beat"
     assert task.freeze == "league/exploiter_000001.safetensors"
     commander = run.scheduler.commander
     before = commander.get_setting_collect("exploiter")["eps"]

@@ -119,8 +119,12 @@ def config(**policy: Any) -> Any:
 
 
 def test_an_experiment_without_a_ratio_or_in_turns_has_none() -> None:
-    assert replay_ratio_of(config(), 2).due(10**9, 0) == math.inf
+    free = {"learn": {"replay_ratio": None}}, {"learn": {"update_per_collect": 2}}
+    rate = {"thruput_controller": {"push_sample_rate_limit": {"max": 2}}}
+    for policy in (*free, {"other": {"replay_buffer": rate}}, {"type": "r2d2"}, {"type": "ppo"}):
+        assert replay_ratio_of(config(**policy), 2).due(10**9, 0) == math.inf
     assert replay_ratio_of(config(learn={"replay_ratio": 3}), 2).due(1000, 0) == 3 * 999
+    assert replay_ratio_of(config(), 2).due(1000, 0) == 8 * 999, "as DQN's paper has it"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,7 @@ def test_an_experiment_without_a_ratio_or_in_turns_has_none() -> None:
         ({"learn": {"replay_ratio": 2, "update_per_collect": 3}}, "is set beside replay_ratio"),
         ({"type": "ppo", "learn": {"replay_ratio": 2}}, "each transition is learnt from once"),
         ({"learn": {"replay_ratio": 0}}, "replay_ratio"),
+        ({"learn": {"replay_ratio": "papr"}}, "is a number, null or 'paper'"),
     ],
 )
 def test_ratios_that_mean_nothing_are_refused(policy: dict[str, Any], said: str) -> None:

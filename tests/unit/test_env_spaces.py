@@ -122,7 +122,7 @@ def test_masks_are_a_field_and_random_actions_heed_them(masks: str, kind: str) -
 
 @pytest.mark.parametrize(
     ("forgets", "said"),
-    [(1, "its mask of actions has 4 entries, and its actions, Discrete.5., need 5"),
+    [(1, "its mask of actions .info.*has 4 entries, and its actions, Discrete.5., need 5"),
      (2, "environment 1 has no legal action: its mask of actions, of length 5, allows none")],
 )  # fmt: skip
 def test_a_wrong_mask_names_environment_and_length(forgets: int, said: str) -> None:

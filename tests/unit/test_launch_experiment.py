@@ -125,6 +125,11 @@ def test_battles_over_ranks_need_their_collector_and_commander() -> None:
     pytest.importorskip("pettingzoo")
     league = str(Path(CONFIG).with_name("tictactoe_league.yaml"))
     load_experiment(league, [])
+    of_two = str(Path(CONFIG).with_name("tictactoe_dqn.yaml"))  # it says neither: for both modes
+    policy = load_experiment(of_two, [])[0].config.policy
+    assert (policy.collect.collector.type, policy.other.commander.type) == ("marine", "one_vs_one")
+    policy = load_experiment(of_two, [], over_ranks=False)[0].config.policy
+    assert policy.other.commander.type == "solo"
     with pytest.raises(ConfigError) as caught:
         load_experiment(league, ["policy.collect.collector.type=zergling"])
     (problem,) = caught.value.problems

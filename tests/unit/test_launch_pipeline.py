@@ -101,6 +101,9 @@ class World:
         return SerialPipeline(compile_config(cfg).config, self.parts, self.diary.append)
 
 
+FREE: dict[str, Any] = {"learn": {"replay_ratio": None}}
+
+
 def limits(**given: float) -> dict[str, Any]:
     return {"other": {"commander": given}}
 
@@ -111,7 +114,7 @@ def never() -> None:
 
 def test_the_order_of_things() -> None:
     world = World()
-    reason = world.pipeline(**limits(max_train_iter=4)).run(never)
+    reason = world.pipeline(**FREE, **limits(max_train_iter=4)).run(never)
     assert reason == "max_train_iter reached: 4 of 4"
     assert world.diary == [
         ("evaluate", 0, 0), "best",
@@ -134,12 +137,12 @@ def test_agents_learn_from_their_own_batches_as_they_act_by_their_own_settings()
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ({}, 3), ({"learn": {"update_per_collect": 7}}, 7), ({"type": "ppo"}, 1),
+        ({}, 24), (FREE, 3), ({"learn": {"update_per_collect": 7}}, 7), ({"type": "ppo"}, 1),
         ({"type": "ppo", "learn": {"update_per_collect": 2}}, 2),
     ],
 )  # fmt: skip
 def test_updates_after_each_collecting(policy: dict[str, Any], expected: int) -> None:
-    """By default one for 64 transitions; on-policy data are used in one."""
+    """DQN draws 8 samples a transition; free, one update for 64; on-policy data are used in one."""
     world = World(per_collect=3 * 64 + 1)
     world.pipeline(**policy, **limits(max_env_step=1)).run(never)
     assert ("batches", expected) in world.diary
@@ -167,7 +170,7 @@ def test_updates_make_up_for_fractions() -> None:
 
 def test_few_transitions_are_worth_an_update() -> None:
     world = World(per_collect=1)
-    world.pipeline(**limits(max_env_step=1)).run(never)
+    world.pipeline(**FREE, **limits(max_env_step=1)).run(never)
     assert ("batches", 1) in world.diary
 
 

@@ -237,10 +237,10 @@ def test_a_batch_out_of_order_is_refused() -> None:
 
 def test_errors_name_what_has_no_memory() -> None:
     dqn = {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 2, "memory": "gru"}}
-    with pytest.raises(PolicyError, match=r"model\.memory: dqn learns nothing from sequences"):
-        create_policy({**dqn, "collect": {"unroll_len": 8}}, ["learn"])
-    with pytest.raises(ConfigError, match="must be above 1: gru learns"):
+    with pytest.raises(ConfigError, match=r"model\.memory: dqn learns from single transitions"):
         create_policy(dqn, ["learn"])
+    with pytest.raises(ConfigError, match="must be above 1: gru learns"):
+        create_policy({"type": "ppo", "model": {"memory": "gru"}}, ["command"])
     with pytest.raises(ConfigError, match=r"model\.memory is none"):
         create_policy({"type": "ppo", "collect": {"unroll_len": 8}}, ["command"])
     with pytest.raises(ConfigError, match=r"none of none, lstm, gru"):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fakes.serial_runs import LIMIT, serial_run, train
+from hpcdi.errors import PolicyError
+from hpcdi.policy.create import create_policy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 OWN = """
@@ -70,3 +72,58 @@ def test_a_network_of_ones_own(tmp_path: Path, name: str) -> None:
         kinds = {type(module).__name__ for module in agent.policy.get_attribute("model").modules()}
         assert kinds & {"Own", "Encoder"}
         assert run.pipeline.evaluations
+
+
+MISFITS = """
+import torch
+from torch import nn
+
+class Misfit(nn.Module):
+    def __init__(self, model, kind):
+        super().__init__()
+        self.kind, self.first = kind, nn.Linear(4, 2)
+
+    def forward(self, observation, state):
+        logits = self.first(observation)
+        made = {
+            "too many": torch.cat([logits, logits[:, :1]], dim=1),
+            "a pair": (logits, logits[:, 0]),
+            "no value": logits,
+            "value [batch, 1]": (logits, logits[:, :1]),
+            "text": "values",
+        }
+        return made[self.kind], state
+
+def raises(model, kind):
+    return nn.Linear(9, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "said"),
+    [
+        ("dqn", "Misfit:too many", r"returns float32 \[2, 3\] .* must return \[2, 2\]"),
+        ("dqn", "Misfit:a pair", r"returns \(float32 \[2, 2\], float32 \[2\]\) .* \[2, 2\]"),
+        ("c51", "Misfit:no value", r"must return \[2, 102\]"),
+        ("dqn", "Misfit:text", "returns a str"),
+        ("ppo", "Misfit:no value", r"must return \(logits \[2, 2\], value \[2\]\)"),
+        ("impala", "Misfit:value [batch, 1]", r"float32 \[2, 1\]\) .* value \[2\]\)"),
+        ("r2d2", "Misfit:no value", "has no memory"),
+        ("dqn", "raises:", r"fails with 2 observations float32 \[2, 4\] and a state \{\}"),
+        ("dqn", "Misfit", r"kwargs: misfits:Misfit raises TypeError: .*'kind'"),
+        ("dqn", "Misft", "beside the YAML file"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, model: str, said: str
+) -> None:
+    (tmp_path / "misfits.py").write_text(MISFITS)
+    monkeypatch.syspath_prepend(tmp_path)
+    name, _, kind = model.partition(":")
+    spaces = {"obs_shape": 4, "action_shape": 2} | ACTIONS.get(policy, {})
+    own = {"type": f"misfits:{name}", "kwargs": {"kind": kind} if ":" in model else {}}
+    with pytest.raises(PolicyError, match=said):
+        create_policy({"type": policy, "model": {**spaces, **own}}, ["collect"])
+
+
+ACTIONS = {kind: {"action_space": "discrete"} for kind in ("ppo", "impala")}

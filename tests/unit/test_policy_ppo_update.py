@@ -198,7 +198,7 @@ def learner(seed: int = 0, table: dict[str, Any] | None = None, **changed: Any) 
     table = table or {"heads": [[0.0] * ACTIONS] * STATES, "values": [0.0] * STATES}
     kind = "continuous" if "log_std" in table else "discrete"
     model = {
-        "obs_shape": STATES, "action_shape": 1 if kind == "continuous" else ACTIONS,
+        "obs_shape": len(table["heads"]), "action_shape": 1 if kind == "continuous" else ACTIONS,
         "action_space": kind, "type": "fakes.networks:Table", "kwargs": table,
     }  # fmt: skip
     cfg = {"type": "ppo", "model": model, "learn": {**UPDATES, **changed}}

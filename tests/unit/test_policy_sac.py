@@ -330,6 +330,8 @@ def test_unbounded_and_discrete_actions_are_refused() -> None:
 
 
 def test_one_update_a_transition_unless_said() -> None:
-    assert SACPolicy.parse_config({"type": "sac"}).updates_after(37, 37, 0) == 37
+    assert SACPolicy.parse_config({"type": "sac"}).updates_after(37, 38, 0) == 37
+    free = SACPolicy.parse_config({"type": "sac", "learn": {"replay_ratio": None}})
+    assert free.updates_after(37, 37, 0) == 37
     given = SACPolicy.parse_config({"type": "sac", "learn": {"update_per_collect": 3}})
     assert given.updates_after(37, 37, 0) == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from hpcdi.utils.curves import TensorBoardWriter, drop_events_after
 
@@ -25,6 +26,21 @@ def test_scalars_are_read_back_by_tensorboard(tmp_path: Path) -> None:
     writer.close()
     assert curve(tmp_path / "tb", "learner_iter/loss") == [(k, k / 2) for k in range(5)]
     assert curve(tmp_path / "tb", "collector_step/reward") == [(3, 7.5)]
+
+
+def test_a_page_of_charts_is_what_tensorboard_shows(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    writer.add_page(
+        "run", {"mean return": ["evaluator_step/reward_mean"], "idle": ["perf/idle_.*"]}
+    )
+    writer.add_scalar("evaluator_step/reward_mean", 7.5, 3)
+    writer.close()
+    events, tag = EventAccumulator(str(tmp_path)).Reload(), "custom_scalars__config__"
+    assert events.SummaryMetadata(tag).plugin_data.plugin_name == "custom_scalars"
+    (held,) = events.Tensors(tag)
+    (page,) = Layout.FromString(held.tensor_proto.string_val[0]).category
+    assert (page.title, [chart.title for chart in page.chart]) == ("run", ["mean return", "idle"])
+    assert list(page.chart[1].multiline.tag) == ["perf/idle_.*"]
 
 
 def test_flushed_scalars_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ class MarineParallelCollector(ZerglingParallelCollector):
         opponent_bytes: int = setting(
             1 << 28, "frozen policies that a collector keeps in memory", minimum=1
         )
+        opponents_explore: bool = setting(
+            True, "other players than the learner act as it does; false: as in evaluations"
+        )
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs; see `ZerglingParallelCollector.begin`."""
@@ -70,7 +73,8 @@ class MarineParallelCollector(ZerglingParallelCollector):
             said = "'marine' is for environments of several players; use 'zergling'"
             raise ConfigError([Problem("policy.collect.collector.type", said)])
         draws, random, scripts, acts = seed.spawn(4)
-        mode = "eval" if self.evaluates else "collect"
+        explores = self._cfg.opponents_explore and not self.evaluates
+        mode = "collect" if explores else "eval"
 
         def make(image: PolicyImage) -> Any:
             policy = create_policy(self._given["policy"], [mode], seed=acts.spawn(1)[0])

@@ -10,6 +10,7 @@ no file, no message. Roles, PFSP and the rules of freezing are those of AlphaSta
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,10 +220,76 @@ class Payoff:
 
 @dataclass(frozen=True)
 class Rating:
-    """A player's strength in Elo, 1500 being the league's mean, and its standard deviation."""
+    """Elo, of a player (1500 is the league's mean) or a difference, and its standard deviation."""
 
     elo: float
     std: float
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Elo of players that have played each other, older games decayed.
+
+    The most probable strengths of a Bradley-Terry model with a normal prior, a draw being half a
+    win and half a loss; covariances are those of the Laplace approximation. (Hunter 2004, "MM
+    algorithms for generalized Bradley-Terry models", for the model; fitted by Newton's method.)
+
+    Attributes:
+        at: number of each player that has played another.
+        elo: their strengths, 0 being the mean of all, float64 [players].
+        covariance: of these, float64 [players, players].
+    """
+
+    at: Mapping[str, int]
+    elo: Array
+    covariance: Array
+
+    @classmethod
+    def of(cls, players: Sequence[str], payoff: Payoff) -> Strengths:
+        """Strengths by the games of a payoff."""
+        pairs = [pair for pair in payoff.pairs() if pair[0] != pair[1]]
+        names = [name for name in players if any(name in pair for pair in pairs)]
+        at = {name: i for i, name in enumerate(names)}
+        points, count = np.zeros((2, len(names), len(names)))
+        for one, other in pairs:
+            wins, draws, losses = payoff.recent(one, other).tolist()
+            points[at[one], at[other]] = wins + draws / 2
+            points[at[other], at[one]] = losses + draws / 2
+            count[at[one], at[other]] = count[at[other], at[one]] = wins + draws + losses
+        strength = np.zeros(len(names))
+        prior = (_ELO / _PRIOR_STD) ** 2
+        curvature = np.eye(len(names))
+        for _ in range(_NEWTON_STEPS):
+            expected = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
+            slope = (points - count * expected).sum(axis=1) - prior * strength
+            informed = count * expected * (1 - expected)
+            curvature = np.diag(informed.sum(axis=1) + prior) - informed
+            step = np.linalg.solve(curvature, slope)
+            strength = strength + np.clip(step, -1.0, 1.0)
+            if np.abs(step).max(initial=0.0) < 1e-9:
+                break
+        centre = np.eye(len(names)) - 1 / max(len(names), 1)
+        covariance = centre @ np.linalg.inv(curvature) @ centre
+        return cls(at, _ELO * centre @ strength, _ELO**2 * covariance)
+
+    def ratings(self) -> dict[str, Rating]:
+        """Each player's."""
+        std = np.sqrt(np.diag(self.covariance))
+        return {n: Rating(1500 + float(self.elo[i]), float(std[i])) for n, i in self.at.items()}
+
+    def gains(self, names: Sequence[str]) -> dict[str, Rating]:
+        """What each of these is stronger than the one before it, and that difference's deviation.
+
+        Args:
+            names: of players; those that have not played are passed over.
+        """
+        gains, played = {}, [name for name in names if name in self.at]
+        for before, name in itertools.pairwise(played):
+            way = np.zeros(len(self.at))
+            way[self.at[name]], way[self.at[before]] = 1, -1
+            std = float(np.sqrt(way @ self.covariance @ way))
+            gains[name] = Rating(float(way @ self.elo), std)
+        return gains
 
 
 class League:
@@ -357,40 +424,9 @@ class League:
     def ratings(self) -> dict[str, Rating]:
         """Elo of all players that have played, from all their games; older ones decayed.
 
-        The most probable strengths of a Bradley-Terry model with a normal prior, a draw being half
-        a win and half a loss; standard deviations are those of the Laplace approximation, of the
-        difference to the mean of all. (Hunter 2004, "MM algorithms for generalized Bradley-Terry
-        models", for the model; fitted by Newton's method.)
+        See `Strengths`.
         """
-        pairs = [pair for pair in self.payoff.pairs() if pair[0] != pair[1]]
-        names = [n for n in self.players if any(n in pair for pair in pairs)]
-        at = {name: i for i, name in enumerate(names)}
-        points, count = np.zeros((2, len(names), len(names)))
-        for one, other in pairs:
-            wins, draws, losses = self.payoff.recent(one, other).tolist()
-            points[at[one], at[other]] = wins + draws / 2
-            points[at[other], at[one]] = losses + draws / 2
-            count[at[one], at[other]] = count[at[other], at[one]] = wins + draws + losses
-        strength = np.zeros(len(names))
-        prior = (_ELO / _PRIOR_STD) ** 2
-        curvature = np.eye(len(names))
-        for _ in range(_NEWTON_STEPS):
-            expected = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
-            slope = (points - count * expected).sum(axis=1) - prior * strength
-            informed = count * expected * (1 - expected)
-            curvature = np.diag(informed.sum(axis=1) + prior) - informed
-            step = np.linalg.solve(curvature, slope)
-            strength = strength + np.clip(step, -1.0, 1.0)
-            if np.abs(step).max(initial=0.0) < 1e-9:
-                break
-        covariance = np.linalg.inv(curvature)
-        centre = np.eye(len(names)) - 1 / max(len(names), 1)
-        std = np.sqrt(np.diag(centre @ covariance @ centre))
-        strength = strength - strength.mean() if len(names) else strength
-        return {
-            name: Rating(1500 + float(_ELO * value), float(_ELO * spread))
-            for name, value, spread in zip(names, strength, std, strict=True)
-        }
+        return Strengths.of(list(self.players), self.payoff).ratings()
 
     # ---------------------------------------------------------------------------------------- state
 

@@ -12,7 +12,7 @@ from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_warn
 from hpcdi.types import MAIN, Array
 from hpcdi.utils.curves import TensorBoardWriter
-from hpcdi.worker.coordinator.league import League, Payoff
+from hpcdi.worker.coordinator.league import League, Payoff, Strengths
 
 _EVERY_S = 2.0
 _PICTURE_S = 60.0
@@ -125,6 +125,28 @@ def scores_of(shown: Mapping[str, Any]) -> Array:
             if games := wins + draws + losses:
                 scores[i, j] = (wins + draws / 2) / games
     return scores
+
+
+def describe_rise(shown: Mapping[str, Any], player: str, strengths: Strengths) -> list[str]:
+    """Whether a player's frozen copies became stronger, each more than the one before: a line.
+
+    Args:
+        shown: players.
+        player: whose copies.
+        strengths: of the players.
+    """
+    copies = [p["name"] for p in shown["players"] if p["parent"] == player]
+    gains = strengths.gains(copies)
+    if not gains:
+        return []
+    played = [name for name in copies if name in strengths.at]
+    (all_in_all,) = strengths.gains([played[0], played[-1]]).values()
+    falls = [f"{n} ({g.elo:+.0f} ± {g.std:.0f})" for n, g in gains.items() if g.elo < -2 * g.std]
+    return [
+        f"{played[-1]} is {all_in_all.elo:+.0f} ± {all_in_all.std:.0f} Elo above {played[0]}; "
+        f"weaker than the copy before, by more than 2 standard deviations: "
+        f"{', '.join(falls) or 'none'} of {len(gains)}"
+    ]
 
 
 def names_of(shown: Mapping[str, Any]) -> Sequence[str]:

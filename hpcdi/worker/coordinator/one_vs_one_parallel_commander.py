@@ -23,7 +23,8 @@ class OneVsOneCommander(SoloCommander):
     """Trains the players of a league by games against each other and frozen copies; see `League`.
 
     Rank 0 says by which probability each opponent is drawn, collectors draw. A copy is frozen by
-    an evaluation, which writes its policy file; evaluations are played against `evaluate_against`.
+    an evaluation, which writes its policy file; evaluations are played against `evaluate_against`,
+    those of a main exploiter against main.
     Results of games come with the blocks that hold their last transitions.
     """
 
@@ -41,7 +42,7 @@ class OneVsOneCommander(SoloCommander):
         evaluate_against: str = setting(
             "random",
             "opponent of evaluations: 'random', or my_module:play, which takes an observation and "
-            "random numbers",
+            "random numbers; a main exploiter's is the main player's newest policy",
         )
         league: LeagueConfig = section(LeagueConfig, "players, opponents, and frozen copies")
 
@@ -73,8 +74,10 @@ class OneVsOneCommander(SoloCommander):
         task = super().make_task(evaluate=evaluate, player=player)
         if not evaluate:
             return task
-        against = self._cfg.evaluate_against
-        setting = {"learner": player, "opponents": {"against": [1.0, against]}}
+        exploits_main = self.league.players[player].role == "main_exploiter"
+        against = {"against": [1.0, self._cfg.evaluate_against]}
+        opponents = {MAIN: [1.0, ""]} if exploits_main else against
+        setting = {"learner": player, "opponents": opponents}
         freeze = ""
         if self.league.may_freeze(player):
             name = self.league.next_frozen(player)

@@ -466,7 +466,7 @@ def replay_ratio_of(config: ExperimentConfig, collectors: int, learners: int = 1
         learners: ranks that learn from it.
     """
     policy = config.policy
-    ratio = policy.learn.replay_ratio
+    ratio = policy.replay_ratio
     if ratio is None or config.system.deterministic:  # which works in turns
         return ReplayRatio()
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num

@@ -70,6 +70,20 @@ from hpcdi.worker.coordinator.workers import (
 
 _EPISODE_WINDOW = 100
 _SCALARS_EVERY_S = 1.0
+OVERVIEW = {
+    "mean return over env steps": [
+        "(.*_)?evaluator_step/reward_mean",
+        "(.*_)?collector_step/reward_mean",
+    ],
+    "loss": ["(.*_)?learner_step/total_loss"],
+    "environment steps a second": ["perf/env_steps_per_s"],
+    "train iterations a second": ["perf/train_iters_per_s"],
+    "waiting, share of a rank's time": ["perf/idle_frac/.*"],
+    "staleness: versions between a sample's policy and the newest": ["perf/policy_lag"],
+    "samples drawn for each transition": ["perf/sample_insert_ratio"],
+    "blocks that were lost or left out": ["health/blocks_.*"],
+}
+"""TensorBoard's first page of a run: titles of charts, and their curves."""
 
 
 class ScalarWriter(Protocol):
@@ -337,8 +351,9 @@ class RunView:
         self._uncounted: list[str] = []  # blocks that were published since the last snapshot
         self._counted: dict[str, list[str]] = {}  # by each snapshot that is not whole yet
         self._is_failure_shown = False
-        if layout is None:
+        if layout is None or self._writer is None:
             return
+        self._writer.add_page("The run at a glance", OVERVIEW)
         self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
         self._league = LeagueView(layout.league_file, self._writer)
         self._retention = Retention(layout, keep_data=config.system.storage.keep_data)

@@ -522,8 +522,8 @@ class UpdateLog:
             where = f" of {self.task}" if self.task else ""
             raise PolicyError(
                 f"total_loss{where} is {loss} in train iteration {train_iter}: the network has "
-                "diverged and would not recover. Lower policy.learn.learning_rate, or look for "
-                "observations or rewards that are not finite"
+                "diverged and would not recover. Begin anew with a lower policy.learn."
+                "learning_rate, with policy.learn.grad_clip_norm or with policy.normalize"
             )
 
     def scalars(self) -> Mapping[str, Any]:

@@ -20,6 +20,11 @@ class RateLimitConfig:
     max: float = setting(float("inf"), "above it, pushing waits", above=0)
     min: float = setting(0.0, "below it, drawing waits", minimum=0)
 
+    @property
+    def is_set(self) -> bool:
+        """True if anything has to wait."""
+        return self.max < math.inf or self.min > 0
+
 
 @dataclass(frozen=True)
 class ThruputControllerConfig:
@@ -88,7 +93,7 @@ class Limits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rate = control.push_sample_rate_limit
-        self._is_limited = self._rate.min > 0 or math.isfinite(self._rate.max)
+        self._is_limited = self._rate.is_set
         self._traffic = Traffic(control.window_seconds, clock)
         self._window_s = control.window_seconds
         self._min_fill, self._min_ratio = min_fill, control.sample_min_limit_ratio
