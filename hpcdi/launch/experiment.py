@@ -14,11 +14,12 @@ from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.types import Spaces
 
-OF_BATTLES = {
-    "policy.collect.collector.type": "marine",
-    "policy.other.commander.type": "one_vs_one",
+_TYPES = {
+    "policy.collect.collector.type": ("zergling", "marine"),
+    "policy.other.commander.type": ("solo", "one_vs_one"),
 }
-"""Types of the parts of a run over ranks whose environment has several players."""
+"""Types of the parts of a run over ranks: the default, and what an environment of several players
+needs."""
 
 
 def load_experiment(
@@ -36,11 +37,12 @@ def load_experiment(
         ConfigError: something is wrong; holds all problems.
     """
     compiled = load(path, overrides)
-    if over_ranks and battle_players(compiled.config.env) > 1:
+    players = battle_players(compiled.config.env) if over_ranks else 1
+    if players > 1:
         compiled = load(path, [*_as_a_league(compiled.config), *overrides])
     spaces = get_spaces(compiled.config.env)
     if over_ranks is not None:
-        _check_can_run(compiled.config, path, over_ranks=over_ranks)
+        _check_can_run(compiled.config, path, players, over_ranks=over_ranks)
     policy_cls = get_policy_cls(compiled.config.policy)
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
@@ -52,11 +54,11 @@ def load_experiment(
     ), spaces
 
 
-def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
+def _check_can_run(config: Any, path: str, players: int, *, over_ranks: bool) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
     problems += check_faults(config, os.environ)
     if over_ranks:
-        problems += _check_league(config, battle_players(config.env))
+        problems += _check_league(config, players)
     elif config.policy.other.commander.type == "one_vs_one":
         said = (
             f"a league is trained over ranks: hpcdi train {path}. One policy a player, in one "
@@ -67,27 +69,26 @@ def _check_can_run(config: Any, path: str, *, over_ranks: bool) -> None:
         raise ConfigError(problems, path)
 
 
+def _types_of(config: Any) -> dict[str, str]:
+    """The types of `_TYPES` that an experiment has."""
+    parts = (config.policy.collect.collector, config.policy.other.commander)
+    return {path: part.type for path, part in zip(_TYPES, parts, strict=True)}
+
+
 def _as_a_league(config: Any) -> list[str]:
     """Overrides by which an experiment of several players, which says no more, is a league."""
-    types = (
-        ("policy.collect.collector.type", config.policy.collect.collector.type, "zergling"),
-        ("policy.other.commander.type", config.policy.other.commander.type, "solo"),
-    )
-    return [f"{path}={OF_BATTLES[path]}" for path, given, default in types if given == default]
+    given = _types_of(config)
+    return [f"{p}={league}" for p, (default, league) in _TYPES.items() if given[p] == default]
 
 
 def _check_league(config: Any, players: int) -> list[Problem]:
     """Battles over ranks need a collector and a commander of their own, and only they do."""
-    policy, wanted = config.policy, players > 1
-    types = {
-        "policy.collect.collector.type": policy.collect.collector.type,
-        "policy.other.commander.type": policy.other.commander.type,
-    }
+    wanted = players > 1
     needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"
     problems = [
-        Problem(path, f"the environment has {needs} {OF_BATTLES[path]!r} here")
-        for path, given in types.items()
-        if (given == OF_BATTLES[path]) is not wanted
+        Problem(path, f"the environment has {needs} {_TYPES[path][1]!r} here")
+        for path, given in _types_of(config).items()
+        if (given == _TYPES[path][1]) is not wanted
     ]
     if wanted and config.system.deterministic:
         problems.append(Problem("system.deterministic", "a league cannot be deterministic yet"))

@@ -208,7 +208,7 @@ def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
         shapes = [[(2, size), deviation, (2,)] for deviation in ((boxes,), (2, boxes))]
         if not boxes:
             wanted, shapes = f"(logits [2, {size}], value [2])", [[(2, size), (2,)]]
-    parts = [output] if isinstance(output, Tensor) else list(output)
+    parts = output if isinstance(output, tuple | list) else [output]
     if [tuple(getattr(part, "shape", ())) for part in parts] not in shapes:
         raise PolicyError(
             f"policy.model: {model.type} returns {described(output)} for 2 observations, and must "

@@ -22,8 +22,9 @@ from hpcdi.utils.registry import (
 )
 
 TRANSITIONS_PER_UPDATE = 64
-PAPER = "paper"
 """Where the experiment does not say: about what a run of four ranks does on two cores."""
+PAPER = "paper"
+"""A replay ratio: that of the algorithm's paper."""
 
 
 @dataclass(frozen=True)
