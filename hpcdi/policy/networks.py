@@ -411,6 +411,8 @@ class Image(nn.Module):
             observation = observation.permute(self._axes)
         if observation.ndim == 5:
             observation = observation.flatten(1, 2)
+        if self.training:  # gradients of convolutions are computed faster so, on CPUs too
+            observation = observation.contiguous(memory_format=torch.channels_last)
         return observation / 255.0 if self._is_bytes else observation
 
 
