@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -202,10 +203,20 @@ class EnvFailure(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> EnvFailure:
-        """Returns the failure that an exception of the environment is."""
+        """Returns the failure that an exception of the environment is.
+
+        Its traceback begins where hpcdi calls the environment.
+        """
         text = str(error).partition("\n")[0]
         cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        return cls(cause, "".join(traceback.format_exception(error)).rstrip())
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None and _is_ours(trace):
+            trace = trace.tb_next
+        return cls(cause, "".join(traceback.format_exception(type(error), error, trace)).rstrip())
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).startswith("hpcdi.")
 
 
 class EnvFacts(NamedTuple):

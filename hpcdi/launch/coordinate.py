@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hpcdi.comm.failure import abort_job, describe, headline
-from hpcdi.errors import EXIT_DONE, EXIT_REQUEUE, state_after
+from hpcdi.errors import state_after
 from hpcdi.launch import resume, run_folder, run_lock
 from hpcdi.launch.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.launch.placement import learner_count, table, working_collectors
@@ -49,14 +48,14 @@ def coordinate(context: Any, ends_at: float) -> int:
             if resumed is not None:
                 coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
-            outcome = _ended(coordinator.run(), coordinator.silent)
+            outcome = coordinator.run().without(coordinator.silent)
             watchdog.close()
             for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
             _keep(layout, outcome, coordinator, settings)
             if coordinator.silent:
                 sys.stderr.write(
-                    f"hpcdi: ranks {coordinator.silent} did not end within "
+                    f"hpcdi: ranks {list(coordinator.silent)} did not end within "
                     f"{config.system.coordinator.stop_timeout_s:g} s of the order (system."
                     "coordinator.stop_timeout_s); what they had not published is lost. Ending the "
                     "job\n"
@@ -88,15 +87,6 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
         return take()
 
     return ask
-
-
-def _ended(outcome: Any, silent: list[int]) -> Any:
-    """Returns how the run ended; where ranks are silent it is to be resumed."""
-    if not silent or outcome.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
-        return outcome
-    reason = f"{outcome.reason}; but ranks {silent} did not end in order"
-    state = state_after(EXIT_REQUEUE)
-    return dataclasses.replace(outcome, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
 def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:

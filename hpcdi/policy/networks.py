@@ -46,7 +46,9 @@ import importlib
 import itertools
 import math
 import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -83,7 +85,7 @@ def make_network(model: ModelConfig, head: str) -> nn.Module:
         PolicyError: a slot, or a factory, is not there; or a factory's network does not fit.
     """
     if model.type:
-        network = _own(model)
+        network: nn.Module = _made(model.type, model, **model.kwargs)
         _check_outputs(network, model, head)
         return network
     made: nn.Module = _find(HEADS, "head", model.head or head)(model)
@@ -147,7 +149,7 @@ def memory_of(features: int, model: ModelConfig) -> Any:
 
 def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
     if ":" in name:
-        return _imported(name)
+        return partial(_made, name)
     if name not in slot:
         raise PolicyError(
             f"policy.model.{kind}: there is no {kind} {name!r}; there are {', '.join(slot)}, and "
@@ -156,26 +158,25 @@ def _find(slot: Mapping[str, Callable[..., Any]], kind: str, name: str) -> Calla
     return slot[name]
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def _made(path: str, *given: Any, **named: Any) -> Any:
+    """What a function of the user's own makes, whatever that raises."""
     module, _, name = path.partition(":")
     try:
-        made: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
+        make = getattr(importlib.import_module(module), name)
+    except Exception as error:
         raise PolicyError(
-            f"policy.model: {path!r} cannot be imported: {error}. It is 'module:function', of a "
+            f"policy.model: {path!r} cannot be imported: {error!r}. It is 'module:function', of a "
             "module beside the YAML file, in the present folder, or on PYTHONPATH of all ranks"
         ) from error
-    return made
-
-
-def _own(model: ModelConfig) -> nn.Module:
-    """The network of ``model.type``."""
-    make = _imported(model.type)
     try:
-        made: nn.Module = make(model, **model.kwargs)
-    except TypeError as error:
-        raise PolicyError(f"policy.model.kwargs: {model.type} raises TypeError: {error}") from error
-    return made
+        return make(*given, **named)
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise PolicyError(
+            f"policy.model: {path} raises {error!r} in {at.filename}:{at.lineno}. A network is "
+            "made by f(model, **policy.model.kwargs), encoder and head by f(model), a memory by "
+            "f(features, model)"
+        ) from error
 
 
 def _check_outputs(network: nn.Module, model: ModelConfig, head: str) -> None:
@@ -410,6 +411,8 @@ class Image(nn.Module):
             observation = observation.permute(self._axes)
         if observation.ndim == 5:
             observation = observation.flatten(1, 2)
+        if self.training:  # gradients of convolutions are computed faster so, on CPUs too
+            observation = observation.contiguous(memory_format=torch.channels_last)
         return observation / 255.0 if self._is_bytes else observation
 
 

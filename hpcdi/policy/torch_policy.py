@@ -418,7 +418,22 @@ class TorchPolicy(Policy):
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
             problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
-        return filled, problems
+        return filled, problems or cls._try_own_parts(filled)
+
+    @classmethod
+    def _try_own_parts(cls, cfg: Any) -> list[Problem]:
+        """Make networks and an optimizer that are the user's own once, before anything starts."""
+        model = cfg.model
+        slots = (model.type, model.encoder, model.memory, model.head, *model.leaf_encoders.values())
+        try:
+            if any(":" in name for name in slots):
+                cls(cfg, ["collect"])
+            if cfg.learn.optimizer != {"type": "Adam"}:
+                gradient_step.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
+        except PolicyError as error:
+            path, _, said = str(error).partition(": ")
+            return [Problem(path.removeprefix("policy."), said)]
+        return []
 
     def _use(self, network: nn.Module) -> None:
         """Compute by a network; what it may lack is looked up here, not in each step."""

@@ -51,7 +51,7 @@ def finished(**said: Any) -> dict[str, Any]:
 def test_from_a_mapping_and_from_an_experiment(cfg: Any) -> None:
     with Coordinator(cfg) as coordinator:
         assert coordinator.system_shutdown_flag is False
-        assert coordinator.silent == []
+        assert coordinator.silent == {}
     assert coordinator.system_shutdown_flag is True
 
 

@@ -115,7 +115,7 @@ def test_a_run_from_its_start_to_its_goal(
         outcome = cluster.play(aside.submit(coordinator.run))
         assert outcome == Outcome("done", "stop value reached: mean return 200.0 of 195", 0)
         assert coordinator.system_shutdown_flag
-        assert coordinator.silent == []
+        assert coordinator.silent == {}
         figures, summary = coordinator.figures(), coordinator.summary()
     assert cluster.left() == [1, 1, 1, 1]
     check_figures(figures, cluster)
@@ -213,11 +213,11 @@ def test_who_says_nothing_at_the_end_is_named(
         cluster.go_on()  # all say that they are ready
         del cluster.workers[4]
         running = aside.submit(coordinator.run)
-        cluster.play_until(lambda: coordinator.silent == [4], evaluations=False)
+        cluster.play_until(lambda: coordinator.silent == {4: "collector"}, evaluations=False)
         assert not running.done()
         ahead_s[0] = 2 * LIMIT_S
         assert running.result(LIMIT_S).state == "done"
-        assert coordinator.silent == [4]
+        assert coordinator.silent == {4: "collector"}
 
 
 def until(condition: Callable[[], Any]) -> None:

@@ -21,7 +21,7 @@ from hpcdi.comm.messages import (
     TaskReturned,
     WorkerFailed,
 )
-from hpcdi.errors import EXIT_FAILED, WorkerSilentError
+from hpcdi.errors import EXIT_FAILED, WorkerSilentError, state_after
 from hpcdi.worker.coordinator.scheduler import Outcome
 from hpcdi.worker.coordinator.workers import Order
 
@@ -264,6 +264,26 @@ def test_silent_workers_at_the_deadline() -> None:
     assert run.scheduler.finished
     assert run.scheduler.workers.silent == [2, 3]
     assert run.tick(1e9) == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "silent", "expected"),
+    [
+        (0, {}, ("done", 0)),
+        (0, {3: "collector"}, ("done", 0)),
+        (0, {1: "learner", 3: "collector"}, ("stopped", 85)),
+        (85, {3: "collector"}, ("stopped", 85)),
+        (130, {1: "learner"}, ("stopped", 130)),
+        (1, {3: "collector"}, ("failed", 1)),
+    ],
+)
+def test_how_a_run_ended_some_of_whose_ranks_are_silent(
+    exit_code: int, silent: dict[int, str], expected: tuple[str, int]
+) -> None:
+    ended = Outcome(state_after(exit_code), "it ended", exit_code).without(silent)
+    assert (ended.state, ended.exit_code) == expected
+    named = f"; but ranks {list(silent)} did not end in order" if silent else ""
+    assert ended.reason == "it ended" + (named if exit_code in (0, 85) else "")
 
 
 def test_a_late_learner_is_no_error_once_it_ends() -> None:

@@ -398,6 +398,7 @@ def test_one_that_cannot_be_reset_ends_the_run_with_its_traceback(
     text = str(caught.value)
     assert "ValueError: no such level" in text
     assert 'raise ValueError("no such level")' in text
+    assert "hpcdi/env" not in text, "it begins where hpcdi calls the environment"
     assert "max_retry" in text
     assert manager.closed
 

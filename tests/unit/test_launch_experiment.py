@@ -114,6 +114,21 @@ def test_what_a_run_in_one_process_cannot_do_is_said_at_once(override: str, prob
     load_experiment(path, [override])  # over ranks nobody asks
 
 
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("policy.model.type=json:dumps", r"policy\.model: json:dumps raises TypeError"),
+        ("policy.model.encoder=json:nothing", r"policy\.model: 'json:nothing' cannot be imported"),
+        ("policy.learn.optimizer.dekay=1", r"policy\.learn\.optimizer: Adam cannot be made of"),
+    ],
+)
+def test_parts_of_the_users_own_are_tried_before_anything_starts(
+    override: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_experiment(CONFIG, [override])
+
+
 def test_a_key_is_not_its_own_better_spelling() -> None:
     path = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_ppo.yaml")
     with pytest.raises(ConfigError) as caught:

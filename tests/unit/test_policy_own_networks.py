@@ -96,6 +96,9 @@ class Misfit(nn.Module):
 
 def raises(model, kind):
     return nn.Linear(9, 2)
+
+def broken(model, kind):
+    return {}["nothing"]
 """
 
 
@@ -110,7 +113,8 @@ def raises(model, kind):
         ("impala", "Misfit:value [batch, 1]", r"float32 \[2, 1\]\) .* value \[2\]\)"),
         ("r2d2", "Misfit:no value", "has no memory"),
         ("dqn", "raises:", r"fails with 2 observations float32 \[2, 4\] and a state \{\}"),
-        ("dqn", "Misfit", r"kwargs: misfits:Misfit raises TypeError: .*'kind'"),
+        ("dqn", "Misfit", r"misfits:Misfit raises TypeError\(.*'kind'.*policy\.model\.kwargs"),
+        ("dqn", "broken:", r"raises KeyError\('nothing'\) in .*misfits\.py:\d+"),
         ("dqn", "Misft", "beside the YAML file"),
     ],
 )

@@ -226,9 +226,10 @@ class Coordinator(Closing, Configurable):
         return not self._scheduler.is_on
 
     @property
-    def silent(self) -> list[int]:
-        """Ranks that have not said goodbye."""
-        return self._scheduler.workers.silent
+    def silent(self) -> dict[int, str]:
+        """Role of each rank that has not said goodbye."""
+        workers = self._scheduler.workers
+        return {rank: workers[rank].role for rank in workers.silent}
 
     @property
     def lost(self) -> dict[int, str]:

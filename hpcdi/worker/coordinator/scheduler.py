@@ -39,7 +39,7 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
+from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError, state_after
 from hpcdi.types import MAIN
 from hpcdi.worker.coordinator.commanders import BaseCommander
 from hpcdi.worker.coordinator.league import League
@@ -76,6 +76,23 @@ class Outcome:
     reason: str
     exit_code: int
     failure: tuple[int, WorkerFailed] | None = None
+
+    def without(self, silent: Mapping[int, str]) -> Outcome:
+        """Returns how the run ended where ranks did not end in order.
+
+        One that had reached its end is done without its collectors' last words: what they have
+        published is there. Of learners a part of the last snapshot is missing: resume it.
+
+        Args:
+            silent: role of each such rank.
+        """
+        if not silent or self.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
+            return self
+        reason = f"{self.reason}; but ranks {list(silent)} did not end in order"
+        if self.exit_code == EXIT_DONE and "learner" not in silent.values():
+            return dataclasses.replace(self, reason=reason)
+        state = state_after(EXIT_REQUEUE)
+        return dataclasses.replace(self, state=state, reason=reason, exit_code=EXIT_REQUEUE)
 
 
 @dataclass

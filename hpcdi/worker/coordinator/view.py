@@ -310,7 +310,9 @@ class RunRecord:
                 LOGGER.info("worker failed: %s", message.error, extra=about)
             case TaskReturned():
                 LOGGER.warning(
-                    "rank %d has no environments left; others do its work: %s", rank, message.reason
+                    "rank %d has no environments left; others do its work: %s",
+                    rank,
+                    message.reason.partition("\n")[0],  # its own log has the traceback
                 )
             case Goodbye():
                 LOGGER.info("goodbye", extra={**about, "report": message.report})
