@@ -178,7 +178,7 @@ def find_wrapper(name: str, path: str) -> Wrap:
     known = {**{each: None for each in of_gymnasium.__all__ if each != "vector"}, **WRAPPERS}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
+        guess = f"; did you mean {near[0]!r}?" if near else "."
         message = (
             f"there is no wrapper {name!r}{guess} It is one of gymnasium.wrappers, one of "
             f"{', '.join(WRAPPERS)}, or a 'module:Class' of yours"
