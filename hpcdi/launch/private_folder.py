@@ -11,10 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 TEMPORARY_VARIABLE = "TMPDIR"
 _PREFIX = "hpcdi-job-"
+_AFTER_MULTIPROCESSING = -200
+"""Its own folder goes at -100."""
 
 
 @contextlib.contextmanager
@@ -63,6 +66,8 @@ def own_temporary_folder() -> Iterator[None]:
             os.environ.pop(TEMPORARY_VARIABLE)
             if before is not None:
                 os.environ[TEMPORARY_VARIABLE] = before
+            if any(folder.glob("pymp-*")):  # multiprocessing removes its own when the process ends
+                Finalize(None, held.pop_all().close, exitpriority=_AFTER_MULTIPROCESSING)
 
 
 def _sweep(base: Path) -> None:

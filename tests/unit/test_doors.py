@@ -230,6 +230,22 @@ def test_temporary_files_go_with_their_process(
     assert os.environ["TMPDIR"] == str(tmp_path)
 
 
+def test_temporary_files_of_multiprocessing_go_when_the_process_ends(tmp_path: Path) -> None:
+    """Its servers have their sockets there until then, and it complains if the folder is gone."""
+    script = (
+        "from multiprocessing.util import get_temp_dir\n"
+        "from hpcdi.launch.private_folder import own_temporary_folder\n"
+        "with own_temporary_folder():\n    print(get_temp_dir())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert Path(ran.stdout).parent.parent == tmp_path
+    assert not ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_folder_that_is_gone_is_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
