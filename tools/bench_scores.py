@@ -32,6 +32,8 @@ from statistics import mean, median, pstdev
 
 from figures import at_least, parser, show
 
+from hpcdi.utils.metrics import human_count
+
 CONFIGS = Path(__file__).parent.parent / "configs"
 RUNS, CURVES, PAGE = CONFIGS / "scores.jsonl", CONFIGS / "curves", CONFIGS / "SCORES.md"
 BEGIN, END = "<!-- made by tools/bench_scores.py: begin -->", "<!-- end -->"
@@ -259,7 +261,7 @@ def row(task: Task, command: str, runs: list[Run]) -> str:
     spread = f" ± {task.spread:g}" if task.spread else ""
     ours = f"{mean(scores):.4g} ± {pstdev(scores):.3g}"
     reached = f"{sum(score >= task.goal for score in scores)} of {len(runs)}"
-    steps = f"{median(run.env_steps for run in runs) / 1000:.3g}k"
+    steps = human_count(median(run.env_steps for run in runs))
     minutes = f"{median(run.cpu_minutes for run in runs):.2g}"
     changed = "".join(f" `{override}`" for override in task.overrides)
     config = f"[{Path(task.file).stem}]({task.file}){changed}"
@@ -272,7 +274,7 @@ def row(task: Task, command: str, runs: list[Run]) -> str:
 def drawn(task: Task, runs: list[Run], width: int = 240, height: int = 72) -> str:
     """Mean returns of evaluations over environment steps, a line a seed, as SVG.
 
-    The dashed line is the published mean.
+    A dot is where a run ended. The dashed line is the published mean.
     """
     points = [point for run in runs for point in run.curve]
     last = max(step for step, _ in points) or 1
@@ -288,6 +290,7 @@ def drawn(task: Task, runs: list[Run], width: int = 240, height: int = 72) -> st
     lines = "".join(
         f'<polyline fill="none" stroke="#3b7dd8" stroke-width="1.2" stroke-opacity="0.8" '
         f'points="{" ".join(place(*point) for point in run.curve)}"/>'
+        '<circle r="2" fill="#3b7dd8" cx="{}" cy="{}"/>'.format(*place(*run.curve[-1]).split(","))
         for run in runs
     )
     published = place(0, task.published).split(",")[1]
@@ -297,7 +300,7 @@ def drawn(task: Task, runs: list[Run], width: int = 240, height: int = 72) -> st
         f'<line x1="4" x2="{width - 4}" y1="{published}" y2="{published}" stroke="#888" '
         f'stroke-dasharray="3 3"/>{lines}'
         f'<text x="4" y="{height - 4}">{low:.4g} to {high:.4g}</text>'
-        f'<text x="{width - 4}" y="{height - 4}" text-anchor="end">{last / 1000:.3g}k env steps'
+        f'<text x="{width - 4}" y="{height - 4}" text-anchor="end">{human_count(last)} env steps'
         "</text></svg>\n"
     )
 
