@@ -47,6 +47,8 @@ def load_experiment(
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
     policy, problems = policy_cls.with_spaces(compiled.config.policy, spaces)
+    if over_ranks is not None and not problems:
+        problems = policy_cls.try_own_parts(policy)
     if problems:
         raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
     return dataclasses.replace(

@@ -418,11 +418,15 @@ class TorchPolicy(Policy):
         bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
         if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
             problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
-        return filled, problems or cls._try_own_parts(filled)
+        return filled, problems
 
     @classmethod
-    def _try_own_parts(cls, cfg: Any) -> list[Problem]:
-        """Make networks and an optimizer that are the user's own once, before anything starts."""
+    def try_own_parts(cls, cfg: Any) -> list[Problem]:
+        """Make a network and an optimizer of the user's own once; say what is wrong with them.
+
+        Args:
+            cfg: a `Config` with the environment's spaces.
+        """
         model = cfg.model
         slots = (model.type, model.encoder, model.memory, model.head, *model.leaf_encoders.values())
         try:
