@@ -14,6 +14,7 @@ they are of one thread and of its CPU time, so that other work on the machine ha
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 import statistics
@@ -218,7 +219,7 @@ def written_out_dqn(policy: Any, learn: dict[str, Any]) -> Update:
     """Double DQN with the Huber loss."""
     device, network = policy._device, plain(policy._model)
     target = copy.deepcopy(network).requires_grad_(False)
-    step, done = stepper(network.parameters(), learn), [0]
+    step, counter = stepper(network.parameters(), learn), itertools.count(1)
 
     def update(batch: Batch) -> None:
         batch = {name: column.to(device, non_blocking=True) for name, column in batch.items()}
@@ -230,10 +231,10 @@ def written_out_dqn(policy: Any, learn: dict[str, Any]) -> Update:
         value = values.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
         loss = nn.functional.smooth_l1_loss(value, wanted)
         step(loss)
-        done[0] += 1
-        if done[0] % 200 == 0:
+        done = next(counter)
+        if done % 200 == 0:
             target.load_state_dict(network.state_dict())
-        if done[0] % LOG_EVERY == 0:
+        if done % LOG_EVERY == 0:
             loss.item()
 
     return update
@@ -273,7 +274,7 @@ def written_out_sac(policy: Any, learn: dict[str, Any]) -> Update:
         stepper(parameters, learn)
         for parameters in (actor.parameters(), critics.parameters(), [log_alpha])
     )
-    done = [0]
+    counter = itertools.count(1)
 
     def sampled(observation: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = actor(observation, {})[0].chunk(2, dim=1)
@@ -299,8 +300,7 @@ def written_out_sac(policy: Any, learn: dict[str, Any]) -> Update:
         with torch.no_grad():
             for mine, theirs in zip(targets.parameters(), critics.parameters(), strict=True):
                 mine.lerp_(theirs, 0.005)
-        done[0] += 1
-        if done[0] % LOG_EVERY == 0:
+        if next(counter) % LOG_EVERY == 0:
             critic_loss.item()
 
     return update

@@ -10,7 +10,7 @@ from typing import Any
 from hpcdi.config.load import Compiled, load
 from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
-from hpcdi.errors import ConfigError, Problem
+from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
 from hpcdi.types import Spaces
 
@@ -47,10 +47,13 @@ def load_experiment(
     if not hasattr(policy_cls, "with_spaces"):
         return compiled, spaces
     policy, problems = policy_cls.with_spaces(compiled.config.policy, spaces)
-    if over_ranks is not None and not problems:
-        problems = policy_cls.try_own_parts(policy)
     if problems:
         raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
+    if over_ranks is not None:
+        try:
+            policy_cls.try_own_parts(policy)
+        except PolicyError as error:  # which names the setting
+            raise ConfigError([Problem("", str(error))], path) from error
     return dataclasses.replace(
         compiled, config=dataclasses.replace(compiled.config, policy=policy)
     ), spaces

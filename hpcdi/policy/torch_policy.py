@@ -421,23 +421,21 @@ class TorchPolicy(Policy):
         return filled, problems
 
     @classmethod
-    def try_own_parts(cls, cfg: Any) -> list[Problem]:
-        """Make a network and an optimizer of the user's own once; say what is wrong with them.
+    def try_own_parts(cls, cfg: Any) -> None:
+        """Make a network and an optimizer of the user's own once.
 
         Args:
             cfg: a `Config` with the environment's spaces.
+
+        Raises:
+            PolicyError: they cannot be made, or do not fit.
         """
         model = cfg.model
         slots = (model.type, model.encoder, model.memory, model.head, *model.leaf_encoders.values())
-        try:
-            if any(":" in name for name in slots):
-                cls(cfg, ["collect"])
-            if cfg.learn.optimizer != {"type": "Adam"}:
-                gradient_step.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
-        except PolicyError as error:
-            path, _, said = str(error).partition(": ")
-            return [Problem(path.removeprefix("policy."), said)]
-        return []
+        if any(":" in name for name in slots):
+            cls(cfg, ["collect"])
+        if cfg.learn.optimizer != {"type": "Adam"}:
+            gradient_step.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
 
     def _use(self, network: nn.Module) -> None:
         """Compute by a network; what it may lack is looked up here, not in each step."""

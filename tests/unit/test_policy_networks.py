@@ -96,7 +96,8 @@ def test_images_are_scaled_from_bytes() -> None:
     image = torch.randint(0, 256, (4, 2, 36, 36), dtype=torch.uint8)
     layers = nn.Sequential(*list(network.encoder)[1:])  # what follows the scaling
     expected = network.advantage(layers(image.float() / 255))
-    torch.testing.assert_close(network(image, {})[0], expected)
+    torch.testing.assert_close(network(image, {})[0], expected)  # channels last: other sums
+    assert torch.equal(network.eval()(image, {})[0], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
