@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcdi.launch.environment import TERMINAL_VARIABLE
-from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.run.environment import TERMINAL_VARIABLE
+from hpcdi.run.local import mpirun_command, rank_environment
 
 LIMIT_S = 300
 

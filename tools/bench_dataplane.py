@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 from figures import Row, at_least, at_most, parser, show
 
-from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.run.local import mpirun_command, rank_environment
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.rows import RowStore

@@ -38,13 +38,13 @@ from figures import Row, at_most, show
 from playground import SmallDisk, enter_playground
 
 from hpcdi.errors import StoreError
-from hpcdi.launch.resume import newest_snapshot
+from hpcdi.league.league import Payoff
+from hpcdi.roles.coordinator.snapshots import resume_from
+from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.games import parse_games
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey
 from hpcdi.transport.files import load_block
-from hpcdi.worker.coordinator.league import Payoff
-from hpcdi.worker.coordinator.snapshots import resume_from
 
 CONFIG = Path(__file__).parent.parent / "configs" / "cartpole_dqn.yaml"
 RANKS = {"coordinator": [0], "learner": [1, 2], "collector": [3, 4], "any": [0, 1, 2, 3, 4]}

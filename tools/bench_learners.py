@@ -96,7 +96,7 @@ def way_rows(model: str, figures: dict[str, Figures], peer: str) -> list[Row]:
 
 def run(what: str, is_quick: bool) -> dict[str, dict[str, Figures]]:
     """Start the learners; gives figures by model and way."""
-    from hpcdi.launch.local import mpirun_command, rank_environment
+    from hpcdi.run.local import mpirun_command, rank_environment
 
     command = [*mpirun_command(LEARNERS), sys.executable, "-m", "mpi4py", __file__, "--rank", what]
     environment = rank_environment({**os.environ, "OMP_NUM_THREADS": "1"})

@@ -29,7 +29,7 @@ from bench_faults import Trial
 from figures import Row, at_most, show
 from safetensors.numpy import load_file
 
-from hpcdi.launch.resume import newest_snapshot
+from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 

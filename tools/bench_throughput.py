@@ -213,7 +213,7 @@ def bare_loop(seconds: float) -> float:
 
 def idle_rows() -> list[Row]:
     """CPU of ranks that only wait, as shares of a core."""
-    from hpcdi.launch.local import mpirun_command, rank_environment
+    from hpcdi.run.local import mpirun_command, rank_environment
 
     command = [*mpirun_command(4), sys.executable, __file__, "--idle-rank"]
     out = subprocess.run(

@@ -32,7 +32,7 @@ class TimedDQN(DQNPolicy):
     def _init_learn(self) -> None:
         from hpcdi.comm.dist import get_rank
         from hpcdi.comm.gradients import GradientSync
-        from hpcdi.worker.learner.data_feed import DataFeed
+        from hpcdi.roles.learner.data_feed import DataFeed
 
         super()._init_learn()
         self._file = (Path(os.environ[FOLDER_VARIABLE]) / f"learner{get_rank()}").open("ab")

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcdi.commands.options import make_parser
-from hpcdi.compat.reader import read
 from hpcdi.config.load import compile_config, dump, show_notes
 from hpcdi.errors import EXIT_DONE
-from hpcdi.launch.private_folder import own_folder
+from hpcdi.run.private_folder import own_folder
 from hpcdi.store.atomic import write_text
+from hpcdi.worker.ding.reader import read
 
 HELP = """\
 Write a configuration of DI-engine (Python with main_config and create_config) as an experiment of

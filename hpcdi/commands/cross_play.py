@@ -16,14 +16,14 @@ from hpcdi.commands.run_state import status_of
 from hpcdi.commands.score_picture import write_picture
 from hpcdi.commands.versus import Arena, Result
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.launch.run_folder import short
+from hpcdi.league.league import Payoff, Rating, Strengths, frozen_file
+from hpcdi.league.view import describe_rise, names_of, players_of
+from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import write_json
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN, Array
 from hpcdi.utils.nested import jsonable
-from hpcdi.worker.coordinator.league import Payoff, Rating, Strengths, frozen_file
-from hpcdi.worker.coordinator.league_view import describe_rise, names_of, players_of
 
 GAMES = 20
 """Of each pair, by default."""

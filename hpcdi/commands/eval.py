@@ -22,9 +22,9 @@ from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE
-from hpcdi.launch.run_folder import short
-from hpcdi.launch.serial.parts import evaluation_goal
 from hpcdi.policy.exploration import RandomPolicy
+from hpcdi.run.run_folder import short
+from hpcdi.run.serial.parts import evaluation_goal
 from hpcdi.utils.log import say
 from hpcdi.utils.metrics import human_count, human_return
 from hpcdi.utils.nested import jsonable

@@ -13,8 +13,8 @@ import numpy as np
 from hpcdi.commands.options import add_policy, at_least, make_parser
 from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
-from hpcdi.launch.run_folder import short
 from hpcdi.policy.dict_adapter import actions_of
+from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array, Columns, Leaf, Spaces

@@ -12,7 +12,7 @@ import numpy as np
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import ConfigError, EnvError, LaunchError
-from hpcdi.launch.run_folder import short
+from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array

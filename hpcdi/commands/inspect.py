@@ -45,7 +45,7 @@ def lost_shards(layout: RunLayout) -> Iterator[str]:
     snapshots = names(layout.snapshots_dir)
     if not snapshots:
         return
-    from hpcdi.worker.coordinator.snapshots import (
+    from hpcdi.roles.coordinator.snapshots import (
         STATE_FILE,
         STATE_KIND,
         STATE_VERSION,

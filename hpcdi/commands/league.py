@@ -13,13 +13,13 @@ from hpcdi.commands.options import at_least, in_columns, make_parser, print_line
 from hpcdi.commands.run_state import find
 from hpcdi.commands.score_picture import write_picture
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.launch.run_folder import short
+from hpcdi.league.league import LEARNING, Payoff, Strengths
+from hpcdi.league.view import describe_rise, names_of, scores_of
+from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 from hpcdi.utils.metrics import human_count
-from hpcdi.worker.coordinator.league import LEARNING, Payoff, Strengths
-from hpcdi.worker.coordinator.league_view import describe_rise, names_of, scores_of
 
 HELP = """\
 Print the players of a league: who trains and on which ranks, when the others were frozen, their

@@ -10,8 +10,8 @@ from typing import Any
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.errors import EXIT_DONE
-from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.placement import (
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.placement import (
     Place,
     check_world,
     default_world_size,
@@ -20,7 +20,7 @@ from hpcdi.launch.placement import (
     threads_of,
     working_collectors,
 )
-from hpcdi.launch.requests import seconds_of
+from hpcdi.run.requests import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
 from hpcdi.utils.packed import column_of
@@ -181,7 +181,7 @@ def full_block(config: Any, row_bytes: int) -> int:
 
 def memory_of(role: str, config: Any, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
-    from hpcdi.worker.coordinator.partition import ring_rows
+    from hpcdi.replay.partition import ring_rows
 
     block = full_block(config, row_bytes)
     if role == "learner":

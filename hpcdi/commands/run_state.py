@@ -16,8 +16,8 @@ from typing import Any
 
 from hpcdi.commands.logs import first_error, logs_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
-from hpcdi.launch import run_folder, run_lock, slurm_queue
-from hpcdi.launch.slurm_queue import QueueJob
+from hpcdi.run import run_folder, run_lock, slurm_queue
+from hpcdi.run.slurm_queue import QueueJob
 from hpcdi.store.atomic import clock_of, read_json
 from hpcdi.store.layout import RunLayout
 

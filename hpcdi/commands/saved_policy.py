@@ -16,10 +16,10 @@ import numpy as np
 from hpcdi.config.load import holds_modules, read_mapping, show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError
-from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.run_folder import short
-from hpcdi.launch.serial.parts import set_threads
 from hpcdi.policy.create import create_policy
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.run_folder import short
+from hpcdi.run.serial.parts import set_threads
 from hpcdi.store.checkpoints import MANIFEST, POLICY_FILE, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, read_policy

@@ -10,9 +10,9 @@ from hpcdi.commands.options import at_least, make_parser
 from hpcdi.commands.run_state import RunStatus, find, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.launch.placement import learner_count
-from hpcdi.launch.run_folder import short
-from hpcdi.launch.slurm_queue import nobody
+from hpcdi.run.placement import learner_count
+from hpcdi.run.run_folder import short
+from hpcdi.run.slurm_queue import nobody
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s

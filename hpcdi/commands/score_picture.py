@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.league.view import heat_map
 from hpcdi.store.atomic import published
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.league_view import heat_map
 
 _CELL, _FONT, _GAP = 36, 13, 6  # pixels
 _TITLE = "score in % of the row's player against the column's: blue wins, red loses"

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add_run_folder(parser)
     given = parser.parse_intermixed_args(arguments)
     given.config, given.overrides = experiment_of(given)
-    from hpcdi.launch.serial.run import serial
+    from hpcdi.run.serial.run import serial
 
     with as_yaml(given.config) as given.config:
         return serial(given)

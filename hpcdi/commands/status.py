@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import RunStatus, find, status_of
-from hpcdi.launch.run_folder import short
+from hpcdi.run.run_folder import short
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import counted, human_count, human_time
 from hpcdi.utils.progress import Evaluation

@@ -38,11 +38,11 @@ from hpcdi.commands.submitted import run_here, run_script
 from hpcdi.config.load import dump
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.launch import resume, run_folder, run_lock
-from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.placement import check_world, default_world_size
-from hpcdi.launch.requests import seconds_of
-from hpcdi.launch.run_folder import read, short
+from hpcdi.run import resume, run_folder, run_lock
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.placement import check_world, default_world_size
+from hpcdi.run.requests import seconds_of
+from hpcdi.run.run_folder import read, short
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout

@@ -13,7 +13,7 @@ from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest
 from hpcdi.commands.options import make_parser
 from hpcdi.commands.run_state import find, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
-from hpcdi.launch import slurm_queue
+from hpcdi.run import slurm_queue
 from hpcdi.utils.backoff import wait_s
 
 HELP = """\

@@ -13,7 +13,7 @@ from hpcdi.commands.options import (
     experiment_of,
     make_parser,
 )
-from hpcdi.launch.environment import detect, limit_threads
+from hpcdi.run.environment import detect, limit_threads
 
 HELP = """\
 Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
@@ -45,16 +45,16 @@ def main(arguments: Sequence[str]) -> int:
     launched = detect(os.environ)
     if not launched.is_world:
         from hpcdi.commands.convert import as_yaml
-        from hpcdi.launch.local import train
+        from hpcdi.run.local import train
 
         given = _parse(arguments)
         with as_yaml(given.config) as given.config:
             return train(given)
-    from hpcdi.launch.start_guard import StartGuard
+    from hpcdi.run.start_guard import StartGuard
 
     with StartGuard() as guard:  # before anything heavy is imported
         chosen_by_user = limit_threads()  # before numpy is
-        from hpcdi.launch.entry import run_rank
+        from hpcdi.run.rank import run_rank
 
         return run_rank(_parse(arguments), launched, guard, chosen_by_user)
 

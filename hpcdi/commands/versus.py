@@ -19,18 +19,9 @@ from hpcdi.commands.saved_policy import load_policy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_teams, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.launch.run_folder import short
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import RandomPolicy
-from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import PolicyImage
-from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.lifetime import Closing
-from hpcdi.utils.log import say
-from hpcdi.utils.metrics import human_return
-from hpcdi.utils.nested import jsonable
-from hpcdi.utils.packed import ACTION_MASK, legal_of
-from hpcdi.worker.collector.battle_loop import (
+from hpcdi.roles.collector.battle_loop import (
     LEARNER,
     OPPONENTS,
     BattleLoop,
@@ -39,6 +30,15 @@ from hpcdi.worker.collector.battle_loop import (
     actor_of,
     remembers,
 )
+from hpcdi.run.run_folder import short
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage
+from hpcdi.types import Array, Columns, Settings
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import say
+from hpcdi.utils.metrics import human_return
+from hpcdi.utils.nested import jsonable
+from hpcdi.utils.packed import ACTION_MASK, legal_of
 
 _GAMES = 200
 _KEPT_BYTES = 1 << 28

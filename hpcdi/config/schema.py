@@ -191,7 +191,7 @@ class SlurmConfig:
 
 @dataclass(frozen=True)
 class FaultConfig:
-    """A fault injected on purpose, for tests; see `hpcdi/worker/fault.py`."""
+    """A fault injected on purpose, for tests; see `hpcdi/roles/fault.py`."""
 
     kind: str = setting(
         "kill",

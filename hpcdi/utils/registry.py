@@ -88,18 +88,21 @@ def _identity(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 
-_WORKERS = "hpcdi.worker"
 POLICY_REGISTRY = Registry("policy", "hpcdi.policy.create")
 ENV_REGISTRY = Registry("environment", "hpcdi.env.create")
 ENV_MANAGER_REGISTRY = Registry("environment manager", "hpcdi.env.create")
-BUFFER_REGISTRY = Registry("replay buffer", _WORKERS)
-LEARNER_REGISTRY = Registry("learner", _WORKERS)
-COMM_LEARNER_REGISTRY = Registry("comm learner", _WORKERS)
-PARALLEL_COLLECTOR_REGISTRY = Registry("parallel collector", _WORKERS)
-SERIAL_COLLECTOR_REGISTRY = Registry("serial collector", _WORKERS)
-SERIAL_EVALUATOR_REGISTRY = Registry("serial evaluator", _WORKERS)
-COMM_COLLECTOR_REGISTRY = Registry("comm collector", _WORKERS)
-PARALLEL_COMMANDER_REGISTRY = Registry("parallel commander", _WORKERS)
+BUFFER_REGISTRY = Registry("replay buffer", "hpcdi.worker")
+LEARNER_REGISTRY = Registry("learner", "hpcdi.roles.learner.base_learner")
+COMM_LEARNER_REGISTRY = Registry("comm learner", "hpcdi.roles.learner.mpi_fs_learner")
+PARALLEL_COLLECTOR_REGISTRY = Registry(
+    "parallel collector", "hpcdi.roles.collector.marine_parallel_collector"
+)
+SERIAL_COLLECTOR_REGISTRY = Registry("serial collector", "hpcdi.worker")
+SERIAL_EVALUATOR_REGISTRY = Registry("serial evaluator", "hpcdi.worker")
+COMM_COLLECTOR_REGISTRY = Registry("comm collector", "hpcdi.roles.collector.mpi_fs_collector")
+PARALLEL_COMMANDER_REGISTRY = Registry(
+    "parallel commander", "hpcdi.roles.coordinator.one_vs_one_parallel_commander"
+)
 
 
 def import_module(names: str | Iterable[object]) -> None:

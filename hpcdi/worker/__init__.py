@@ -1,17 +1,17 @@
-"""The roles: coordinator, collectors, learners, and the replay buffers.
+"""The seeds' package: everything that DI-engine's ``ding.worker`` has, under the same names.
 
-Owns: everything that DI-engine's ``ding.worker`` has, under the same names: each package's
-`__all__`, in one; import paths, and names that nothing here uses, are in `ding_names`. May import:
-`transport`, `policy`, `env`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: roles
-meet by messages and files only; coordinator, collector and learner never import each other.
+Owns: collectors and evaluators of one process (`collector`), buffers of items (`replay_buffer`),
+names and import paths of other parts (`names`), DI-engine's policies, environments and
+configurations (`ding`). May import: `roles` and everything below. Why so: lists of dicts of
+transitions are known here and nowhere else.
 """
 
-from hpcdi.worker import collector, coordinator, ding_names, learner, replay_buffer
+from hpcdi.worker import collector, coordinator, learner, names, replay_buffer
 from hpcdi.worker.collector import *  # noqa: F403
 from hpcdi.worker.coordinator import *  # noqa: F403
-from hpcdi.worker.ding_names import LearnerAggregator as LearnerAggregator
-from hpcdi.worker.ding_names import NaiveCollector as NaiveCollector
 from hpcdi.worker.learner import *  # noqa: F403
+from hpcdi.worker.names import LearnerAggregator as LearnerAggregator
+from hpcdi.worker.names import NaiveCollector as NaiveCollector
 from hpcdi.worker.replay_buffer import *  # noqa: F403
 
 __all__ = ["LearnerAggregator", "NaiveCollector"]
@@ -20,4 +20,4 @@ __all__ += coordinator.__all__
 __all__ += learner.__all__
 __all__ += replay_buffer.__all__
 
-ding_names.register(__name__)
+names.register(__name__)

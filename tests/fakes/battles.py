@@ -14,9 +14,9 @@ from gymnasium.spaces import Discrete
 
 from fakes.collectors import ColumnarProbe, Port
 from hpcdi.policy.base import TrainColumns
+from hpcdi.roles.collector.base_parallel_collector import create_parallel_collector
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY
-from hpcdi.worker.collector.base_parallel_collector import create_parallel_collector
 
 
 class FirstLegal(ColumnarProbe):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from hpcdi.comm.messages import BlockReady, PolicyRequest, PolicyUpdate
+from hpcdi.roles.collector.channels import PolicySubscriber
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_shard
 from hpcdi.types import ITEM_DTYPE, RowView
-from hpcdi.worker.collector.comm.channels import PolicySubscriber
 
 FOREVER_S = 3600.0
 

@@ -14,11 +14,11 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from hpcdi.comm.messages import CollectProgress, Message
 from hpcdi.policy.base import CollectMode, EvalMode, TrainColumns
 from hpcdi.policy.settings import PolicyConfig
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask, create_parallel_collector
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.registry import POLICY_REGISTRY
 from hpcdi.utils.timer import RoleMeter
-from hpcdi.worker.collector.base_parallel_collector import CollectorTask, create_parallel_collector
 
 LENGTH = 5  # of an episode
 ENVS = 3

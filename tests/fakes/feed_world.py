@@ -17,11 +17,11 @@ from hpcdi.comm.messages import (
     Message,
     TakeSnapshot,
 )
+from hpcdi.roles.learner.data_feed import Batch, DataFeed
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import ITEM_DTYPE, Columns, RowView
-from hpcdi.worker.learner.data_feed import Batch, DataFeed
 
 RING_ROWS = 16
 

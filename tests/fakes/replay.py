@@ -14,9 +14,9 @@ from hpcdi.comm.messages import (
     BlockReady,
     DataDemand,
 )
+from hpcdi.replay.manager import ReplayBuffers, ReplayManager
+from hpcdi.replay.partition import OnPolicyPartition, Partition
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, ShardRef
-from hpcdi.worker.coordinator.partition import OnPolicyPartition, Partition
-from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayManager
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
 CAPACITY = 100

@@ -22,12 +22,12 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.load import compile_config
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.scheduler import Scheduler
+from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.coordinator.view import RunRecord
+from hpcdi.roles.coordinator.workers import Order, Timeouts, Workers
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.view import RunRecord
-from hpcdi.worker.coordinator.workers import Order, Timeouts, Workers
 
 EVERY_S = 5.0
 STOP_VALUE = 195.0

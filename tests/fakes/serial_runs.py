@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
-from hpcdi.launch.experiment import load_experiment
-from hpcdi.launch.resume import newest
-from hpcdi.launch.serial import run as serial_module
-from hpcdi.launch.serial.run import SerialRun
 from hpcdi.policy.create import create_policy
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.resume import newest
+from hpcdi.run.serial import run as serial_module
+from hpcdi.run.serial.run import SerialRun
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
 

@@ -14,10 +14,10 @@ import hpcdi.worker  # noqa: F401  (registers the components that an experiment 
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
 from hpcdi.config.load import compile_config
+from hpcdi.roles.context import WorkerContext
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 from hpcdi.utils.threads import BackgroundThread
-from hpcdi.worker.context import WorkerContext
 
 M = TypeVar("M", bound=Message)
 

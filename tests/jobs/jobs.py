@@ -21,7 +21,7 @@ from typing import Any
 
 from fakes.patience import stretched
 from fakes.sockets import listening
-from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.run.local import mpirun_command, rank_environment
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import survey

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import HPCDI, Running
 
-from hpcdi.launch.local import mpirun_command, rank_environment
+from hpcdi.run.local import mpirun_command, rank_environment
 
 pytestmark = pytest.mark.job
 DOCTOR = [*HPCDI, "doctor"]

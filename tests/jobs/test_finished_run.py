@@ -14,9 +14,9 @@ from jobs import CARTPOLE, Finished
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpcdi.cli import main
+from hpcdi.roles.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 from hpcdi.store.policies import read_policy
 from hpcdi.store.state_file import load_state
-from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 
 pytestmark = pytest.mark.job
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcdi.launch.environment import detect
+from hpcdi.run.environment import detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -21,7 +21,7 @@ from hpcdi.commands.doctor.checks import FAIL, OK, Finding, ranks_text
 from hpcdi.commands.doctor.examine import Watch, examine
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.errors import StoreError
-from hpcdi.launch.environment import detect
+from hpcdi.run.environment import detect
 
 pytestmark = pytest.mark.mpi(RANKS)
 LIMIT_S = 30.0

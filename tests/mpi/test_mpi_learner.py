@@ -18,9 +18,9 @@ import torch
 
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.learner.learner_hook import LogShowHook
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.learner_hook import LogShowHook
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdi.errors import ConfigError
+from hpcdi.replay.limits import Limits, Traffic
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
-from hpcdi.worker.replay_buffer.limits import Limits, Traffic
 
 WINDOW = 30
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from hpcdi.replay.monitor import PeriodicThruput, Reports, SampledData
 from hpcdi.types import Array
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import LOGGER
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer, NaiveReplayBuffer
-from hpcdi.worker.replay_buffer.monitor import PeriodicThruput, Reports, SampledData
 
 
 class Calls:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdi.types import Array
-from hpcdi.worker.replay_buffer import priority_tree
-from hpcdi.worker.replay_buffer.priority_tree import (
+from hpcdi.replay import priority_tree
+from hpcdi.replay.priority_tree import (
     CompiledTree,
     PriorityTree,
     mark_drawn_compiled,
     new_tree,
 )
-from hpcdi.worker.replay_buffer.samplers import mark_drawn
+from hpcdi.replay.samplers import mark_drawn
+from hpcdi.types import Array
 
 QUICK = settings(deadline=None, max_examples=60)
 KINDS = pytest.mark.parametrize("kind", [PriorityTree, CompiledTree], ids=["numpy", "numba"])
@@ -150,7 +150,7 @@ def test_both_mark_draws_alike(newest: int) -> None:
 def test_without_numba_numpy_does_it() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
-        "from hpcdi.worker.replay_buffer.priority_tree import new_tree\n"
+        "from hpcdi.replay.priority_tree import new_tree\n"
         "print(type(new_tree(5)).__name__)"
     )
     ran = subprocess.run(

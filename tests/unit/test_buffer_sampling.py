@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fakes.buffers import filled
 from fakes.statistics import chi_square_p
+from hpcdi.replay.samplers import PrioritizedSampler, UniformSampler, positions
 from hpcdi.types import Array
-from hpcdi.worker.replay_buffer.samplers import PrioritizedSampler, UniformSampler, positions
 
 PRIORITIES = np.array([0.0, 0.01, 0.5, 1.0, 1.0, 2.0, 7.5, 40.0])
 """The first slot holds nothing."""

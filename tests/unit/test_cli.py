@@ -14,7 +14,7 @@ import pytest
 
 import hpcdi
 from hpcdi import cli
-from hpcdi.launch import run_folder
+from hpcdi.run import run_folder
 
 ROOT = Path(__file__).parent.parent.parent
 ATARI = importlib.util.find_spec("ale_py") is not None

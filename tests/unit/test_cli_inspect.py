@@ -9,13 +9,13 @@ import pytest
 
 from fakes import store
 from hpcdi import cli
-from hpcdi.launch import run_folder
+from hpcdi.roles.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
+from hpcdi.run import run_folder
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import save_state
 from hpcdi.types import ITEM_DTYPE
-from hpcdi.worker.coordinator.snapshots import STATE_FILE, STATE_KIND, STATE_VERSION
 
 
 def write_shard(path: Path, *, damaged: bool = False) -> Path:

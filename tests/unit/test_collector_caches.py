@@ -11,9 +11,9 @@ import torch
 
 from hpcdi.errors import EnvError
 from hpcdi.policy.dict_adapter import as_number, episode_return
+from hpcdi.roles.collector.dict_envs import EpisodeCounter
 from hpcdi.worker import to_tensor_transitions
 from hpcdi.worker.collector.base_serial_collector import CachePool, TrajBuffer
-from hpcdi.worker.collector.dict_envs import EpisodeCounter
 
 
 @pytest.mark.parametrize("deepcopy", [False, True])

@@ -20,12 +20,12 @@ from fakes.collector_channels import (
 from fakes.worker_world import experiment
 from hpcdi.comm.messages import BlockReady, PolicyRequest
 from hpcdi.errors import BufferContractError, CommError, ShardError
+from hpcdi.roles.collector import channels
+from hpcdi.roles.collector.channels import DataPublisher
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import load_block
 from hpcdi.types import ITEM_DTYPE, RowView
-from hpcdi.worker.collector.comm import channels
-from hpcdi.worker.collector.comm.channels import DataPublisher
 
 AT_ONCE_S = 1e-9
 

@@ -29,12 +29,12 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.learner.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.store.policies import read_policy
 from hpcdi.store.shards import read_shard
 from hpcdi.types import MAIN
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.collector.comm import MPIFileSystemCollector, create_comm_collector
-from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -23,12 +23,12 @@ from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.policy.torch_policy import columns_of_samples
+from hpcdi.roles.collector.dict_envs import DictEnvs
+from hpcdi.roles.collector.loop import ColumnAgent, Loop
+from hpcdi.roles.collector.recorder import Recorder, TrajectoryRecorder
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns, Transition
 from hpcdi.utils.nested import to_tensors
-from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.loop import ColumnAgent, Loop
-from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

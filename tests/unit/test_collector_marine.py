@@ -14,14 +14,14 @@ import torch
 from fakes.battles import Counting, FirstLegal, LastLegal, marine
 from fakes.collectors import Port, do, registered_probes
 from hpcdi.errors import ConfigError, PolicyError, PolicyFileError
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask
+from hpcdi.roles.collector.battle_loop import Players, _results, actor_of
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.games import MOST_PAIRS, parse_games
 from hpcdi.store.policies import PolicyImage, pack, publish_policy
 from hpcdi.types import ITEM_DTYPE, GameCounts
 from hpcdi.utils.registry import POLICY_REGISTRY
 from hpcdi.worker.collector import base_parallel_collector as parallel
-from hpcdi.worker.collector.base_parallel_collector import CollectorTask
-from hpcdi.worker.collector.battle_loop import Players, _results, actor_of
 
 pytest.importorskip("pettingzoo")
 pytestmark = [

@@ -11,6 +11,7 @@ import pytest
 from fakes.collectors import ENVS, LENGTH, Port, collector, column_of, do, registered_probes
 from hpcdi.errors import CommError, ConfigError, UnknownTypeError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.types import Lockstep
 from hpcdi.worker.collector import (
     BaseParallelCollector,
@@ -19,7 +20,6 @@ from hpcdi.worker.collector import (
     get_parallel_collector_cls,
 )
 from hpcdi.worker.collector import base_parallel_collector as parallel
-from hpcdi.worker.collector.base_parallel_collector import CollectorTask
 
 # ------- the zergling collector over a port that checks what it is given, in both forms of stepping
 

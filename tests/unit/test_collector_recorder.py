@@ -20,11 +20,11 @@ from hpcdi.env.base import VectorStep
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.dict_adapter import object_column
 from hpcdi.policy.returns import n_step
+from hpcdi.roles.collector.loop import ColumnAgent, collect_loop
+from hpcdi.roles.collector.recorder import Recorder, TrajectoryRecorder
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array, Columns, RowView, Settings
-from hpcdi.worker.collector.loop import ColumnAgent, collect_loop
-from hpcdi.worker.collector.recorder import Recorder, TrajectoryRecorder
 
 # ------ recording by columns: whatever the episodes' ends, items are true pieces of single episodes
 

@@ -10,12 +10,12 @@ import pytest
 
 from hpcdi.comm.messages import CollectTask
 from hpcdi.errors import CommError
+from hpcdi.roles.collector.mpi_fs_collector import task_message
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import load_block
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.collector.comm import CollectorSlave
-from hpcdi.worker.collector.comm.mpi_fs_collector import task_message
-from hpcdi.worker.ding_names import NaiveCollector
+from hpcdi.worker.names import NaiveCollector
 
 TASK_INFO = {
     "task_id": "task",

@@ -34,7 +34,7 @@ from hpcdi.commands.doctor.examine import ResultTable, Watch
 from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
 from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError, StoreError
-from hpcdi.launch.environment import LaunchEnvironment, is_first
+from hpcdi.run.environment import LaunchEnvironment, is_first
 from hpcdi.store import probe
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout

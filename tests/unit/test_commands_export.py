@@ -13,11 +13,11 @@ import torch
 
 from fakes.serial_runs import COUNT, DQN, PPO, RUNS, SMALL, files_of, policy_file
 from hpcdi.cli import main
-from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy import programs
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.networks import Greedy
+from hpcdi.run.experiment import load_experiment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
 from hpcdi.utils.registry import POLICY_REGISTRY

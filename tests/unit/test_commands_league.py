@@ -12,13 +12,13 @@ from fakes.videos import decode_mp4
 from hpcdi.cli import main
 from hpcdi.commands.versus import Result
 from hpcdi.config.load import dump
-from hpcdi.launch.experiment import load_experiment
+from hpcdi.league.league import League, LeagueConfig, frozen_file
+from hpcdi.league.view import LeagueView, heat_map, scores_of, shown_of
 from hpcdi.policy.create import create_policy
+from hpcdi.run.experiment import load_experiment
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import pack, publish_policy
-from hpcdi.worker.coordinator.league import League, LeagueConfig, frozen_file
-from hpcdi.worker.coordinator.league_view import LeagueView, heat_map, scores_of, shown_of
 
 pytest.importorskip("pettingzoo")
 pytestmark = [

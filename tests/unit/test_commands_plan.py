@@ -14,13 +14,13 @@ from hpcdi.commands.plan import memory_of, plan, row_size
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch.experiment import load_experiment
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.collector.loop import collect_loop
+from hpcdi.run.experiment import load_experiment
 from hpcdi.store.block import Block, row_bytes
 from hpcdi.store.builder import share_frames
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import human_bytes
-from hpcdi.worker.collector.loop import collect_loop
 
 CONFIG = "configs/cartpole_dqn.yaml"
 COUNTING = ("env.env_id=hpcdi/Count-v0", "env.import_names=[hpcdi.env.toy]")

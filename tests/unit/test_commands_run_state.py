@@ -11,9 +11,9 @@ import pytest
 from hpcdi.commands.run_state import QUIET_S, Evidence, RunStatus, jobs_of, judge, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.errors import NoProgressError
-from hpcdi.launch import resume, run_folder
-from hpcdi.launch.run_lock import SILENT_S, this_process
-from hpcdi.launch.slurm_queue import GONE, QueueJob
+from hpcdi.run import resume, run_folder
+from hpcdi.run.run_lock import SILENT_S, this_process
+from hpcdi.run.slurm_queue import GONE, QueueJob
 from hpcdi.store.layout import RunLayout
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"}

@@ -15,9 +15,9 @@ from hpcdi.comm.messages import ScaleCollectors
 from hpcdi.commands import scale
 from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_FAILED, EXIT_USAGE, LaunchError
-from hpcdi.launch.placement import check_world, default_world_size, working_collectors
-from hpcdi.launch.requests import ScaleFile
-from hpcdi.launch.run_lock import RunLock
+from hpcdi.run.placement import check_world, default_world_size, working_collectors
+from hpcdi.run.requests import ScaleFile
+from hpcdi.run.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
 
 ROLES = ("coordinator", "learner", "collector", "collector")

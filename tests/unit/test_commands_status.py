@@ -17,8 +17,8 @@ from hpcdi import cli
 from hpcdi.commands.run_state import find, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
-from hpcdi.launch import run_folder
-from hpcdi.launch.run_lock import this_process
+from hpcdi.run import run_folder
+from hpcdi.run.run_lock import this_process
 from hpcdi.store.layout import RunLayout
 
 PLACEMENT = [{"rank": r, "role": role, "host": "node1"} for r, role in enumerate(("c", "l", "k"))]

@@ -27,8 +27,8 @@ from hpcdi.commands.sweep.runs import (
 )
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
-from hpcdi.launch import run_folder, slurm_queue
-from hpcdi.launch.slurm_queue import QueueJob
+from hpcdi.run import run_folder, slurm_queue
+from hpcdi.run.slurm_queue import QueueJob
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 

@@ -16,13 +16,13 @@ from fakes.collectors import Port, do
 from fakes.ding_form import SEQUENCE
 from fakes.spaces import simple_spaces
 from hpcdi.cli import main
-from hpcdi.compat import convert, reader
 from hpcdi.config.load import compile_config
 from hpcdi.env.create import create_env_manager, get_spaces
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.learner.data_feed import for_policy
 from hpcdi.worker.collector import ZerglingParallelCollector
-from hpcdi.worker.learner.data_feed import for_policy
+from hpcdi.worker.ding import convert, reader
 
 FORM = Path(__file__).parent.parent / "fakes" / "ding_form_config.py"
 pytestmark = pytest.mark.usefixtures("one_torch_thread", "same_process_state")

@@ -21,10 +21,10 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError
+from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
-from hpcdi.worker.coordinator.snapshots import STATE_KIND, STATE_VERSION
 
 
 def as_mapping(commander: str = "naive", **settings: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from fakes.scheduler import EVERY_S, STOP_VALUE, experiment
 from hpcdi.comm.messages import CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError, UnknownTypeError
+from hpcdi.roles.coordinator.commanders import BaseCommander, NaiveCommander
 from hpcdi.worker.coordinator import (
     SoloCommander,
     create_parallel_commander,
     get_parallel_commander_cls,
 )
-from hpcdi.worker.coordinator.commanders import BaseCommander, NaiveCommander
 
 
 def as_mapping(**commander: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_type_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     name = "my_commander_of_a_test"
     (tmp_path / f"{name}.py").write_text(
         "from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY\n"
-        "from hpcdi.worker.coordinator.commanders import NaiveCommander\n"
+        "from hpcdi.roles.coordinator.commanders import NaiveCommander\n"
         "@PARALLEL_COMMANDER_REGISTRY.register('mine')\n"
         "class Mine(NaiveCommander): pass\n"
     )

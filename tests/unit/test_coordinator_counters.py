@@ -29,14 +29,14 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.config.load import compile_config
-from hpcdi.launch.resume import newest_snapshot
+from hpcdi.roles.collector.channels import DataPublisher
+from hpcdi.roles.coordinator.scheduler import Phase
+from hpcdi.roles.coordinator.snapshots import resume_from
+from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.builder import Segment
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE
-from hpcdi.worker.collector.comm.channels import DataPublisher
 from hpcdi.worker.coordinator import Coordinator
-from hpcdi.worker.coordinator.scheduler import Phase
-from hpcdi.worker.coordinator.snapshots import resume_from
 
 LEARNER, COLLECTORS = 1, (2, 3, 4)
 PATIENCE_S = 20.0

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from hpcdi.league.league import League, LeagueConfig, Payoff, Strengths, frozen_file
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.league import League, LeagueConfig, Payoff, Strengths, frozen_file
 
 
 def league_with(frozen: int = 0, roles: Mapping[str, str] | None = None, **rules: object) -> League:

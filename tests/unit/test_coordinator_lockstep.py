@@ -30,12 +30,12 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.lockstep import LockstepScheduler, RoundPlan
+from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
+from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.coordinator.workers import Workers
 from hpcdi.types import BLOCK_ID_BITS, Interval, Lockstep
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.lockstep import LockstepScheduler, RoundPlan
-from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.workers import Workers
 
 LEARNERS, COLLECTORS = (1, 2), (3, 4, 5)
 STEPS, UPDATES, EVERY, EVALUATE = 12, 3, 4, 10
@@ -263,7 +263,7 @@ def test_what_goes_by_the_clock_is_refused(given: dict[str, Any], path: str) -> 
 
 
 def test_without_it_the_scheduler_is_the_usual_one() -> None:
-    from hpcdi.worker.coordinator.lockstep import scheduler_type
+    from hpcdi.roles.coordinator.lockstep import scheduler_type
 
     config = compile_config({"env": {"env_id": "CartPole-v1"}}).config
     assert scheduler_type(config, 3) is Scheduler

@@ -34,16 +34,16 @@ from hpcdi.comm.messages import (
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks, learners_of
 from hpcdi.errors import LaunchError
-from hpcdi.launch.placement import Place, groups_of, learners_for, players_of, roles_of
+from hpcdi.league.league import LeagueConfig
+from hpcdi.replay.manager import ReplayBuffers, ReplayRatio
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.scheduler import Scheduler
+from hpcdi.roles.coordinator.snapshots import SnapshotClock, SnapshotKeeper
+from hpcdi.roles.coordinator.view import RunRecord, status_of
+from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Workers
+from hpcdi.run.placement import Place, groups_of, learners_for, players_of, roles_of
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.league import LeagueConfig
-from hpcdi.worker.coordinator.replay import ReplayBuffers, ReplayRatio
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock, SnapshotKeeper
-from hpcdi.worker.coordinator.view import RunRecord, status_of
-from hpcdi.worker.coordinator.workers import FaultPolicy, Order, Workers
 
 MAIN, EXPLOITER, COLLECTORS = (1, 2), 3, (4, 5, 6)
 

@@ -22,9 +22,9 @@ from fakes.replay import (
 )
 from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.errors import BufferContractError
+from hpcdi.replay.partition import MAX_UNREAD, item_rows, ring_rows
+from hpcdi.roles.coordinator.snapshots import shards_of
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.worker.coordinator.partition import MAX_UNREAD, item_rows, ring_rows
-from hpcdi.worker.coordinator.snapshots import shards_of
 
 # ------------------------------------------------------------------------------------------- rows
 
@@ -255,7 +255,7 @@ def test_a_learner_that_reads_slower_than_blocks_come_still_gets_items() -> None
 def test_while_there_is_no_learner_the_oldest_blocks_give_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hpcdi.worker.coordinator.replay.EARLY_ROWS", 18 * 3)
+    monkeypatch.setattr("hpcdi.replay.manager.EARLY_ROWS", 18 * 3)
     replay = make_replay()
     for k in range(1, 6):
         assert replay.assign(block(k, [17])) == []

@@ -21,10 +21,10 @@ from fakes.scheduler import Run
 from hpcdi.comm.messages import AdmitBlock, Batches
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError, StoreError
+from hpcdi.replay.manager import create_replay
+from hpcdi.roles.coordinator.coordinator import ItemBuffers, as_experiment
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Retention
-from hpcdi.worker.coordinator.coordinator import ItemBuffers, as_experiment
-from hpcdi.worker.coordinator.replay import create_replay
 
 
 def limited(**rate: float) -> dict[str, Any]:

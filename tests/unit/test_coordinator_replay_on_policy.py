@@ -25,23 +25,23 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.store.layout import RunLayout
-from hpcdi.types import BLOCK_ID_BITS
-from hpcdi.worker.collector import base_parallel_collector as parallel
-from hpcdi.worker.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
-from hpcdi.worker.collector.comm.channels import DataPublisher
-from hpcdi.worker.collector.comm.mpi_fs_collector import MPIFileSystemCollector
-from hpcdi.worker.coordinator.partition import (
+from hpcdi.replay.advanced_buffer import AdvancedBufferConfig
+from hpcdi.replay.manager import ReplayManager, create_replay
+from hpcdi.replay.partition import (
     AsTheyComePartition,
     OnPolicyPartition,
     Partition,
     item_rows,
     on_policy_buffer,
 )
-from hpcdi.worker.coordinator.replay import ReplayManager, create_replay
-from hpcdi.worker.coordinator.workers import Order
-from hpcdi.worker.learner.comm.mpi_fs_learner import MPIFileSystemLearner
-from hpcdi.worker.replay_buffer.advanced_buffer import AdvancedBufferConfig
+from hpcdi.roles.collector.base_parallel_collector import LOST_ROLLOUT_S, StalenessGate
+from hpcdi.roles.collector.channels import DataPublisher
+from hpcdi.roles.collector.mpi_fs_collector import MPIFileSystemCollector
+from hpcdi.roles.coordinator.workers import Order
+from hpcdi.roles.learner.mpi_fs_learner import MPIFileSystemLearner
+from hpcdi.store.layout import RunLayout
+from hpcdi.types import BLOCK_ID_BITS
+from hpcdi.worker.collector import base_parallel_collector as parallel
 
 A, B = 2, 3  # collector ranks
 PPO = {

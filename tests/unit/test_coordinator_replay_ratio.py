@@ -13,8 +13,8 @@ from fakes.scheduler import Run
 from hpcdi.comm.messages import CollectPause
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.worker.coordinator.replay import ReplayManager, ReplayRatio, replay_ratio_of
-from hpcdi.worker.coordinator.workers import Order
+from hpcdi.replay.manager import ReplayManager, ReplayRatio, replay_ratio_of
+from hpcdi.roles.coordinator.workers import Order
 
 
 def test_without_a_ratio_nobody_waits() -> None:

@@ -23,9 +23,9 @@ from fakes.replay import (
     serve,
 )
 from hpcdi.comm.messages import AdmitBlock, BlockReady
+from hpcdi.replay.manager import ReplayManager
+from hpcdi.roles.coordinator.snapshots import shards_of
 from hpcdi.store.state_file import load_state, save_state
-from hpcdi.worker.coordinator.replay import ReplayManager
-from hpcdi.worker.coordinator.snapshots import shards_of
 
 
 class Data:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from fakes.replay import BLOCK_BYTES, block, demand, make_buffer, serve
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, Message
+from hpcdi.replay.manager import ReplayManager
+from hpcdi.replay.partition import item_rows
 from hpcdi.types import Array
-from hpcdi.worker.coordinator.partition import item_rows
-from hpcdi.worker.coordinator.replay import ReplayManager
 
 CAPACITY = 40  # so a full block has 10 rows, and a ring 70
 RANKS = (1, 2)

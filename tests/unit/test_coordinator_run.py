@@ -21,10 +21,10 @@ from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Leave, StopRequest, WorkerFailed
 from hpcdi.config.load import compile_config
 from hpcdi.errors import WorkerSilentError
+from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator
 from hpcdi.worker.coordinator import coordinator as module
-from hpcdi.worker.coordinator.scheduler import Outcome
 
 LIMIT_S = 30.0  # nothing here takes long
 

@@ -12,8 +12,8 @@ from hpcdi.comm.messages import (
     CloseTask,
 )
 from hpcdi.errors import WorkerSilentError
-from hpcdi.worker.coordinator.scheduler import Phase
-from hpcdi.worker.coordinator.workers import Order, TaskLate
+from hpcdi.roles.coordinator.scheduler import Phase
+from hpcdi.roles.coordinator.workers import Order, TaskLate
 
 # ------------------------------------------------------------------------------------------- tasks
 

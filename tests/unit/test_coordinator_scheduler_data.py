@@ -22,8 +22,8 @@ from hpcdi.comm.messages import (
     Stop,
     WorkerReady,
 )
-from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.coordinator.workers import Order
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.coordinator.workers import Order
 
 END = Outcome("stopped", "over", 0)
 

@@ -26,9 +26,9 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.config.schema import SurvivalConfig
-from hpcdi.worker.coordinator.scheduler import Outcome, Phase
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.workers import Order
+from hpcdi.roles.coordinator.scheduler import Outcome, Phase
+from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.coordinator.workers import Order
 
 FAILED = WorkerFailed("collector", "host", "ValueError: no", "Traceback", 1)
 

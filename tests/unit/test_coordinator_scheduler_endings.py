@@ -22,8 +22,8 @@ from hpcdi.comm.messages import (
     WorkerFailed,
 )
 from hpcdi.errors import EXIT_FAILED, WorkerSilentError, state_after
-from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.coordinator.workers import Order
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.coordinator.workers import Order
 
 FAILURE = WorkerFailed("collector", "host", "EnvError: gone", "Traceback ...")
 

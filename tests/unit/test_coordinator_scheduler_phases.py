@@ -11,10 +11,10 @@ from fakes.replay import make_replays
 from fakes.scheduler import experiment
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
 from hpcdi.errors import WorkerSilentError
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.scheduler import FAILURE_GRACE_S, Outcome, Phase, Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.workers import Order, Timeouts, Workers
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.scheduler import FAILURE_GRACE_S, Outcome, Phase, Scheduler
+from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.coordinator.workers import Order, Timeouts, Workers
 
 READY = WorkerReady("collector", "host", 1)
 DONE = Outcome("done", "enough", 0)

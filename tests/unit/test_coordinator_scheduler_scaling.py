@@ -15,7 +15,7 @@ from hpcdi.comm.messages import (
     TaskReturned,
     WorkerReady,
 )
-from hpcdi.worker.coordinator.workers import ComesBack, Order
+from hpcdi.roles.coordinator.workers import ComesBack, Order
 
 
 def spare() -> Run:

@@ -21,10 +21,10 @@ from hpcdi.comm.messages import (
     Stop,
     StopRequest,
 )
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.scheduler import Scheduler
-from hpcdi.worker.coordinator.snapshots import SnapshotClock
-from hpcdi.worker.coordinator.workers import Order, Workers
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.scheduler import Scheduler
+from hpcdi.roles.coordinator.snapshots import SnapshotClock
+from hpcdi.roles.coordinator.workers import Order, Workers
 
 MAX_ENV_STEP = 400
 

@@ -24,6 +24,15 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.errors import CheckpointError, SnapshotError
+from hpcdi.roles.coordinator.commanders import create_parallel_commander
+from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
+from hpcdi.roles.coordinator.snapshots import (
+    SnapshotClock,
+    SnapshotKeeper,
+    resume_from,
+    unannounced,
+)
+from hpcdi.roles.coordinator.workers import Order, Workers
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout, split_name
@@ -31,15 +40,6 @@ from hpcdi.store.shards import Appender
 from hpcdi.store.state_file import save_state
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, RESTART_NUMBERS
 from hpcdi.worker.coordinator import Coordinator
-from hpcdi.worker.coordinator.commanders import create_parallel_commander
-from hpcdi.worker.coordinator.scheduler import Outcome, Scheduler
-from hpcdi.worker.coordinator.snapshots import (
-    SnapshotClock,
-    SnapshotKeeper,
-    resume_from,
-    unannounced,
-)
-from hpcdi.worker.coordinator.workers import Order, Workers
 
 EVERY_S = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 from fakes.replay import admitted, block, demand
 from hpcdi.config.load import compile_config
 from hpcdi.errors import CheckpointError
-from hpcdi.launch.resume import newest
+from hpcdi.run.resume import newest
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.worker.coordinator import Coordinator

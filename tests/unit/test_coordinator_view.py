@@ -16,13 +16,13 @@ from fakes.replay import admitted, block, demand
 from fakes.scheduler import EVERY_S, INF, TIMEOUTS, Shown, busy, experiment
 from hpcdi.comm.messages import BlockAdmitted, Goodbye, LearnResult, StopRequest, WorkerFailed
 from hpcdi.errors import StoreError
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.coordinator.view import Evaluation, RunRecord, RunView, status_of, summary
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.status import StatusFile
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.log import close_log, open_log
 from hpcdi.utils.progress import StatusLine
-from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.coordinator.view import Evaluation, RunRecord, RunView, status_of, summary
 
 COLLECTOR = {
     "reward_mean": 20.0, "reward_std": 10.0, "reward_max": 30.0, "reward_min": 10.0,

@@ -8,9 +8,8 @@ import pytest
 
 from hpcdi.comm.messages import CollectTask, KillFrozen, LearnTask, WorkerReady
 from hpcdi.errors import EXIT_REQUEUE, WorkerSilentError
-from hpcdi.worker.context import OWN_END_S
-from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
-from hpcdi.worker.coordinator.workers import (
+from hpcdi.roles.context import OWN_END_S
+from hpcdi.roles.coordinator.workers import (
     QUIET_S,
     FaultPolicy,
     Notice,
@@ -21,6 +20,7 @@ from hpcdi.worker.coordinator.workers import (
     Timeouts,
     Workers,
 )
+from hpcdi.worker.coordinator.resource_manager import NaiveResourceManager
 
 COLLECT_S, LEARN_S, SILENCE_S = 30.0, 600.0, 900.0
 TIMEOUTS = Timeouts(collector_task_s=COLLECT_S, learner_task_s=LEARN_S, silence_s=SILENCE_S)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 GUIDES = [
     ROOT / folder / "README.md"
-    for folder in ("configs", "slurm", "hpcdi", "hpcdi/compat", "hpcdi/policy", "hpcdi/env")
+    for folder in ("configs", "slurm", "hpcdi", "hpcdi/worker", "hpcdi/policy", "hpcdi/env")
 ]
 CODE = re.findall(r"`([^`\n]+)`", README)
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)

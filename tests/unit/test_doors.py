@@ -22,9 +22,9 @@ from hpcdi.comm.dist import Meeting, dist_finalize, dist_init
 from hpcdi.commands import saved_policy
 from hpcdi.config.load import dump, read_mapping
 from hpcdi.errors import CommError
-from hpcdi.launch.environment import is_one_host
-from hpcdi.launch.local import keep_to_loopback
-from hpcdi.launch.private_folder import own_folder, own_temporary_folder
+from hpcdi.run.environment import is_one_host
+from hpcdi.run.local import keep_to_loopback
+from hpcdi.run.private_folder import own_folder, own_temporary_folder
 from hpcdi.store.atomic import clock_of, published, stay_in, write_text
 from hpcdi.store.checkpoints import write_files
 
@@ -234,7 +234,7 @@ def test_temporary_files_of_multiprocessing_go_when_the_process_ends(tmp_path: P
     """Its servers have their sockets there until then, and it complains if the folder is gone."""
     script = (
         "from multiprocessing.util import get_temp_dir\n"
-        "from hpcdi.launch.private_folder import own_temporary_folder\n"
+        "from hpcdi.run.private_folder import own_temporary_folder\n"
         "with own_temporary_folder():\n    print(get_temp_dir())"
     )
     ran = subprocess.run(

@@ -19,13 +19,13 @@ import hpcdi.worker  # noqa: F401 (registers what an experiment names)
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import FaultConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.errors import ConfigError, ShardError
+from hpcdi.roles import fault
+from hpcdi.roles.fault import FAULTS, Faults, InjectedFault, hang_environment, tear
 from hpcdi.store.atomic import pretend_full, write_text
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import Appender, read_blocks
 from hpcdi.types import ITEM_DTYPE
-from hpcdi.worker import fault
-from hpcdi.worker.fault import FAULTS, Faults, InjectedFault, hang_environment, tear
 
 
 def compiled(fault: Any) -> Any:
@@ -211,7 +211,7 @@ def test_writes_find_no_room_for_a_while(tmp_path: Path) -> None:
 
 KILLED = """
 from hpcdi.config.schema import FaultConfig
-from hpcdi.worker.fault import FAULTS
+from hpcdi.roles.fault import FAULTS
 FAULTS.arm([FaultConfig("kill", rank=1, at_step=3)], 1, "learner", 0)
 for step in range(5):
     print(step, flush=True)

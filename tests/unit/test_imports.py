@@ -30,7 +30,7 @@ def test_importing_hpcdi_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import hpcdi.worker, hpcdi.launch.experiment, hpcdi.commands.plan",
+        "import hpcdi.worker, hpcdi.run.experiment, hpcdi.commands.plan",
         "from hpcdi.worker import Coordinator, AdvancedReplayBuffer",
     ],
 )
@@ -39,7 +39,7 @@ def test_the_rank_that_only_talks_needs_no_torch(statement: str) -> None:
 
 
 def test_a_rank_limits_threads_before_numpy_starts_them() -> None:
-    statement = "import hpcdi.commands.train, hpcdi.launch.start_guard"
+    statement = "import hpcdi.commands.train, hpcdi.run.start_guard"
     assert "numpy" not in modules_after(statement)
 
 

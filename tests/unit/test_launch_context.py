@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 from hpcdi.comm.messages import CollectTask
+from hpcdi.roles.context import ROLES, role_seed, task_seed
 from hpcdi.types import Lockstep
-from hpcdi.worker.context import ROLES, role_seed, task_seed
 
 
 def words(sequence: np.random.SeedSequence) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch.environment import (
+from hpcdi.run.environment import (
     Allocation,
     LaunchEnvironment,
     allocation,

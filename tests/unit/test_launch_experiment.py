@@ -9,7 +9,7 @@ import pytest
 
 from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_USAGE, ConfigError
-from hpcdi.launch.experiment import load_experiment
+from hpcdi.run.experiment import load_experiment
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.launch.run_folder import git_commit
+from hpcdi.run.run_folder import git_commit
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

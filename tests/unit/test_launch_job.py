@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import EXIT_USAGE
-from hpcdi.launch import local
-from hpcdi.launch.environment import REFUSED
-from hpcdi.launch.local import Job, Patience
+from hpcdi.run import local
+from hpcdi.run.environment import REFUSED
+from hpcdi.run.local import Job, Patience
 from hpcdi.store.layout import RunLayout
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch import local
-from hpcdi.launch.local import mpi_folders, mpirun_command, rank_environment
+from hpcdi.run import local
+from hpcdi.run.local import mpi_folders, mpirun_command, rank_environment
 
 # ------------------------------------------------------------------------------------- command line
 
@@ -111,7 +111,7 @@ def test_a_host_may_have_both_libraries(beside: Callable[..., Path], tmp_path: P
 
 HOLDER = """
 import sys
-from hpcdi.launch.local import mpi_folders
+from hpcdi.run.local import mpi_folders
 with mpi_folders(one_host=True) as folders:
     print(*folders.values(), flush=True)
     sys.stdin.read()

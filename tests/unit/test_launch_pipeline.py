@@ -16,14 +16,14 @@ import hpcdi.worker  # noqa: F401  (registers the components that an experiment 
 from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError
-from hpcdi.launch.serial.pipeline import (
+from hpcdi.policy.exploration import get_epsilon_greedy_fn
+from hpcdi.run.serial.pipeline import (
     ColumnPath,
     LearningAgent,
     Parts,
     SamplePath,
     SerialPipeline,
 )
-from hpcdi.policy.exploration import get_epsilon_greedy_fn
 from hpcdi.worker import BaseSerialCommander
 
 pytest.importorskip("pettingzoo")
@@ -450,7 +450,7 @@ def test_data_that_are_used_once_never_go_to_the_buffer(tmp_path: Path) -> None:
 
 
 def test_ppo_transition_by_transition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdi.launch.serial.parts.columnar_actor", lambda _policy: None)
+    monkeypatch.setattr("hpcdi.run.serial.parts.columnar_actor", lambda _policy: None)
     monkeypatch.setattr(
         "hpcdi.worker.collector.serial_collectors.columnar_actor", lambda _policy: None
     )

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from fakes.experiments import experiment
 from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch.environment import thread_variables
-from hpcdi.launch.placement import (
+from hpcdi.policy import create as _policies  # noqa: F401  (registers)
+from hpcdi.run.environment import thread_variables
+from hpcdi.run.placement import (
     COLLECTOR_NICENESS,
     Place,
     check_gpus,
@@ -31,7 +32,6 @@ from hpcdi.launch.placement import (
     table,
     threads_of,
 )
-from hpcdi.policy import create as _policies  # noqa: F401  (registers)
 
 SHORT = {"coordinator": "C", "learner": "L", "collector": "c"}
 FOUR = ("0", "1", "2", "3")

@@ -14,9 +14,9 @@ import pytest
 from fakes.small_disk import mounted
 from hpcdi.config.load import Compiled, load
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
-from hpcdi.launch import resume, run_folder
-from hpcdi.launch.resume import NewSettings, StartMode, config_of, folder_of, start_mode
-from hpcdi.launch.run_lock import RunLock
+from hpcdi.run import resume, run_folder
+from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, start_mode
+from hpcdi.run.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcdi.config.load import load
-from hpcdi.launch.resume import BINDING, FREE, SAME, Difference, differences, is_below
+from hpcdi.run.resume import BINDING, FREE, SAME, Difference, differences, is_below
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
 

@@ -16,8 +16,8 @@ import pytest
 import hpcdi
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.launch import run_folder
-from hpcdi.launch.experiment import load_experiment
+from hpcdi.run import run_folder
+from hpcdi.run.experiment import load_experiment
 from hpcdi.store.layout import RunLayout
 
 ROOT = Path(__file__).parent.parent.parent
@@ -180,7 +180,7 @@ RACER = """
 import sys
 from pathlib import Path
 from hpcdi.errors import LaunchError
-from hpcdi.launch import run_folder
+from hpcdi.run import run_folder
 
 print("ready", flush=True)
 sys.stdin.readline()

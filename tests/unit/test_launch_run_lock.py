@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch import run_lock
-from hpcdi.launch.run_lock import SILENT_S, Holder, RunLock, check, this_process
+from hpcdi.run import run_lock
+from hpcdi.run.run_lock import SILENT_S, Holder, RunLock, check, this_process
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.processes import born_of
 
@@ -185,7 +185,7 @@ RACER = """
 import sys
 from pathlib import Path
 from hpcdi.errors import LaunchError
-from hpcdi.launch.run_lock import RunLock
+from hpcdi.run.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
 
 held, won = [], []

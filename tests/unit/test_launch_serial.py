@@ -32,8 +32,11 @@ from hpcdi.cli import main
 from hpcdi.comm.messages import BlockAdmitted, StopRequest
 from hpcdi.config.load import load
 from hpcdi.errors import ConfigError, LaunchError
-from hpcdi.launch.resume import newest
-from hpcdi.launch.serial.run import SerialRun
+from hpcdi.replay.manager import create_replay
+from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.fault import tear
+from hpcdi.run.resume import newest
+from hpcdi.run.serial.run import SerialRun
 from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
@@ -41,9 +44,6 @@ from hpcdi.store.policies import read_policy
 from hpcdi.store.rows import RowStore
 from hpcdi.store.shards import survey
 from hpcdi.transport import open_transport
-from hpcdi.worker.coordinator.replay import create_replay
-from hpcdi.worker.coordinator.scheduler import Outcome
-from hpcdi.worker.fault import tear
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -483,7 +483,7 @@ def test_nothing_to_train(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from hpcdi.launch.run_lock import RunLock
+from hpcdi.run.run_lock import RunLock
 from hpcdi.store.layout import RunLayout
 
 with RunLock(RunLayout(Path(sys.argv[1]))):
@@ -698,7 +698,7 @@ def test_a_full_disk_is_told_and_does_not_end_the_run(
     def save_state(*_args: Any, **_kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hpcdi.worker.coordinator.snapshots.save_state", save_state)
+    monkeypatch.setattr("hpcdi.roles.coordinator.snapshots.save_state", save_state)
     code, run_dir = go("cartpole_dqn", *DQN, FIVE, "system.snapshot_s=1e-9")
     _, err = capfd.readouterr()
     assert code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdi.errors import LaunchError
-from hpcdi.launch.shares import Share, portion, shares
+from hpcdi.run.shares import Share, portion, shares
 
 HERE = len(os.sched_getaffinity(0))
 NODES = {

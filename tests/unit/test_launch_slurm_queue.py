@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.launch.slurm_queue import GONE, QueueJob, ask, ask_all, is_job_id, parse_scontrol
+from hpcdi.run.slurm_queue import GONE, QueueJob, ask, ask_all, is_job_id, parse_scontrol
 
 # said by Slurm 22.05
 RUNNING = (

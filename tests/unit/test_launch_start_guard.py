@@ -15,7 +15,7 @@ from hpcdi.errors import EXIT_REQUEUE
 LIMIT_S = 60
 BEGIN = """
 import os, signal, sys, time
-from hpcdi.launch.start_guard import StartGuard
+from hpcdi.run.start_guard import StartGuard
 guard = StartGuard()
 """
 WAIT_FOR_EVER = "time.sleep(3600)"  # as in MPI_Init
@@ -105,7 +105,7 @@ def test_a_rank_that_never_begins_is_named_among_those_that_wait(tmp_path: Path)
 def with_block(error: str) -> str:
     return f"""
 from hpcdi.errors import LaunchError
-from hpcdi.launch.start_guard import StartGuard
+from hpcdi.run.start_guard import StartGuard
 with StartGuard():
     raise {error}
 """

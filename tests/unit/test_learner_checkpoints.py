@@ -16,12 +16,12 @@ import torch
 from hpcdi import __version__
 from hpcdi.errors import CheckpointError, ConfigError, PolicyFileError
 from hpcdi.policy.create import create_policy
+from hpcdi.roles.learner.checkpointing import checkpoint_name, learner_files, load_learner
+from hpcdi.roles.learner.learner_hook import LoadCkptHook
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_checkpoint
 from hpcdi.store.policies import pack, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
-from hpcdi.worker.learner.checkpointing import checkpoint_name, learner_files, load_learner
-from hpcdi.worker.learner.learner_hook import LoadCkptHook
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

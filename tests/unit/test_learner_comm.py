@@ -32,15 +32,15 @@ from hpcdi.comm.messages import (
     WorkerReady,
 )
 from hpcdi.errors import CommError, UnknownTypeError
+from hpcdi.roles.learner.base_learner import BaseLearner
+from hpcdi.roles.learner.data_feed import takes_columns
+from hpcdi.roles.learner.learner_hook import LogShowHook, SendLearnInfoHook, SendPolicyHook
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import names, open_checkpoint
 from hpcdi.store.policies import PolicyImage, read_policy
 from hpcdi.types import ITEM_DTYPE, RowView
 from hpcdi.utils.threads import BackgroundThread
-from hpcdi.worker.learner.base_learner import BaseLearner
 from hpcdi.worker.learner.comm import MPIFileSystemLearner, create_comm_learner
-from hpcdi.worker.learner.data_feed import takes_columns
-from hpcdi.worker.learner.learner_hook import LogShowHook, SendLearnInfoHook, SendPolicyHook
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

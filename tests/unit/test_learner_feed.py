@@ -18,11 +18,11 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
 )
 from hpcdi.errors import BufferContractError
+from hpcdi.roles.learner.data_feed import DataFeed, HostStage, _Ahead
 from hpcdi.store import shards
 from hpcdi.store.layout import RunLayout
 from hpcdi.transport.files import FileTransport
 from hpcdi.types import Columns
-from hpcdi.worker.learner.data_feed import DataFeed, HostStage, _Ahead
 
 
 @pytest.fixture

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from hpcdi.errors import ConfigError
-from hpcdi.utils.curves import TensorBoardWriter
-from hpcdi.worker.learner import (
-    BaseLearner,
-    LearnerHook,
-    add_learner_hook,
-    build_learner_hook_by_cfg,
-    merge_hooks,
-    register_learner_hook,
-)
-from hpcdi.worker.learner.learner_hook import (
+from hpcdi.roles.learner.learner_hook import (
     POSITIONS,
     LogShowHook,
     SaveCkptHook,
@@ -30,6 +21,15 @@ from hpcdi.worker.learner.learner_hook import (
     hook_mapping,
     no_hooks,
     show_hooks,
+)
+from hpcdi.utils.curves import TensorBoardWriter
+from hpcdi.worker.learner import (
+    BaseLearner,
+    LearnerHook,
+    add_learner_hook,
+    build_learner_hook_by_cfg,
+    merge_hooks,
+    register_learner_hook,
 )
 
 
@@ -261,7 +261,7 @@ def test_log_show_averages_over_its_iterations_and_writes_them(
     with caplog.at_level("INFO", logger="hpcdi"):
         for _ in range(5):
             learner.train([])
-            monkeypatch.setattr("hpcdi.worker.learner.learner_hook._LOG_EVERY_S", every_s)
+            monkeypatch.setattr("hpcdi.roles.learner.learner_hook._LOG_EVERY_S", every_s)
     writer.close()
     assert learner.log_buffer == {"total_loss": 3.5, "one": 1.0}
     assert learner.learn_info["scalars"] == learner.log_buffer

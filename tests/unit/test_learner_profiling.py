@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from hpcdi.roles.learner.learner_hook import ProfilerHook
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.learner_hook import ProfilerHook
 
 QUIET = {"log_show_after_iter": 0, "save_ckpt_after_iter": 0, "save_ckpt_after_run": False}
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
+from hpcdi.roles.learner import policy_publisher
+from hpcdi.roles.learner.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import PolicyImage, pack, read_policy
-from hpcdi.worker.learner.comm import policy_publisher
-from hpcdi.worker.learner.comm.policy_publisher import PolicyFile, PolicyPublisher
 
 NEVER_S = float("inf")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from hpcdi.roles.learner.data_feed import CudaStage, HostStage, for_policy, stage_for
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner import BaseLearner
-from hpcdi.worker.learner.data_feed import CudaStage, HostStage, for_policy, stage_for
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

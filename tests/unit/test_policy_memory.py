@@ -18,10 +18,10 @@ from hpcdi.policy import memories
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH, Recurrent, chosen, of_sequences
 from hpcdi.policy.minibatches import minibatches
+from hpcdi.roles.collector.loop import ColumnAgent, Loop
+from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import Block
 from hpcdi.store.rows import transitions
-from hpcdi.worker.collector.loop import ColumnAgent, Loop
-from hpcdi.worker.collector.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

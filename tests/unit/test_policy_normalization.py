@@ -23,8 +23,8 @@ from hpcdi.policy.normalization import (
     packed_moments,
 )
 from hpcdi.policy.settings import PolicyConfig
+from hpcdi.roles.collector.loop import ColumnAgent
 from hpcdi.types import Leaf, Spaces
-from hpcdi.worker.collector.loop import ColumnAgent
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

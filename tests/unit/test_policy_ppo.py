@@ -18,10 +18,10 @@ from hpcdi.env.base import BaseEnvTimestep, VectorStep
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.ppo import PPOPolicy
+from hpcdi.roles.collector.loop import ColumnAgent
+from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import transition_rows
 from hpcdi.types import Array, Columns, Spaces
-from hpcdi.worker.collector.loop import ColumnAgent
-from hpcdi.worker.collector.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -15,9 +15,9 @@ from hpcdi.errors import ConfigError
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.memories import LENGTH
 from hpcdi.policy.r2d2 import scaled, unscaled
+from hpcdi.replay.partition import item_count, item_rows
 from hpcdi.store.rows import RowStore, sequences
 from hpcdi.types import SequenceRule
-from hpcdi.worker.coordinator.partition import item_count, item_rows
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -23,6 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fakes.small_disk import SmallDisk, assert_full, mounted
 from fakes.store import write_shard
 from hpcdi.errors import CheckpointError, ShardError
+from hpcdi.roles.learner.policy_publisher import PolicyFile
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.disk_full import DiskPatience, or_warn
@@ -33,7 +34,6 @@ from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.disk import AppendFile, is_full, shortage
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
-from hpcdi.worker.learner.comm.policy_publisher import PolicyFile
 
 LIMIT_S = 30.0
 

@@ -21,12 +21,12 @@ from hpcdi.commands.sweep.population import Generations, History, path_of, popul
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, keep, look, make, read
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, LaunchError
-from hpcdi.launch.resume import newest_snapshot
-from hpcdi.launch.serial import run as serial_module
+from hpcdi.roles.learner.checkpointing import with_policy_of
+from hpcdi.run.resume import newest_snapshot
+from hpcdi.run.serial import run as serial_module
 from hpcdi.store.checkpoints import load_tensors, open_checkpoint
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import read_policy
-from hpcdi.worker.learner.checkpointing import with_policy_of
 
 CONFIG = str(ROOT / "configs" / "cartpole_dqn.yaml")
 RATE = Space("lr", ("1e-3", "1e-5"))

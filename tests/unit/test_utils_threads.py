@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdi.roles.context import get_task_uid
 from hpcdi.utils import backoff
 from hpcdi.utils.backoff import Backoff, wait_s
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.threads import BackgroundThread, JobThread
 from hpcdi.utils.timer import EasyTimer, RoleMeter, TimeLedger, cpu_seconds
-from hpcdi.worker.context import get_task_uid
 
 # ---------------------------------------------------------------------------------------- threads
 

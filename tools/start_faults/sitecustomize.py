@@ -54,7 +54,7 @@ _MPI, _GROUP = "mpi4py.MPI", "hpcdi.comm.dist"
 _KINDS = {  # kind -> at which module's import, before or after it, what
     "never_begins": ("", True, _sleep),
     "killed_at_once": ("", True, _die),
-    "hpcdi_missing": ("hpcdi.launch", True, _raise),
+    "hpcdi_missing": ("hpcdi.run", True, _raise),
     "import_error": (_MPI, True, _raise),
     "killed_before_init": (_MPI, True, _die),
     "stopped_before_init": (_MPI, True, _stop),

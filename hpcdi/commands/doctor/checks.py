@@ -19,8 +19,8 @@ from hpcdi.comm.probe import GroupSpeed
 from hpcdi.commands.doctor.facts import Facts, Folder, Quota
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
-from hpcdi.launch.environment import LAUNCHER_VARIABLE, LaunchEnvironment
-from hpcdi.launch.placement import Place, learner_count, learner_ranks
+from hpcdi.run.environment import LAUNCHER_VARIABLE, LaunchEnvironment
+from hpcdi.run.placement import Place, learner_count, learner_ranks
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.metrics import counted, human_bytes, human_count, ranges
 

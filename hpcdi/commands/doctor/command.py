@@ -16,8 +16,8 @@ from typing import Any
 
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.launch.environment import LaunchEnvironment, detect, is_first, limit_threads
-from hpcdi.launch.local import is_one_host, mpi_folders, mpirun_command, rank_environment
+from hpcdi.run.environment import LaunchEnvironment, detect, is_first, limit_threads
+from hpcdi.run.local import is_one_host, mpi_folders, mpirun_command, rank_environment
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"

@@ -28,7 +28,7 @@ from hpcdi.commands.doctor.checks import FAIL, WARN, Finding, ranks_of, ranks_te
 from hpcdi.commands.doctor.facts import Facts
 from hpcdi.commands.options import print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED
-from hpcdi.launch.environment import LaunchEnvironment
+from hpcdi.run.environment import LaunchEnvironment
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.threads import BackgroundThread

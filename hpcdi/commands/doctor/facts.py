@@ -19,8 +19,8 @@ import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
 from hpcdi.errors import StoreError
-from hpcdi.launch.environment import thread_variables
-from hpcdi.launch.run_folder import git_commit, versions
+from hpcdi.run.environment import thread_variables
+from hpcdi.run.run_folder import git_commit, versions
 from hpcdi.store import probe
 
 OPTIONAL_PACKAGES = (

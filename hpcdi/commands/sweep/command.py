@@ -31,11 +31,11 @@ from hpcdi.commands.sweep.table import csv_of, rows_of, table_of
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
-from hpcdi.launch import run_folder
-from hpcdi.launch.environment import allocation
-from hpcdi.launch.run_folder import short
-from hpcdi.launch.run_lock import RunLock
-from hpcdi.launch.shares import Share, shares
+from hpcdi.run import run_folder
+from hpcdi.run.environment import allocation
+from hpcdi.run.run_folder import short
+from hpcdi.run.run_lock import RunLock
+from hpcdi.run.shares import Share, shares
 from hpcdi.store.layout import RunLayout
 
 HELP = """\

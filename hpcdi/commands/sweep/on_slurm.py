@@ -12,8 +12,8 @@ from hpcdi.commands.sweep.runs import Sweep
 from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
-from hpcdi.launch import slurm_queue
-from hpcdi.launch.run_folder import short
+from hpcdi.run import slurm_queue
+from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.utils.metrics import ranges

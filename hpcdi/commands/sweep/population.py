@@ -29,9 +29,9 @@ from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.errors import LaunchError
-from hpcdi.launch import resume
-from hpcdi.launch.run_folder import short
-from hpcdi.launch.run_lock import RunLock
+from hpcdi.run import resume
+from hpcdi.run.run_folder import short
+from hpcdi.run.run_lock import RunLock
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
@@ -297,8 +297,8 @@ def _copy(sweep: Sweep, copy: Copy) -> bool:
     Raises:
         LaunchError: the run is in use. OSError, StoreError: the file system refuses it.
     """
-    from hpcdi.worker.coordinator.snapshots import amend
-    from hpcdi.worker.learner.checkpointing import with_policy_of
+    from hpcdi.roles.coordinator.snapshots import amend
+    from hpcdi.roles.learner.checkpointing import with_policy_of
 
     layout = RunLayout(sweep.run_dir(copy.index))
     if not resume.has_snapshot(layout):

@@ -26,7 +26,7 @@ from hpcdi.commands.run_state import GOES_WELL, RunStatus, status_of
 from hpcdi.commands.sweep.pbt import Space
 from hpcdi.config.load import dump, load
 from hpcdi.errors import LaunchError
-from hpcdi.launch import run_folder, slurm_queue
+from hpcdi.run import run_folder, slurm_queue
 from hpcdi.store.atomic import read_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 
@@ -227,8 +227,8 @@ def make(
         ConfigError: an experiment is wrong. LaunchError: settings are, or runs need different
             numbers of ranks.
     """
-    from hpcdi.launch.experiment import load_experiment
-    from hpcdi.launch.placement import check_world, default_world_size
+    from hpcdi.run.experiment import load_experiment
+    from hpcdi.run.placement import check_world, default_world_size
 
     shared, several = grid(settings)
     load_experiment(config, [*shared, *several[0]], over_ranks=not serial)

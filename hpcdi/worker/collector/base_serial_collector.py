@@ -17,6 +17,9 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent
+from hpcdi.roles.collector.dict_envs import DictEnvs
+from hpcdi.roles.collector.loop import Act, Loop, attribute_of, columnar_actor
+from hpcdi.roles.collector.recorder import TrajectoryRecorder
 from hpcdi.types import Array, Transition
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -24,9 +27,6 @@ from hpcdi.utils.metrics import Curves
 from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
 from hpcdi.worker.collector.caches import CachePool, TrajBuffer, to_tensor_transitions
-from hpcdi.worker.collector.dict_envs import DictEnvs
-from hpcdi.worker.collector.loop import Act, Loop, attribute_of, columnar_actor
-from hpcdi.worker.collector.recorder import TrajectoryRecorder
 
 __all__ = [
     "CachePool",

@@ -27,6 +27,8 @@ from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, section, setting
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
+from hpcdi.roles.collector.dict_envs import DictEnvs
+from hpcdi.roles.collector.loop import Loop
 from hpcdi.store.atomic import published
 from hpcdi.types import Array, Columns
 from hpcdi.utils.lifetime import Closing
@@ -36,9 +38,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
-from hpcdi.worker.collector.dict_envs import DictEnvs
 from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
-from hpcdi.worker.collector.loop import Loop
 
 
 class ISerialEvaluator(Configurable, ABC):

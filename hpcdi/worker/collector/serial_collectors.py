@@ -11,6 +11,15 @@ from typing import Any
 
 from hpcdi.config.fields import setting
 from hpcdi.errors import PolicyError
+from hpcdi.roles.collector.loop import (
+    Act,
+    ColumnAgent,
+    Loop,
+    attribute_of,
+    columnar_actor,
+    trajectory_length,
+)
+from hpcdi.roles.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
 from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.rows import transitions
@@ -22,15 +31,6 @@ from hpcdi.worker.collector.base_serial_collector import (
     SerialCollector,
     SerialCollectorConfig,
 )
-from hpcdi.worker.collector.loop import (
-    Act,
-    ColumnAgent,
-    Loop,
-    attribute_of,
-    columnar_actor,
-    trajectory_length,
-)
-from hpcdi.worker.collector.recorder import Recorder, Trajectory, TrajectoryRecorder
 
 _MADE_AT = "collect_iter"
 

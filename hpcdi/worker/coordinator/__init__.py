@@ -1,28 +1,13 @@
-"""Rank 0: decides who does what, and when the run is over.
+"""Coordinator and commanders of `ding.worker`."""
 
-Owns: tasks and goals (`commanders`; of battles `one_vs_one_parallel_commander` with its `league`),
-the replay buffer's index (`replay`, and one learner's part of it, `partition`), all decisions
-(`scheduler`: messages and time in, orders out; `lockstep`: the same, reproducibly), the record of
-each rank (`workers`), snapshots, what people see (`view`), and the loop that carries the decisions
-out, with DI-engine's callbacks around it (`coordinator`). May import: `worker.replay_buffer`,
-`transport`, `policy`, `store`, `comm`, `config`, `utils`, `types`, `errors`. Why so: a decision
-that needs no clock, no MPI and no file can be tested with ``==``.
-
-Life of a run::
-
-    starting ──all workers ready──► running ──stop value, limit, signal, failure──► stopping
-                                                                                       │
-                        finished ◄──Leave to all── everybody has said goodbye ◄────────┘
-"""
-
-from hpcdi.worker.coordinator.commanders import (
+from hpcdi.roles.coordinator.commanders import (
     BaseSerialCommander,
     SoloCommander,
     create_parallel_commander,
     get_parallel_commander_cls,
 )
-from hpcdi.worker.coordinator.coordinator import Coordinator, TaskState
-from hpcdi.worker.coordinator.one_vs_one_parallel_commander import OneVsOneCommander
+from hpcdi.roles.coordinator.coordinator import Coordinator, TaskState
+from hpcdi.roles.coordinator.one_vs_one_parallel_commander import OneVsOneCommander
 
 __all__ = [
     "BaseSerialCommander",

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hpcdi.errors import BufferContractError
+from hpcdi.replay.ring import Ring
+from hpcdi.replay.samplers import positions
 from hpcdi.store.rows import RowStore, arrays_of
 from hpcdi.types import Array, Columns
 from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
-from hpcdi.worker.replay_buffer.ring import Ring
-from hpcdi.worker.replay_buffer.samplers import positions
 
 _FIRST_ROWS = 1024
 

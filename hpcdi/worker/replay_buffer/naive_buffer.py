@@ -14,12 +14,12 @@ import numpy as np
 
 from hpcdi.config.fields import setting
 from hpcdi.errors import BufferContractError
+from hpcdi.replay.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
+from hpcdi.replay.ring import Ring
+from hpcdi.replay.samplers import positions
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 from hpcdi.utils.registry import BUFFER_REGISTRY
-from hpcdi.worker.replay_buffer.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
-from hpcdi.worker.replay_buffer.ring import Ring
-from hpcdi.worker.replay_buffer.samplers import positions
 
 _ENDS = ("done", "terminated", "truncated")
 _TRIALS = 4  # starts drawn for one that is needed, before all are listed

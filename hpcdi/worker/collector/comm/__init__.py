@@ -1,6 +1,6 @@
-"""The message side of collectors: receives tasks, publishes blocks, reports results."""
+"""The message side of collectors of `ding.worker`."""
 
-from hpcdi.worker.collector.comm.mpi_fs_collector import (
+from hpcdi.roles.collector.mpi_fs_collector import (
     BaseCommCollector,
     CollectorSlave,
     FlaskFileSystemCollector,

@@ -1,0 +1,531 @@
+"""One learner's part of the replay buffer, as rank 0 sees it: rows, items, and what may be drawn.
+
+Rank 0 keeps ids, priorities and places of items; the learner keeps the arrays in its ring of rows.
+`replay` distributes blocks and batches over the learners' parts. Decisions only: blocks and
+requests in, orders out.
+
+Life of a block::
+
+    BlockReady ──backlog──► AdmitBlock ──learner has read it──► BlockAdmitted ──► items in the index
+                               │                                                       │
+                               └── rows of the oldest blocks: their items leave it ◄───┘ (later)
+
+Messages to a learner keep their order, which makes it safe to reuse rows: a batch that names old
+rows is sent, and so gathered, before the order that overwrites them.
+
+On-policy, a batch is all that the collectors made by policies that are new enough. One iteration,
+with a staleness bound of 0::
+
+    learner: policy v ──► each collector: a rollout by v ──► learner: a batch of all ──► v + 1
+                                            (a collector waits for a newer policy meanwhile)
+
+Rank 0 holds the batch back until every collecting rank has delivered its rollout. Rollouts of
+policies that are too old are dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
+from hpcdi.errors import BufferContractError
+from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
+from hpcdi.store.block import block_rows, transition_rows
+from hpcdi.store.rows import RowPlacer
+from hpcdi.types import Array, SequenceRule, collector_of
+
+RING_SLACK = 1.25
+"""Ring rows per item: covers rows that are no transitions, and the gap where the ring wraps."""
+MAX_UNREAD = 4
+"""Blocks that a learner was ordered to read and has not read yet: enough to keep it reading."""
+TRANSITIONS = SequenceRule()
+
+
+def ring_rows(partition_size: int, full_block: int, rows_per_item: float = 1.0) -> int:
+    """Rows of the ring for `partition_size` items, in blocks of up to `full_block` rows.
+
+    `rows_per_item` is measured on the first block: up to 2, where items are single transitions.
+    """
+    slack = max(RING_SLACK, rows_per_item + 0.05)
+    return int(partition_size * slack) + 2 * full_block
+
+
+def make_placer(
+    partition_size: int, block_bytes: int, first: BlockReady, rule: SequenceRule
+) -> RowPlacer:
+    """Make the placer of a partition's ring, which takes its size from the first block."""
+    full_block = block_rows(block_bytes, first.shard.row_bytes(), partition_size)
+    rows_per_item = first.shard.rows / max(item_count(first, rule), 1)
+    return RowPlacer(ring_rows(partition_size, full_block, rows_per_item))
+
+
+def item_count(ready: BlockReady, rule: SequenceRule) -> int:
+    """How many items of the replay buffer are in a block: transitions, or sequences."""
+    if rule.stride == 1:
+        return ready.transitions
+    return int((-(-ready.items["item_len"].astype(np.int64) // rule.stride)).sum())
+
+
+def item_rows(
+    ready: BlockReady, first_row: int, rule: SequenceRule = TRANSITIONS
+) -> tuple[Array, Array]:
+    """Ring row and policy version of each item, both int64 [items]; of a sequence its first row."""
+    versions = np.repeat(ready.items["policy_version"], ready.items["item_len"])
+    rows = transition_rows(ready.items)
+    if rule.stride > 1:
+        within = rows - np.repeat(ready.items["item_start"], ready.items["item_len"])
+        starts = within % rule.stride == 0
+        rows, versions = rows[starts], versions[starts]
+    return first_row + rows, versions
+
+
+class Backlog:
+    """Published blocks that no learner was ordered to read yet, oldest first.
+
+    Where blocks come faster than they are read, the oldest are dropped: they would be overwritten
+    before anything was drawn from them.
+
+    Args:
+        limit_rows: rows that may wait.
+
+    Attributes:
+        dropped: number of blocks that nobody will read.
+        offered: rows that ever came.
+        rereading: ids of blocks that a learner must read again after a restart, before anything is
+            drawn.
+    """
+
+    def __init__(self, limit_rows: int) -> None:
+        self.dropped = 0
+        self.offered = 0
+        self.rereading: set[int] = set()
+        self._limit_rows = limit_rows
+        self._waiting: deque[BlockReady] = deque()
+        self._unread: set[int] = set()
+        self._freed: list[str] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return sum(block.shard.rows for block in self._waiting)
+
+    @property
+    def paths(self) -> list[str]:
+        """Names of the blocks that wait."""
+        return [block.shard.path for block in self._waiting]
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits, and nothing is being read."""
+        return not (self._waiting or self._unread or self.rereading)
+
+    def add(self, ready: BlockReady) -> None:
+        """Append a block; drops the oldest where there are too many rows."""
+        self._waiting.append(ready)
+        self.offered += ready.shard.rows
+        rows = self.rows
+        while rows > self._limit_rows and len(self._waiting) > 1:
+            oldest = self._waiting.popleft()
+            rows -= oldest.shard.rows
+            self._freed.append(oldest.shard.path)
+            self.dropped += 1
+
+    def take(self) -> list[BlockReady]:
+        """Blocks that the learner should read now."""
+        taken = []
+        while self._waiting and len(self._unread) < MAX_UNREAD:
+            taken.append(self._waiting.popleft())
+            self._unread.add(taken[-1].block_id)
+        return taken
+
+    def take_all(self) -> list[BlockReady]:
+        """Remove and return all blocks that wait."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+    def read(self, block_id: int) -> None:
+        """The learner has read a block, or failed to."""
+        self._unread.discard(block_id)
+        self.rereading.discard(block_id)
+
+    def take_freed(self) -> list[str]:
+        """Names of the blocks that were dropped since the last call."""
+        freed, self._freed = self._freed, []
+        return freed
+
+
+@dataclass
+class HeldBlock:
+    """A block that has rows: where, and the unique ids of its items once they are in the index."""
+
+    ready: BlockReady
+    first_row: int
+    first_id: int = -1
+    end_id: int = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """As a partition's state holds it."""
+        shard = self.ready.shard
+        return {
+            "block_id": self.ready.block_id, "path": shard.path, "rows": shard.rows,
+            "crc32": shard.crc32, "first_row": self.first_row, "first_id": self.first_id,
+            "end_id": self.end_id,
+        }  # fmt: skip
+
+
+class Partition:
+    """One learner's part of the replay buffer: rows of its ring, and an index of their items.
+
+    Args:
+        buffer: index of the items; an item is a row number of the learner's ring.
+        block_bytes: size at which collectors seal a block.
+        rule: what an item is.
+    """
+
+    is_replay: ClassVar[bool] = True
+    """True if data are learnt from repeatedly, also after a restart."""
+
+    def __init__(
+        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = TRANSITIONS
+    ) -> None:
+        self.rule = rule
+        self.buffer = buffer
+        self.samples_drawn = 0
+        self.backlog = Backlog(buffer.replay_buffer_size)
+        self.newest_version: dict[int, int] = {}  # on-policy: of each rank's undrawn rollouts
+        self._block_bytes = block_bytes
+        self._placer: RowPlacer | None = None  # made when the first block shows the size of a row
+        self._held: dict[int, HeldBlock] = {}
+        self._waiting: DataDemand | None = None
+        self._freed: list[str] = []
+
+    # ------------------------------------------------------------------------------- blocks
+
+    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
+        """Take a published block; returns what the learner should read now."""
+        self.backlog.add(ready)
+        return self.orders()
+
+    def orders(self) -> list[AdmitBlock]:
+        """Place the blocks that the learner should read now: none while it learns too slowly.
+
+        See the buffer's `push_sample_rate_limit`. Meanwhile the backlog drops what does not fit.
+        """
+        if self.backlog.rows and self.buffer.why_not_push(1):
+            return []
+        return [self.place(ready) for ready in self.backlog.take()]
+
+    def place(self, ready: BlockReady) -> AdmitBlock:
+        """Assign rows to a block; items of the blocks that it overwrites leave the index."""
+        if self._placer is None:
+            size = self.buffer.replay_buffer_size
+            self._placer = make_placer(size, self._block_bytes, ready, self.rule)
+        if ready.block_id in self._held:
+            raise BufferContractError(f"block {ready.block_id} was announced twice")
+        placement = self._placer.place(ready.block_id, ready.shard.rows)
+        for block_id in placement.evicted:
+            old = self._held.pop(block_id, None)
+            if old is not None:  # it may be missing since a restart
+                self.buffer.evict(old.end_id)
+                self._freed.append(old.ready.shard.path)
+        self._held[ready.block_id] = held = HeldBlock(ready, placement.first_row)
+        return self._order(held)
+
+    def _order(self, held: HeldBlock) -> AdmitBlock:
+        capacity = self._placer.capacity if self._placer is not None else 0
+        ready = held.ready
+        return AdmitBlock(ready.block_id, held.first_row, capacity, ready.shard, ready.sealed_at)
+
+    def admit(self, admitted: BlockAdmitted) -> int:
+        """Add a block's items to the index; returns how many (0: failed or overwritten)."""
+        self.backlog.read(admitted.block_id)
+        held = self._held.get(admitted.block_id)
+        if held is None:
+            return 0
+        if held.end_id >= 0:  # read again after a restart: its items are in the index already
+            if admitted.error:
+                self.buffer.evict(held.end_id, held.first_id)
+            return 0
+        if admitted.error:
+            return 0
+        rows, versions = item_rows(held.ready, held.first_row, self.rule)
+        ids = self.buffer.push_columns({"row": rows.astype(np.int32)}, versions)
+        held.first_id, held.end_id = ids.start, ids.stop
+        return len(ids)
+
+    def release_blocks(self) -> list[BlockReady]:
+        """Blocks for other partitions because this learner has died, oldest first."""
+        held = [held.ready for held in self._held.values() if self._is_of_use(held.ready)]
+        return sorted([*held, *self.backlog.take_all()], key=lambda ready: ready.sealed_at)
+
+    def _is_of_use(self, ready: BlockReady) -> bool:  # noqa: ARG002
+        """Returns whether items of a block may still be drawn."""
+        return True
+
+    def take_freed(self) -> list[str]:
+        """Names of blocks that the learner does not need any more, since the last call."""
+        freed, self._freed = [*self.backlog.take_freed(), *self._freed], []
+        return freed
+
+    @property
+    def load(self) -> int:
+        """How much it was assigned; the partition with the least gets the next block."""
+        return self.backlog.offered
+
+    # ------------------------------------------------------------------------------- batches
+
+    def demand(self, demand: DataDemand) -> int:
+        """Take a learner's request and its priorities; returns how many priorities were stale."""
+        stale = 0
+        if demand.unique_ids.size:
+            updated = self.buffer.update_priorities(demand.unique_ids, demand.priorities)
+            stale = len(demand.unique_ids) - updated
+        if demand.batches > 0:
+            owed = self._waiting.batches if self._waiting is not None else 0
+            self._waiting = dataclasses.replace(demand, batches=demand.batches + owed)
+        return stale
+
+    def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
+        """How many batches of the waiting request can be drawn now.
+
+        No more batches at once than the items would fill, and only one where the buffer refuses
+        many; the request waits for the rest.
+
+        Args:
+            collecting: ranks that collect.
+            newest_version: of the undrawn rollouts of each rank, over all partitions.
+        """
+        demand = self._waiting
+        if demand is None or self.backlog.rereading:
+            return 0
+        batches = max(1, min(self.buffer.count() // demand.batch_size, demand.batches))
+        for number in {batches: None, 1: None}:
+            if not self.buffer.why_not_sample(number * demand.batch_size, demand.train_iter):
+                return number
+        return 0
+
+    def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:
+        """Draw batches for the waiting request.
+
+        Args:
+            batches: at most as many as are `ready`.
+            env_steps: of the run so far.
+            among: items to draw from, by age; None: all.
+        """
+        demand = self._waiting
+        if demand is None:
+            raise BufferContractError("batches were drawn that nobody has asked for")
+        size = batches * demand.batch_size
+        sample = self.buffer.sample_batch(
+            size, demand.train_iter, draws=batches, sample_range=among
+        )
+        if sample is None:
+            raise BufferContractError(f"batches were drawn too early: {self.buffer.blocked}")
+        left = demand.batches - batches
+        self._waiting = dataclasses.replace(demand, batches=left) if left else None
+        self.samples_drawn += size
+        drawn = sample.drawn
+
+        def by_batch(array: Array) -> Array:
+            # neighbours are of neighbouring strata: deal them out, so that a batch spans them all
+            return np.ascontiguousarray(array.reshape(demand.batch_size, batches).T)
+
+        return Batches(
+            by_batch(sample.columns["row"].astype(np.int64)),
+            by_batch(drawn.unique_ids), by_batch(drawn.weights), env_steps,
+        )  # fmt: skip
+
+    @property
+    def batch_size(self) -> int:
+        """Items of a batch that its learner waits for; 0: it waits for none."""
+        return self._waiting.batch_size if self._waiting is not None else 0
+
+    @property
+    def waits(self) -> bool:
+        """True if its learner waits for batches."""
+        return self._waiting is not None
+
+    @property
+    def blocked(self) -> str:
+        """Reason why its learner waits for batches, or its blocks for the learner; may be empty."""
+        if self.backlog.rereading:
+            return f"{len(self.backlog.rereading)} blocks are read again"
+        if self.waits and self.buffer.blocked:
+            return f"learner waits: {self.buffer.blocked}"
+        reason = self.buffer.why_not_push(1) if self.backlog.rows else ""
+        return f"blocks wait: {reason}" if reason else ""
+
+    # ------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The index, and the name of each of its blocks; an `end_id` of -1 marks an unread one."""
+        held = [block.state_dict() for block in self._held.values()]
+        ring = {} if self._placer is None else self._placer.state_dict()
+        backlog = {"waiting": self.backlog.paths, "offered": self.backlog.offered}
+        return {
+            "buffer": self.buffer.state_dict(), "ring": ring, "blocks": held,
+            "samples_drawn": self.samples_drawn, **backlog,
+        }  # fmt: skip
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], published: Mapping[str, BlockReady]
+    ) -> list[AdmitBlock]:
+        """Restore a `state_dict`; returns what the learner must read again, into the same rows.
+
+        Nothing is drawn until it has. Items whose block is gone leave the index.
+
+        Args:
+            state: a `state_dict`.
+            published: the blocks that exist, by name.
+        """
+        self.buffer.load_state_dict(state["buffer"])
+        self.samples_drawn, self.backlog.offered = state["samples_drawn"], state["offered"]
+        known = [block for block in state["blocks"] if block["end_id"] >= 0]
+        if state["ring"]:
+            self._placer = RowPlacer(int(state["ring"]["capacity"]))
+            placed = [(b["block_id"], b["first_row"], b["first_row"] + b["rows"]) for b in known]
+            self._placer.restore(int(state["ring"]["head"]), placed)
+        for block in known:
+            ready = published.get(block["path"])
+            if ready is None or ready.shard.crc32 != block["crc32"]:
+                self.buffer.evict(block["end_id"], block["first_id"])
+                continue
+            self._held[block["block_id"]] = HeldBlock(
+                ready, block["first_row"], block["first_id"], block["end_id"]
+            )
+        self.backlog.rereading.update(self._held)
+        return [self._order(held) for held in self._held.values()]
+
+
+class OnPolicyPartition(Partition):
+    """One learner's part on-policy: each item is drawn once, together with all others.
+
+    Args:
+        buffer: index of the items; see `on_policy_buffer` for its settings.
+        block_bytes: size at which collectors seal a block.
+        rule: what an item is.
+    """
+
+    is_replay = False
+
+    def __init__(
+        self, buffer: AdvancedReplayBuffer, block_bytes: int, rule: SequenceRule = TRANSITIONS
+    ) -> None:
+        super().__init__(buffer, block_bytes, rule)
+        self._undrawn: dict[int, bool] = {}  # block id of a rollout -> whether the learner holds it
+        self._end_id = 0
+
+    def offer(self, ready: BlockReady) -> list[AdmitBlock]:
+        """Take a published rollout."""
+        self._undrawn[ready.block_id] = False
+        return super().offer(ready)
+
+    def admit(self, admitted: BlockAdmitted) -> int:
+        """Add a rollout's items to the index, and note its policy version."""
+        count = super().admit(admitted)
+        held = self._held.get(admitted.block_id)
+        self._undrawn.pop(admitted.block_id, None)
+        if count and held is not None:
+            self._undrawn[admitted.block_id] = True
+            version = int(held.ready.items["policy_version"].max())
+            rank = collector_of(admitted.block_id)
+            self.newest_version[rank] = max(version, self.newest_version.get(rank, -1))
+            self._end_id = held.end_id
+        return count
+
+    def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:
+        """One batch of everything, once all collecting ranks have delivered a rollout."""
+        demand = self._waiting
+        if demand is None or not collecting:
+            return 0
+        oldest = demand.train_iter - self.buffer.max_staleness
+        if any(newest_version.get(rank, -1) < oldest for rank in collecting):
+            return 0
+        # also drops what is too old
+        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+
+    def serve(self, batches: int, env_steps: int, among: slice | None = None) -> Batches:  # noqa: ARG002
+        """Draw everything, as one batch; see `Partition.serve`."""
+        if self._waiting is not None:
+            self._waiting = dataclasses.replace(self._waiting, batch_size=self.buffer.count())
+        batch = in_order(super().serve(batches, env_steps, slice(None)))
+        self.buffer.evict(self._end_id)
+        self.newest_version.clear()
+        self._undrawn = {block: is_held for block, is_held in self._undrawn.items() if not is_held}
+        return batch
+
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        published: Mapping[str, BlockReady],  # noqa: ARG002
+    ) -> list[AdmitBlock]:
+        """Restore counters and random numbers only: rollouts are collected anew."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.buffer.evict(self.buffer.push_count)
+        self.samples_drawn = int(state["samples_drawn"])
+        return []
+
+    def _is_of_use(self, ready: BlockReady) -> bool:
+        return ready.block_id in self._undrawn
+
+    @property
+    def load(self) -> int:
+        """Undrawn rollouts: in a group, each learner needs one for a batch."""
+        return len(self._undrawn)
+
+    @property
+    def blocked(self) -> str:
+        """Reason why its learner waits; may be empty."""
+        return "learner waits for the collectors' rollouts" if self.waits else ""
+
+
+class AsTheyComePartition(OnPolicyPartition):
+    """One learner's part where older policies are corrected for: a batch is all that is there."""
+
+    def ready(self, collecting: Collection[int], newest_version: Mapping[int, int]) -> int:  # noqa: ARG002
+        """One batch of everything, as soon as there is enough; nobody is waited for."""
+        demand = self._waiting
+        if demand is None:
+            return 0
+        return 0 if self.buffer.why_not_sample(1, demand.train_iter) else 1
+
+    @property
+    def blocked(self) -> str:
+        """Reason why its learner waits; may be empty."""
+        return f"learner waits: {self.buffer.blocked}" if self.waits and self.buffer.blocked else ""
+
+
+def in_order(batch: Batches) -> Batches:
+    """The same batches with rows in order: items, and what memories learn from, are whole again."""
+    order = batch.rows.argsort(axis=1)
+    rows, ids, weights = (
+        np.take_along_axis(array, order, axis=1)
+        for array in (batch.rows, batch.unique_ids, batch.weights)
+    )
+    return dataclasses.replace(batch, rows=rows, unique_ids=ids, weights=weights)
+
+
+def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int, least: int = 0) -> Any:
+    """Settings of the index on-policy: how old items may be, and room for all rollouts under way.
+
+    Args:
+        cfg: the replay buffer's settings; without a bound of staleness the bound is 0.
+        rollouts: collectors.
+        rollout_rows: the most transitions that one rollout can have.
+        least: items of a batch, where it is all that is there; 0: it is each collector's rollout,
+            by policies within the bound.
+    """
+    bound = cfg.staleness_bound
+    size = (bound + 3) * rollouts * rollout_rows
+    return dataclasses.replace(
+        cfg, max_staleness=cfg.max_staleness if least else bound, min_fill=max(least, 1),
+        replay_buffer_size=max(size, cfg.replay_buffer_size, 2 * least),
+        thruput_controller=type(cfg.thruput_controller)(),  # a batch is all that there is
+    )  # fmt: skip

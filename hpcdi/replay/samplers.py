@@ -1,0 +1,171 @@
+"""Drawing slots, uniformly or by priority, with their importance weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcdi.types import Array
+
+SMALLEST_PRIORITY = 1e-6
+LARGEST_PRIORITY = 1e30
+
+
+def positions(rng: np.random.Generator, count: int, size: int) -> Array:
+    """Positions below `count`, int64 [size], each as likely as another.
+
+    Of doubles below 1, which costs half of ``rng.integers``: no position is off its due by more
+    than ``count * 2**-53`` of it, and none is `count`.
+    """
+    drawn = rng.random(size)
+    drawn *= count
+    return drawn.astype(np.int64)
+
+
+def mark_drawn(marks: Array, slots: Array, newest: int, now: int) -> tuple[Array, Array, Array]:
+    """Count draws of slots [m]; returns uses, staleness (-1: not known) and ids of their items.
+
+    Args:
+        marks: of every slot, uses and the train iteration it was made at, int32 [capacity, 2].
+        slots: that were drawn; item n lies in slot n mod capacity.
+        newest: id of the newest item.
+        now: the learner's train iteration.
+    """
+    np.add.at(marks[:, 0], slots, np.int32(1))
+    use, made = marks.take(slots, axis=0).T
+    staleness = np.subtract(now, made, dtype=np.int64)
+    if np.count_nonzero(made < 0):
+        staleness[made < 0] = -1
+    ids = newest - slots
+    ids %= len(marks)
+    np.subtract(newest, ids, out=ids)
+    return use, staleness, ids
+
+
+class Draw(NamedTuple):
+    """Slots that were drawn, int64 [m], and their importance weights, float32 [m], at most 1."""
+
+    slots: Array
+    weights: Array
+
+
+class PrioritizedSampler:
+    """Draws slots in proportion to priority^alpha.
+
+    Proportional prioritized experience replay, Schaul et al. 2016, section 3.3: item i is drawn
+    with probability ``P(i) = p_i^alpha / sum_k p_k^alpha``, one draw from each of m strata of equal
+    mass, and weighs ``w_i = (N P(i))^-beta / max_k w_k`` (section 3.4, the maximum over all items).
+
+    Args:
+        capacity: slots.
+        alpha: 0 draws uniformly, 1 in proportion to priority.
+    """
+
+    def __init__(self, capacity: int, alpha: float) -> None:
+        # imports numba, which takes longer than all the rest: only who draws by priority pays
+        from hpcdi.replay import priority_tree
+
+        self._alpha = alpha
+        self._tree = priority_tree.new_tree(capacity)
+        self.mark_drawn = mark_drawn
+        if isinstance(self._tree, priority_tree.CompiledTree):
+            self.mark_drawn = priority_tree.mark_drawn_compiled
+
+    def mass(self) -> Array:
+        """Priority^alpha of every slot, float32 [capacity]; 0 where there is nothing to draw."""
+        return self._tree.leaves
+
+    def alive(self, slots: Any) -> Any:
+        """Bool [m]: which of slots [m] can be drawn; or for one slot."""
+        return self._tree.leaves[slots] > 0.0
+
+    def priority(self, slots: Array) -> Array:
+        """As they were set, to float32's precision; all 1 where alpha is 0."""
+        mass = self._tree.leaves[slots].astype(np.float64)
+        return mass ** (1 / self._alpha) if self._alpha > 0 else np.sign(mass)
+
+    def set(self, slots: Array, priority: Array | float) -> None:
+        """Let slots [m] be drawn, with priorities [m] or one for all."""
+        self._tree.set(slots, np.maximum(priority, SMALLEST_PRIORITY) ** self._alpha)
+
+    def set_one(self, slot: int, priority: float) -> None:
+        """Let one slot be drawn."""
+        self._tree.set_one(slot, max(priority, SMALLEST_PRIORITY) ** self._alpha)
+
+    def remove(self, slots: Array) -> None:
+        """Exclude slots [m] from draws."""
+        self._tree.set(slots, 0.0)
+
+    def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+        """Draw `size` slots, with replacement, in the order of their strata."""
+        slots, masses, _, smallest = self._tree.draw(rng.random(size))
+        if beta == 0.0:
+            return Draw(slots, np.ones(size, dtype=np.float32))
+        # (N P)^-beta over its maximum: N and the total mass cancel out; all of it in float32
+        weights = smallest / masses
+        weights **= beta
+        return Draw(slots, weights)
+
+    def restore(self, mass: Array) -> None:
+        """Restore what `mass` returned."""
+        self._tree.fill(mass)
+
+
+class UniformSampler:
+    """Draws every slot with the same probability; weights are 1.
+
+    The slots that can be drawn are consecutive but for removed ones (the ring's live range), so
+    most draws hit; those that miss are drawn again.
+
+    Args:
+        capacity: slots.
+    """
+
+    mark_drawn = staticmethod(mark_drawn)
+
+    def __init__(self, capacity: int) -> None:
+        self._alive = np.zeros(capacity, dtype=bool)
+
+    def mass(self) -> Array:
+        """1 where a slot can be drawn, else 0."""
+        return self._alive.astype(np.float32)
+
+    def alive(self, slots: Any) -> Any:
+        """Bool [m]: which of slots [m] can be drawn; or for one slot."""
+        return self._alive[slots]
+
+    def priority(self, slots: Array) -> Array:
+        """1 for each of slots [m]."""
+        return np.ones(len(slots))
+
+    def set(self, slots: Array, priority: Array | float) -> None:  # noqa: ARG002
+        """Let slots [m] be drawn; priorities are not kept."""
+        self._alive[slots] = True
+
+    def set_one(self, slot: int, priority: float) -> None:  # noqa: ARG002
+        """Let one slot be drawn."""
+        self._alive[slot] = True
+
+    def remove(self, slots: Array) -> None:
+        """Exclude slots [m] from draws."""
+        self._alive[slots] = False
+
+    def draw(self, size: int, count: int, beta: float, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+        """Draw `size` slots, with replacement, of `count` that can be drawn."""
+        capacity = len(self._alive)
+        if 2 * count < capacity:  # rather few: list them instead of missing often
+            alive = np.flatnonzero(self._alive)
+            slots = alive[positions(rng, len(alive), size)]
+        else:
+            slots = positions(rng, capacity, size)
+            while (missed := np.flatnonzero(~self._alive[slots])).size:
+                slots[missed] = positions(rng, capacity, missed.size)
+        return Draw(slots, np.ones(size, dtype=np.float32))
+
+    def restore(self, mass: Array) -> None:
+        """Restore what `mass` returned."""
+        self._alive[:] = mass > 0
+
+
+Sampler: TypeAlias = PrioritizedSampler | UniformSampler

@@ -1,0 +1,399 @@
+"""A collector rank: MPI for messages, the shared file system for data."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpcdi.comm.messages import (
+    BlockReady,
+    CloseTask,
+    CollectPause,
+    CollectSetting,
+    CollectTask,
+    Message,
+    PolicyUpdate,
+    Stop,
+    StopRequest,
+    TaskReturned,
+)
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import component_class
+from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.errors import EXIT_REQUEUE, CommError, EnvError
+from hpcdi.roles.collector.base_parallel_collector import (
+    BaseParallelCollector,
+    CollectorPort,
+    CollectorTask,
+    create_parallel_collector,
+)
+from hpcdi.roles.collector.channels import DataPublisher, PolicySubscriber
+from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext, task_seed
+from hpcdi.roles.fault import FAULTS, tear
+from hpcdi.roles.message_side import MessageSide
+from hpcdi.store.builder import Segment
+from hpcdi.store.checkpoints import BEST_CHECKPOINT, POLICY_FILE, save_checkpoint
+from hpcdi.store.disk_full import DiskPatience
+from hpcdi.store.policies import PolicyImage, publish_policy
+from hpcdi.types import MAIN
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.registry import COMM_COLLECTOR_REGISTRY
+
+_CLOSED_KEPT = 64
+
+
+class BaseCommCollector(MessageSide, CollectorPort):
+    """Stands between a parallel collector and the other ranks.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    role = "collector"
+
+    @property
+    def collector_uid(self) -> str:
+        """Name of this collector, unique on its host."""
+        return self._uid
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """A parallel collector of ``task_info["collector_cfg"]``; this object is its port."""
+        cfg = task_info["collector_cfg"]
+        settings = to_mapping(cfg["collector"]) if "collector" in cfg else {}
+        rest = {key: value for key, value in cfg.items() if key != "collector"}
+        return create_parallel_collector({**settings, **rest}, port=self)
+
+
+@COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
+class MPIFileSystemCollector(BaseCommCollector):
+    """Receives tasks, runs them by a parallel collector, publishes the data.
+
+    The two parallel collectors (collecting, evaluating) live as long as the rank, so that their
+    environments are made once.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run.
+    """
+
+    @dataclass(frozen=True)
+    class Config(ComponentConfig):
+        """It has no settings of its own."""
+
+        type: str = "mpi_fs"
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        super().__init__(cfg, context)
+        if context is None:  # as DI-engine's callers make it; `start` says what to do
+            return
+        place = self._place
+        self._collectors: dict[bool, BaseParallelCollector] = {}  # by whether they evaluate
+        self._health = Counter[str]()  # failures that closed ones have counted
+        self._is_paused = self._is_stopping = False
+        self._closed: dict[str, None] = {}  # tasks that are to end: perhaps not here yet
+        self._task = CollectTask("", eval_flag=False, setting={})
+        self._patience = DiskPatience(
+            place.config.system.storage.disk_patience_s,
+            self._ask_to_end,
+            lambda: self.meter.mark("disk"),  # a rank that waits for space does not hang
+        )
+        self._announced: deque[Message] = deque(maxlen=8)
+        handlers: dict[type, Callable[[int, Any], None]] = {
+            **self._handlers(),
+            PolicyUpdate: lambda rank, message: self._subscriber_to(rank).take(message),
+            CollectSetting: lambda _rank, message: self._take_setting(message),
+            CollectPause: lambda _rank, message: self._pause(message),
+            CloseTask: lambda _rank, message: self._close_task(message),
+            Stop: lambda _rank, _message: self._stop(),
+        }
+        self.pump = LinkPump(place.link, handlers, self.ask, self.listen)
+        config = place.config
+        on_policy = config.policy.on_policy  # each rollout needs the newest
+        every_s = 0.0 if on_policy else config.policy.collect.collector.update_policy_second
+        self._policies = {
+            player: PolicySubscriber(
+                lambda rank, request: self.pump.send(rank, request), learners, every_s
+            )
+            for player, learners in place.players.items()
+        }
+        self._data = DataPublisher(
+            config, place.layout, place.link.rank, self._announce,
+            restarts=place.restarts, patience=self._patience,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------- life
+
+    def run(self) -> None:
+        """Run tasks until the run ends."""
+        self.start()
+        while (task := self._next_task()) is not None:
+            try:
+                self.deal_with_collector_start(task)
+            except EnvError as error:
+                self._give_back(task, error)
+            else:
+                self.send_metadata(self._collectors[task.eval_flag].result())
+        self.close()
+
+    def start(self) -> None:
+        """Report to the coordinator that this rank is ready."""
+        super().start()
+        self._announce_itself(self.deal_with_resource())
+
+    def close(self) -> None:
+        """Publish open data, say goodbye, wait until all ranks may leave. Idempotent."""
+        if self._end_flag:
+            return
+        super().close()
+        for eval_flag in list(self._collectors):
+            self._discard(eval_flag)
+        self._data.close()
+        report = {**self.meter.report(), **self._data.report(), **self._health}
+        self._shut_down(report)
+
+    # ------------------------------------------------------------------------------ called by tasks
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """GPUs and cores of this collector."""
+        return {"gpu": 0, "cpu": len(os.sched_getaffinity(0))}
+
+    def deal_with_collector_start(self, task_info: CollectTask | Mapping[str, Any]) -> None:
+        """Run a task; returns when it has ended."""
+        task = task_info if isinstance(task_info, CollectTask) else task_message(task_info)
+        self._task = task
+        self._data.begin(task.task_id, task.player)
+        if task.lockstep is not None and task.lockstep.begins_anew and not self._is_stopping:
+            self._discard(task.eval_flag)
+        collector = self._collector_for(task.eval_flag)
+        collector.begin(
+            CollectorTask(task.task_id, task.setting, lockstep=task.lockstep, player=task.player)
+        )
+        if not self._is_stopping and task.task_id not in self._closed:
+            collector.start()
+        if task.lockstep is not None:  # rank 0 waits for all data, then for the result
+            self._data.flush()
+        if task.eval_flag:
+            self._publish_if_best(task)
+
+    def deal_with_collector_data(self) -> dict[str, Any]:
+        """Oldest announcement not fetched yet, of the last eight; empty where there is none."""
+        return vars(self._announced.popleft()) if self._announced else {}
+
+    def deal_with_collector_close(self) -> dict[str, Any]:
+        """End the running task; returns its result under DI-engine's keys, empty without a task."""
+        collector = self._collectors.get(self._task.eval_flag)
+        if collector is None:
+            return {}
+        collector.stop()
+        return {**collector.get_finish_info(), "task_id": self._task.task_id}
+
+    # ----------------------------------------------------------------- called by the collector
+
+    def get_policy_update_info(
+        self,
+        path: str,
+        have_version: int = -1,
+        *,
+        newest: bool = False,
+    ) -> dict[str, Any] | None:
+        """See `CollectorPort.get_policy_update_info`; policies come by message."""
+        policies = self._policies.get(path, self._policies[MAIN])
+        image = policies.newest(self._gives_up) if newest else policies.newer_than(have_version)
+        if image is None or image.version <= have_version:
+            self.pump.check()
+            return None
+        return {"model": image.state_dict(), "iter": image.version}
+
+    @property
+    def is_paused(self) -> bool:
+        """See `CollectorPort.is_paused`."""
+        self.pump.check()
+        return self._is_paused
+
+    def send_stepdata(self, path: str, stepdata: Segment) -> None:  # noqa: ARG002
+        """Queue a segment for publishing; blocks get their own paths when sealed."""
+        self._data.put(stepdata)
+
+    def send_metadata(self, metadata: Message) -> None:
+        """Send a message to the coordinator."""
+        self.pump.check()
+        self.pump.send(COORDINATOR_RANK, metadata)
+
+    # ----------------------------------------------------------------------------------- internals
+
+    def _next_task(self) -> CollectTask | None:
+        while not self._is_stopping:
+            arrived = self.pump.receive(0.2)
+            self.meter.mark("wait")
+            for _, message in arrived:
+                if isinstance(message, CollectTask):
+                    return message
+        return None
+
+    def _give_back(self, task: CollectTask, error: EnvError) -> None:
+        """No environments are left here: publish the data and return the task to rank 0."""
+        LOGGER.info("no environments are left, the task is returned", exc_info=error)
+        self._data.seal()
+        self._discard(task.eval_flag)
+        self.send_metadata(TaskReturned(task.task_id, str(error)))
+
+    def _discard(self, eval_flag: bool) -> None:
+        """Close a parallel collector; the next task that needs it makes new environments."""
+        collector = self._collectors.pop(eval_flag, None)
+        if collector is not None:
+            self._health.update(collector.health)
+            collector.close()
+
+    def _collector_for(self, eval_flag: bool) -> BaseParallelCollector:
+        if eval_flag not in self._collectors:
+            place, config = self._place, self._place.config
+            others = {COORDINATOR_RANK, *place.learners}
+            ranks = [rank for rank in range(place.link.size) if rank not in others]
+            cfg = {
+                "number": (ranks.index(place.link.rank), len(ranks)),
+                "collector": config.policy.collect.collector,
+                "env": config.env,
+                "policy": config.policy,
+                "eval_flag": eval_flag,
+                "exp_name": config.exp_name,
+                "policy_update_path": str(place.layout.root),  # of frozen policies
+                "seed": task_seed(place.seed, self._task),
+            }
+            self._collectors[eval_flag] = self._create_collector({"collector_cfg": cfg})
+            self.meter.mark("start")
+        return self._collectors[eval_flag]
+
+    def _gives_up(self) -> bool:
+        """Returns whether to stop waiting for a policy; raises errors of the other thread."""
+        self.meter.mark("wait")
+        self.pump.check()
+        return self._is_stopping or self._task.task_id in self._closed
+
+    def _subscriber_to(self, rank: int) -> PolicySubscriber:
+        """Returns the one that a learner's policies are for."""
+        of = self._place.players
+        return next(self._policies[player] for player, ranks in of.items() if rank in ranks)
+
+    def _announce(self, ready: BlockReady) -> None:
+        if FAULTS.requests("torn_shard"):
+            tear(self._place.layout.inside(ready.shard.path), ready.shard)
+        self._announced.append(ready)
+        self.pump.send(COORDINATOR_RANK, ready)
+
+    def _publish_if_best(self, task: CollectTask) -> None:
+        result = self._collectors[True].result()
+        image = self._policies[task.player].evaluated
+        if image is None or not result.is_evaluation:
+            return
+        if task.freeze:
+            file = self._place.layout.inside(task.freeze)
+            self._patience.write(partial(publish_policy, file, image))
+        mean = float(result.episode_returns.mean())
+        if mean > task.publish_above:
+            self._patience.write(partial(self._publish_best, image, mean))
+
+    def _publish_best(self, image: PolicyImage, mean: float) -> None:
+        """Write the best policy's file, and its checkpoint, which holds the weights alone."""
+        layout, fsync = self._place.layout, self._place.config.system.storage.fsync
+        publish_policy(layout.best_policy, image, fsync=fsync)
+        save_checkpoint(
+            layout.checkpoints_dir, BEST_CHECKPOINT,
+            {POLICY_FILE: partial(publish_policy, image=image)},
+            {"train_iter": image.version, "reward_mean": mean}, keep=None, replace=True,
+        )  # fmt: skip
+
+    def _take_setting(self, message: CollectSetting) -> None:
+        collector = self._collectors.get(False)
+        if collector is not None and collector.task.task_id == message.task_id:
+            collector.task.setting = message.setting
+
+    def _pause(self, message: CollectPause) -> None:
+        self._is_paused = message.waits
+
+    def _close_task(self, message: CloseTask) -> None:
+        self._closed[message.task_id] = None
+        if len(self._closed) > _CLOSED_KEPT:
+            del self._closed[next(iter(self._closed))]
+        for collector in list(self._collectors.values()):
+            if collector.task.task_id == message.task_id:
+                collector.stop()
+
+    def _lost(self, rank: int) -> None:
+        """A rank died: subscribe to another learner, or abort without rank 0."""
+        super()._lost(rank)
+        for player, ranks in self._place.players.items():
+            if rank in ranks:
+                self._policies[player].lose(rank)
+
+    def _ask_to_end(self, reason: str) -> None:
+        """The disk has been full for too long."""
+        request = StopRequest(f"rank {self._place.link.rank}: {reason}", EXIT_REQUEUE)
+        self.pump.send(COORDINATOR_RANK, request)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self._patience.hurry()
+        for collector in list(self._collectors.values()):
+            collector.stop()
+
+
+FlaskFileSystemCollector = MPIFileSystemCollector
+
+
+def create_comm_collector(cfg: Any, context: WorkerContext | None = None) -> BaseCommCollector:
+    """Make the message side that ``cfg.type`` names.
+
+    Raises:
+        UnknownTypeError: no comm collector has that type.
+    """
+    collector: BaseCommCollector = component_class(COMM_COLLECTOR_REGISTRY, cfg)(cfg, context)
+    return collector
+
+
+class CollectorSlave:
+    """Translates DI-engine's task dicts to calls of the message side.
+
+    Args:
+        callback_fn: ``deal_with_resource, deal_with_collector_start, deal_with_collector_data,
+            deal_with_collector_close``.
+    """
+
+    def __init__(self, *_args: Any, callback_fn: Mapping[str, Callable[..., Any]], **_kwargs: Any):
+        self._callback_fn = callback_fn
+        self._buffer_id: dict[str, str] = {}  # the caller's name of the task's buffer
+
+    def _process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Run task ``resource, collector_start_task, collector_data_task, collector_close_task``.
+
+        Raises:
+            CommError: the task has another name.
+        """
+        name = task.get("name")
+        if name == "resource":
+            return dict(self._callback_fn["deal_with_resource"]())
+        if name == "collector_start_task":
+            info = task["task_info"]
+            self._buffer_id = {key: info[key] for key in ("buffer_id",) if key in info}
+            self._callback_fn["deal_with_collector_start"](task_message(info))
+            return {"message": "collector task has started"}
+        if name == "collector_data_task":
+            data = self._callback_fn["deal_with_collector_data"]()
+            return {**self._buffer_id, **data} if data else {}
+        if name == "collector_close_task":
+            return dict(self._callback_fn["deal_with_collector_close"]())
+        raise CommError(f"a collector knows no task {name!r}")
+
+
+def task_message(info: Mapping[str, Any]) -> CollectTask:
+    """The message of a task dict; ``collector_cfg`` holds ``eval_flag`` and ``collect_setting``."""
+    cfg = info.get("collector_cfg", {})
+    return CollectTask(
+        info["task_id"],
+        eval_flag=bool(cfg.get("eval_flag", False)),
+        setting=dict(cfg.get("collect_setting", {})),
+    )

@@ -1,0 +1,657 @@
+"""All that rank 0 knows of the other ranks: one record per rank, and the questions asked of them.
+
+States of a worker::
+
+    EXPECTED ──WorkerReady──► FREE ◄───────────► WORKING
+                               ▲                    │ TaskReturned: it has no environments left
+                               └─after a pause── PAUSED
+    any of them ──it has died, and the run goes on──► LOST
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+from hpcdi.comm.messages import (
+    CollectTask,
+    DataDemand,
+    KillFrozen,
+    LearnInfo,
+    LearnResult,
+    LearnTask,
+    Message,
+    WorkerFailed,
+    WorkerReady,
+)
+from hpcdi.config.schema import ExperimentConfig, SurvivalConfig
+from hpcdi.errors import WorkerSilentError
+from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
+from hpcdi.types import MAIN
+
+Task: TypeAlias = CollectTask | LearnTask
+
+QUIET_S = 60.0
+"""After so many seconds without a message, people are asked whether a rank hangs."""
+
+
+class Order(NamedTuple):
+    """A message to be sent."""
+
+    rank: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class TaskLate:
+    """A collector was ordered to end a task and has not done so."""
+
+    task_id: str
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class RankQuiet:
+    """A rank with a task has sent nothing for long."""
+
+    task_id: str
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class DiesAlone:
+    """A rank has raised, and the others go on without it."""
+
+    failure: WorkerFailed
+
+
+@dataclass(frozen=True)
+class ComesBack:
+    """A collector without environments has paused for long enough: it may make them anew."""
+
+
+Notice: TypeAlias = TaskLate | RankQuiet | DiesAlone | ComesBack
+
+
+class State(Enum):
+    """State of a worker; see the module's drawing."""
+
+    EXPECTED = "expected"
+    FREE = "free"
+    WORKING = "working"
+    PAUSED = "paused"
+    LOST = "lost"
+
+
+@dataclass
+class Worker:
+    """One rank. Times are those of the scheduler's clock, in seconds.
+
+    Attributes:
+        rank: in the world.
+        state: what it can do.
+        role: "collector" or "learner"; empty until it has reported.
+        player: that a learner learns for.
+        host: name of its node.
+        pid: its process there.
+        gpus: that it uses.
+        cpus: that it uses.
+        has_ended: it said goodbye, raised or died: nobody waits for it any more.
+        report: closing figures, from its goodbye.
+        task: under way.
+        started: when the task was ordered.
+        has_begun: it has sent something about the task.
+        closing: when it was ordered to end the task; None: it was not.
+        heard_at: when its last message came.
+        heard: the kind of that message.
+        notified_late: people have read that it does not end its task.
+        notified_quiet: people have read that it sends nothing.
+        killed_at: when it was ordered to be killed, because it is frozen; None: it was not.
+        policy_version: by which it acts; None: it does not.
+        is_paused: a collector was ordered to wait for learners.
+        turn: free workers get tasks in the order of this number.
+        pauses: how often it ran out of environments.
+        paused_until: when it may make its environments anew.
+        demand: a learner's request that not all learners have made yet.
+        info: a learner's last scalars.
+        result: of a learner's task, while other learners go on with it.
+    """
+
+    rank: int
+    state: State = State.EXPECTED
+    role: str = ""
+    player: str = MAIN
+    host: str = ""
+    pid: int = 0
+    gpus: int = 0
+    cpus: int = 0
+    has_ended: bool = False
+    report: dict[str, Any] | None = None
+    task: Task | None = None
+    started: float = 0.0
+    has_begun: bool = False
+    closing: float | None = None
+    heard_at: float = 0.0
+    heard: str = "nothing"
+    notified_late: bool = False
+    notified_quiet: bool = False
+    killed_at: float | None = None
+    policy_version: int | None = None
+    is_paused: bool = False
+    turn: int = 0
+    pauses: int = 0
+    paused_until: float = 0.0
+    demand: DataDemand | None = None
+    info: LearnInfo | None = None
+    result: LearnResult | None = None
+
+    def __str__(self) -> str:
+        details = f" ({self.role}, host {self.host})" if self.role else ""
+        return f"rank {self.rank}{details}"
+
+    @property
+    def is_available(self) -> bool:
+        """True if it can work."""
+        return self.state in (State.FREE, State.WORKING)
+
+    @property
+    def is_collecting(self) -> bool:
+        """True if it does a collect task that is no evaluation."""
+        return isinstance(self.task, CollectTask) and not self.task.eval_flag
+
+    def start(self, task: Task, now: float) -> None:
+        """Take a task."""
+        self.state, self.task, self.started = State.WORKING, task, now
+        self.has_begun, self.closing, self.notified_late = False, None, False
+
+    def hear(self, kind: str, now: float) -> None:
+        """Note that a message has come."""
+        self.heard_at, self.heard, self.notified_quiet = now, kind, False
+
+    def begin(self, task_id: str) -> Task | None:
+        """Note that it has sent something about a task; returns it if it is the present one."""
+        if self.task is None or self.task.task_id != task_id:
+            return None
+        self.has_begun = True
+        return self.task
+
+    def silence_s(self, now: float) -> float:
+        """Seconds since its last message, or since its task was ordered."""
+        return now - (self.heard_at if self.heard_at > self.started else self.started)
+
+    def may_be_closed(self, now: float, patience_s: float) -> bool:
+        """Returns whether nobody need wait for the end of its task: it is open, or overdue."""
+        return self.closing is None or now - self.closing >= patience_s
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds.
+
+    Attributes:
+        start_s: that workers may take to report.
+        stop_s: that they may take to end in order.
+        collector_task_s: that a collector may take to end a task before another is asked.
+        learner_task_s: that a learner may take until its first request for data.
+        silence_s: without any message, after which a worker is frozen: it is killed.
+        rest_s: after which a collector whose environments have all failed makes them anew; each
+            further time it pauses twice as long.
+    """
+
+    start_s: float = 300.0
+    stop_s: float = 20.0
+    collector_task_s: float = 30.0
+    learner_task_s: float = 600.0
+    silence_s: float = float("inf")
+    rest_s: float = 300.0
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> Timeouts:
+        """Of an experiment."""
+        own = config.system.coordinator
+        return cls(
+            own.start_timeout_s, own.stop_timeout_s, own.collector_task_timeout,
+            own.learner_task_timeout, config.system.survival.worker_timeout_s + OWN_END_S,
+            config.env.manager.retry_window_s,
+        )  # fmt: skip
+
+
+@dataclass
+class FaultPolicy:
+    """Decides which deaths a run survives.
+
+    Attributes:
+        rules: the user's.
+        is_possible: the MPI library lets the others live when a rank is killed.
+        learners_on_gpu: learners use NCCL, which cannot be left in the middle of a step.
+        each_learner_needs_one: a collector: on-policy, a batch has a rollout for each learner.
+    """
+
+    rules: SurvivalConfig = dataclasses.field(default_factory=SurvivalConfig)
+    is_possible: bool = False
+    learners_on_gpu: bool = False
+    each_learner_needs_one: bool = False
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, *, is_possible: bool) -> FaultPolicy:
+        """Of an experiment; a deterministic run has the same ranks from start to end."""
+        rules = config.system.survival
+        if config.system.deterministic:
+            rules = dataclasses.replace(rules, on_collector_death="abort", on_learner_death="abort")
+        return cls(rules, is_possible, config.policy.cuda, config.policy.on_policy)
+
+
+@dataclass
+class LearnerGroup:
+    """The learners of one player: they share their gradients, and do a task together.
+
+    Attributes:
+        size: number of them; 0: all have died, and the run goes on without them.
+        task: of them all, until the last one has done it.
+    """
+
+    size: int
+    task: LearnTask | None = None
+
+
+class Workers:
+    """The table of all workers.
+
+    Args:
+        ranks: that take part, the coordinator not among them.
+        learners: number of learners of each player that learns; None: one, of the main player.
+        faults: without whom the run goes on.
+        timeouts: how long to wait for what.
+        host: of rank 0.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        learners: Mapping[str, int] | None = None,
+        faults: FaultPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        host: str = "",
+    ) -> None:
+        sizes = learners if learners is not None else {MAIN: 1}
+        self.groups = {player: LearnerGroup(size) for player, size in sizes.items()}
+        self.faults = faults if faults is not None else FaultPolicy()
+        self.timeouts = timeouts if timeouts is not None else Timeouts()
+        self._host = host
+        self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
+        self._roles: defaultdict[str, list[Worker]] = defaultdict(list)  # that have reported
+        self._turn = 0
+
+    def __getitem__(self, rank: int) -> Worker:
+        """The record of a rank; a blank one for callers that are no workers, such as rank 0."""
+        worker = self._workers.get(rank)
+        return Worker(rank) if worker is None else worker
+
+    def __iter__(self) -> Iterator[Worker]:
+        """All records."""
+        return iter(self._workers.values())
+
+    # ------------------------------------------------------------------------------- coming, going
+
+    def report(self, rank: int, ready: WorkerReady) -> None:
+        """A worker has reported: it is free."""
+        worker = self._workers.setdefault(rank, Worker(rank))
+        if not worker.role:
+            bisect.insort(self._roles[ready.role], worker, key=lambda one: one.rank)
+        worker.role, worker.host, worker.pid = ready.role, ready.host, ready.pid
+        worker.player = ready.player
+        worker.gpus, worker.cpus = ready.gpus, ready.cpus
+        self._free(worker)
+
+    def _free(self, worker: Worker) -> None:
+        self._turn += 1
+        worker.state, worker.turn = State.FREE, self._turn
+
+    @property
+    def all_reported(self) -> bool:
+        """True if nobody is expected any more."""
+        return not any(worker.state is State.EXPECTED for worker in self)
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that have not ended."""
+        return [worker.rank for worker in self if not worker.has_ended]
+
+    @property
+    def reports(self) -> dict[int, dict[str, Any]]:
+        """Closing figures of each rank that has said goodbye."""
+        return {worker.rank: worker.report for worker in self if worker.report is not None}
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Role of each rank that the run goes on without."""
+        return {worker.rank: worker.role for worker in self if worker.state is State.LOST}
+
+    def available(self, role: str, player: str | None = None) -> list[Worker]:
+        """Workers of a role that can work; of one player's learners, or of all."""
+        return [
+            worker
+            for worker in self._roles[role]
+            if worker.is_available and player in (None, worker.player)
+        ]
+
+    @property
+    def learners(self) -> int:
+        """Number of learners that the run has, including those that have not reported yet."""
+        return sum(group.size for group in self.groups.values())
+
+    @property
+    def collectors_left(self) -> int:
+        """Collectors that can work, and those that have not reported yet."""
+        expected = sum(worker.state is State.EXPECTED for worker in self)
+        learners = max(self.learners - len(self.available("learner")), 0)  # among those expected
+        return len(self.available("collector")) + max(expected - learners, 0)
+
+    def _role_of(self, worker: Worker) -> str:
+        """Role of a worker; one that is still expected collects, if all learners have reported."""
+        learners_are_here = len(self.available("learner")) >= self.learners
+        return worker.role or ("collector" if learners_are_here else "")
+
+    def lose(self, rank: int) -> Task | None:
+        """A worker has died and the run goes on; returns its task."""
+        worker = self[rank]
+        task, worker.task, worker.policy_version = worker.task, None, None
+        worker.role, worker.state = self._role_of(worker), State.LOST
+        worker.demand = worker.info = worker.result = None
+        if worker.role == "learner":
+            group = self.groups[worker.player]
+            group.size -= 1
+            group.task = group.task if group.size else None
+        return task
+
+    # ------------------------------------------------------------------------------- faults
+
+    @property
+    def collectors_needed(self) -> int:
+        """With fewer the run cannot go on."""
+        if self.faults.each_learner_needs_one:
+            return max(len(self.available("learner")), 1)
+        return max(sum(group.size > 0 for group in self.groups.values()), 1)
+
+    def why_not_without(self, rank: int) -> str:
+        """Returns why the run cannot go on without a worker; empty: it can."""
+        worker, faults = self[rank], self.faults
+        if worker.state is State.PAUSED:
+            return ""
+        role = self._role_of(worker)
+        if not role or worker.state is State.LOST:
+            return "it had not reported yet"
+        is_learner = role == "learner"
+        beside = self.available(role, worker.player) if is_learner else ()
+        others = (len(beside) if is_learner else self.collectors_left) - 1
+        if not others and not (is_learner and worker.player != MAIN):
+            return f"it was the last {role}"
+        if is_learner:
+            rule = faults.rules.on_learner_death
+        else:
+            rule = faults.rules.on_collector_death
+            if others < self.collectors_needed:
+                if faults.each_learner_needs_one:
+                    return "on-policy there must be a collector to each learner"
+                return "there must be a collector to each player that learns"
+        if rule == "abort":
+            return f"system.survival.on_{role}_death is 'abort'"
+        if is_learner and others and faults.learners_on_gpu:
+            return "learners on GPUs cannot form their group anew"
+        return ""
+
+    def survives_error_of(self, rank: int) -> bool:
+        """Returns whether the others go on when a worker has raised."""
+        is_wanted = self.faults.rules.on_worker_error == "continue"
+        return is_wanted and self.faults.is_possible and not self.why_not_without(rank)
+
+    # ------------------------------------------------------------------------------- tasks
+
+    def free(self, role: str) -> list[Worker]:
+        """Free workers; first the one that has worked last: its environments are made."""
+        free = [worker for worker in self._roles[role] if worker.state is State.FREE]
+        return sorted(free, key=lambda worker: worker.turn)
+
+    def start_collector(self, task: CollectTask, now: float) -> int:
+        """Give a task to a free collector, of which there must be one; returns its rank."""
+        worker = self.free("collector")[0]
+        worker.start(task, now)
+        return worker.rank
+
+    @property
+    def learners_are_free(self) -> bool:
+        """True if there are groups without a task, and all of each are there."""
+        free = Counter(worker.player for worker in self.free("learner"))
+        idle = [name for name, group in self.groups.items() if group.size and group.task is None]
+        return bool(idle) and all(free[name] >= self.groups[name].size for name in idle)
+
+    def start_learners(self, task: LearnTask, now: float) -> list[int]:
+        """Give a task to all learners of its player; returns their ranks."""
+        self.groups[task.player].task = task
+        learners = self.available("learner", task.player)
+        for worker in learners:
+            worker.start(task, now)
+        return [worker.rank for worker in learners]
+
+    def finish(self, rank: int, task_id: str) -> Task | None:
+        """A task has ended; returns it, or None if the worker did not have it."""
+        worker = self[rank]
+        worker.policy_version = None
+        if worker.task is None or worker.task.task_id != task_id:
+            return None
+        task, worker.task = worker.task, None
+        self._free(worker)
+        worker.turn = -worker.turn  # before those that have not worked yet
+        return task
+
+    def pause(self, rank: int, now: float) -> None:
+        """A collector has no environments left: it pauses, each time twice as long."""
+        worker = self[rank]
+        worker.state, worker.task, worker.policy_version = State.PAUSED, None, None
+        worker.paused_until = now + self.timeouts.rest_s * 2**worker.pauses
+        worker.pauses += 1
+
+    def end_pauses(self, now: float) -> list[int]:
+        """Free the collectors that have paused for long enough; returns their ranks."""
+        rested = [w for w in self if w.state is State.PAUSED and w.paused_until <= now]
+        for worker in rested:
+            self._free(worker)
+        return [worker.rank for worker in rested]
+
+    # ------------------------------------------------------------------------------- collectors
+
+    def collecting(self, player: str = MAIN) -> list[int]:
+        """Ranks that collect for a player and were not ordered to end."""
+        return [
+            worker.rank
+            for worker in self._roles["collector"]
+            if worker.closing is None and isinstance(worker.task, CollectTask)
+            if not worker.task.eval_flag and worker.task.player == player
+        ]
+
+    @property
+    def policy_versions(self) -> dict[int, int]:
+        """Version by which each rank acts that acts for the main player."""
+        return {
+            w.rank: w.policy_version
+            for w in self
+            if w.policy_version is not None and w.task is not None and w.task.player == MAIN
+        }
+
+    def close_oldest(self, now: float) -> list[Worker]:
+        """Mark the oldest collect task for closing; none while another one is being closed."""
+        collecting = [worker for worker in self if worker.is_collecting]
+        open_ones = [worker for worker in collecting if worker.closing is None]
+        patience_s = self.timeouts.collector_task_s
+        if not open_ones or not all(w.may_be_closed(now, patience_s) for w in collecting):
+            return []
+        oldest = min(open_ones, key=lambda worker: worker.started)
+        oldest.closing = now
+        return [oldest]
+
+    def close_surplus(self, space: int, now: float) -> list[Worker]:
+        """Mark collect tasks for closing, newest first, where more than `space` are under way.
+
+        Evaluations count, and are not closed.
+        """
+        staying = [w for w in self if isinstance(w.task, CollectTask) and w.closing is None]
+        newest_first = sorted(
+            (worker for worker in staying if worker.is_collecting),
+            key=lambda worker: worker.started,
+            reverse=True,
+        )
+        surplus = newest_first[: max(len(staying) - space, 0)]
+        for worker in surplus:
+            worker.closing = now
+        return surplus
+
+    def close_uneven(self, now: float) -> list[Worker]:
+        """Mark a player's newest collect task for closing, where another has two collectors less.
+
+        So each player that learns keeps collectors, also after deaths.
+        """
+        playing = [name for name, group in self.groups.items() if group.task is not None]
+        if len(playing) < 2:
+            return []
+        ranks = {name: self.collecting(name) for name in playing}
+        most = max(playing, key=lambda name: len(ranks[name]))
+        if len(ranks[most]) - min(map(len, ranks.values())) < 2:
+            return []
+        newest = max((self[rank] for rank in ranks[most]), key=lambda worker: worker.started)
+        newest.closing = now
+        return [newest]
+
+    # ------------------------------------------------------------------------------- clocks
+
+    def notices(self, now: float, waiting: Container[int]) -> list[tuple[int, Notice]]:
+        """Ranks that do not do what they should, each reported once.
+
+        Args:
+            now: the scheduler's clock.
+            waiting: ranks that wait for an answer, and so may be quiet.
+        """
+        notices: list[tuple[int, Notice]] = []
+        patience_s = self.timeouts.collector_task_s
+        for worker in self:
+            if worker.task is None:
+                continue
+            task_id, closing, silence_s = worker.task.task_id, worker.closing, worker.silence_s(now)
+            if closing is not None and not worker.notified_late and now - closing >= patience_s:
+                worker.notified_late = True
+                notices.append((worker.rank, TaskLate(task_id, now - closing)))
+            if silence_s >= QUIET_S and worker.rank not in waiting and not worker.notified_quiet:
+                worker.notified_quiet = True
+                notices.append((worker.rank, RankQuiet(task_id, silence_s)))
+        return notices
+
+    def check(self, now: float) -> list[Order]:
+        """Check that learners have begun their task, and that all send something.
+
+        Returns:
+            Orders to kill workers that are frozen, where the run goes on without them.
+
+        Raises:
+            WorkerSilentError: it does not, or a learner has not begun in time.
+        """
+        frozen = [worker for worker in self if self._is_frozen(worker, now)]
+        orders = [self._kill(worker, now, frozen) for worker in frozen if worker.killed_at is None]
+        for worker in frozen:
+            if worker.killed_at is not None and now - worker.killed_at > OWN_END_S:
+                raise self._silent(worker, now)
+        for worker in self._roles["learner"]:
+            waited_s = now - worker.started
+            is_waiting = worker.task is not None and not worker.has_begun
+            if is_waiting and waited_s > self.timeouts.learner_task_s:
+                raise WorkerSilentError(worker.rank, waited_s, "that it was ready")
+        return orders
+
+    def _is_frozen(self, worker: Worker, now: float) -> bool:
+        """Returns whether a worker that has come sends nothing any more, not even heartbeats."""
+        is_here = worker.is_available or worker.state is State.PAUSED
+        return is_here and worker.silence_s(now) > self.timeouts.silence_s
+
+    def _kill(self, worker: Worker, now: float, frozen: list[Worker]) -> Order:
+        """Returns the order to kill a worker, to a rank of its host that lives.
+
+        Raises:
+            WorkerSilentError: there is none, or the run cannot go on without it.
+        """
+        beside = [w.rank for w in self if w.host == worker.host and w.state is not State.LOST]
+        alive = [rank for rank in beside if rank not in [w.rank for w in frozen]]
+        alive = [COORDINATOR_RANK] if worker.host == self._host else alive
+        if not (alive and self.faults.is_possible) or self.why_not_without(worker.rank):
+            raise self._silent(worker, now)
+        worker.killed_at = now
+        return Order(alive[0], KillFrozen(worker.rank, worker.pid))
+
+    def _silent(self, worker: Worker, now: float) -> WorkerSilentError:
+        heard = worker.heard if worker.heard_at > worker.started else "nothing"
+        return WorkerSilentError(worker.rank, worker.silence_s(now), heard)
+
+    # ------------------------------------------------------------------------------- learners
+
+    def group_demand(self, rank: int, demand: DataDemand) -> list[DataDemand] | None:
+        """Requests of a learner's whole group, once each has asked again; None until then."""
+        self[rank].demand = demand
+        player = self[rank].player
+        members = self.available("learner", player)
+        demands = [w.demand for w in members if w.demand is not None]
+        if len(demands) < self.groups[player].size:
+            return None
+        for worker in members:
+            worker.demand = None
+        return demands
+
+    def group_info(self, rank: int, info: LearnInfo) -> LearnInfo:
+        """A learner's message with the means of the last scalars of its whole group.
+
+        A scalar that some learners lack is the mean over those that have it. `train_iter` is what
+        all have done, 0 until all have reported; `shares` stay the sender's.
+        """
+        worker = self[rank]
+        if worker.role != "learner":
+            return info
+        worker.info = info
+        members = self.available("learner", worker.player)
+        infos = [w.info for w in members if w.info is not None]
+        values: dict[str, list[float]] = {}
+        for one in infos:
+            for name, value in one.scalars.items():
+                values.setdefault(name, []).append(value)
+        means = {name: float(sum(v) / len(v)) for name, v in values.items()}
+        is_whole = len(infos) == self.groups[worker.player].size
+        done = min(one.train_iter for one in infos) if is_whole else 0
+        return dataclasses.replace(info, train_iter=done, scalars=means, player=worker.player)
+
+    def group_result(self, rank: int, result: LearnResult) -> LearnResult | None:
+        """The group's result, once all learners have ended their task; None until then.
+
+        A result of a task that the group does not have is returned as it is.
+        """
+        player = self[rank].player
+        task = self.groups[player].task
+        if task is None or result.task_id != task.task_id:
+            return result
+        self[rank].result = result
+        return self.whole_result(player)
+
+    def whole_result(self, player: str = MAIN) -> LearnResult | None:
+        """The result of a player's group, if no learner's is missing."""
+        members = self.available("learner", player)
+        results = [w.result for w in members if w.result is not None]
+        if not results or len(results) < self.groups[player].size:
+            return None
+        self.end_learn_task(player)
+        return dataclasses.replace(results[0], train_iter=min(r.train_iter for r in results))
+
+    def end_learn_task(self, player: str = MAIN) -> None:
+        """The task of a player's group is over, whatever its members send afterwards."""
+        self.groups[player].task = None
+        for worker in self._roles["learner"]:
+            if worker.player == player:
+                worker.demand = worker.info = worker.result = None

@@ -1,0 +1,381 @@
+"""A learner's checkpoints, and its part of a run's snapshots.
+
+::
+
+    <ckpt_dir>/iteration_000010000/     or ckpt_best, ckpt_final, or a name of the caller's; the
+                                        ckpt_best of a run over ranks has no learner.pt
+      policy.safetensors                the weights, as collectors and `hpcdi inspect` read them
+      learner.pt                        optimizer, target network, counters, torch's random numbers
+      manifest.json                     checksums; train iteration, environment steps, versions
+
+With ``ckpt_format: pth.tar`` there is a file beside each folder, e.g. ``ckpt_best.pth.tar``, with
+what DI-engine's checkpoints hold; its files are read, too.
+
+The first learner of a group writes; all of them read. A run's snapshot holds the same files, and
+for each other learner one with its random state: torch's, and its policy's key ``rng``. Tensors are
+stored from CPU memory, so that a checkpoint of a GPU can be read without one and vice versa.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcdi import __version__
+from hpcdi.comm.messages import SnapshotPart, TakeSnapshot
+from hpcdi.errors import CheckpointError, StoreError
+from hpcdi.store.atomic import temporary_beside
+from hpcdi.store.checkpoints import (
+    MANIFEST,
+    POLICY_FILE,
+    Checkpoint,
+    load_tensors,
+    of_agent,
+    open_checkpoint,
+    save_checkpoint,
+    save_tensors,
+    write_files,
+)
+from hpcdi.store.layout import RunLayout
+from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
+from hpcdi.types import MAIN
+from hpcdi.utils.lifetime import Closing
+from hpcdi.utils.log import LOGGER
+from hpcdi.utils.threads import JobThread
+
+if TYPE_CHECKING:
+    from hpcdi.roles.learner.base_learner import BaseLearner
+
+
+FINAL = "ckpt_final"
+_BY_ITERATION = "iteration_"
+_LEARNER = "learner.pt"
+_OF_RANK = "learner_{}.pt"
+NOT_SHARED = ("rng",)
+"""Keys of a policy's state that are not shared in a group."""
+_SUFFIXES = (".tar", ".pth", ".pt")
+_FILE = ".pth.tar"
+
+
+def checkpoint_name(given: str | None, train_iter: int) -> str:
+    """Returns a checkpoint's folder name: that given (``ckpt_best.pth.tar``), or by iteration.
+
+    Raises:
+        ValueError: the name is no plain one.
+    """
+    name = given if given is not None else f"{_BY_ITERATION}{train_iter}"
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(f"a checkpoint's name must be that of a folder, not {given!r}")
+    number = re.fullmatch(rf"{_BY_ITERATION}(\d+)", name)
+    return f"{_BY_ITERATION}{int(number[1]):09d}" if number else name
+
+
+def save_learner(learner: BaseLearner, name: str, keep: int) -> Path | None:
+    """Writes a checkpoint; a full disk is a warning, and does not end the run.
+
+    Args:
+        learner: with its policy.
+        name: see `checkpoint_name`.
+        keep: how many of those by iteration stay.
+
+    Returns:
+        Its folder; None where it could not be written.
+    """
+    facts = {
+        "train_iter": learner.train_iter,
+        "collector_envstep": learner.collector_envstep,
+        "policy_type": _type_of(learner.policy),
+        "hpcdi_version": __version__,
+        "saved_at": time.time(),
+    }
+    try:
+        return save_checkpoint(
+            learner.ckpt_dir, name, learner_files(learner), facts, replace=True,
+            among=_BY_ITERATION,
+            keep=keep if name.startswith(_BY_ITERATION) else None,
+        )  # fmt: skip
+    except (StoreError, OSError) as error:
+        LOGGER.warning("no checkpoint could be written: %s. Free some space", error)
+        return None
+
+
+def save_as_file(learner: BaseLearner, name: str) -> None:
+    """Writes ``<name>.pth.tar`` beside a checkpoint, as DI-engine does; see `save_learner`.
+
+    It holds the policy's state, ``last_iter`` and ``last_step``.
+    """
+    number = re.fullmatch(rf"{_BY_ITERATION}(\d+)", name)
+    file = f"{_BY_ITERATION}{int(number[1])}" if number else name
+    path = learner.ckpt_dir / f"{file}{_FILE}"
+    counts = {"last_iter": learner.train_iter, "last_step": learner.collector_envstep}
+    aside = temporary_beside(path)
+    try:
+        save_tensors(aside, copied({**learner.policy.state_dict(), **counts}))
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        LOGGER.warning("%s could not be written: %s. Free some space", path, error)
+
+
+def learner_files(
+    learner: BaseLearner, agent: int = 0, image: PolicyImage | None = None
+) -> dict[str, Callable[[Path], None]]:
+    """Copies a learner's state; returns file name -> writer, which may be called later.
+
+    The first of a group returns all of it, the others their random state.
+
+    Args:
+        learner: with its policy.
+        agent: number among those that learn apart: in a battle, or of a league's players.
+        image: its present weights, where they are packed already.
+    """
+    state = dict(learner.policy.state_dict())
+    if learner.rank > 0:
+        own = {"policy": {k: state[k] for k in NOT_SHARED if k in state}, "random": _random_state()}
+        return {
+            of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=copied(own))
+        }
+    model = state.pop("model")
+    image = pack(model, learner.train_iter) if image is None else image
+    rest = {
+        "policy": copied(state),
+        "train_iter": learner.train_iter,
+        "collector_envstep": learner.collector_envstep,
+        "random": _random_state(),
+    }
+    return {
+        of_agent(agent, POLICY_FILE): partial(publish_policy, image=image),
+        of_agent(agent, _LEARNER): partial(save_tensors, tree=rest),
+    }
+
+
+def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Path], None]]:
+    """Returns file name -> writer of a snapshot's learner files, with the policies of another run.
+
+    Weights, target networks and optimizers are the donor's; iterations, environment steps and
+    random states stay its own.
+
+    Args:
+        own: a snapshot; one from before its learners began has no files of theirs.
+        donor: a snapshot of a run with the same networks.
+
+    Raises:
+        StoreError: a file is torn, or the donor has no learner files.
+    """
+    if not donor.file(_LEARNER).exists():
+        raise CheckpointError(donor.folder, "was taken before its learners began: it has no policy")
+    writers: dict[str, Callable[[Path], None]] = {}
+    for path in sorted(donor.folder.glob(f"*{_LEARNER}")):
+        prefix = path.name.removesuffix(_LEARNER)
+        taken, kept = load_tensors(path), own.file(path.name)
+        rest: dict[str, Any] = {
+            "policy": {},
+            "train_iter": int(own.facts.get("train_iter", 0)),
+            "collector_envstep": int(own.facts.get("env_steps", 0)),
+            "random": {},
+        }
+        if kept.exists():
+            rest = load_tensors(kept)
+        shared = {k: v for k, v in taken["policy"].items() if k not in NOT_SHARED}
+        rest["policy"] = {k: rest["policy"][k] for k in NOT_SHARED if k in rest["policy"]} | shared
+        weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
+        image = pack(weights, rest["train_iter"])
+        writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
+        writers[path.name] = partial(save_tensors, tree=rest)
+    return writers
+
+
+def path_problem(path: Path) -> str:
+    """Returns why a path cannot be a checkpoint, empty where it can, without reading it."""
+    path = _found(path)
+    if not path.exists():
+        return (
+            f"there is no {str(path)!r}: name a checkpoint's folder or a .safetensors file, or '' "
+            "to load nothing"
+        )
+    if path.is_dir() and not (path / MANIFEST).is_file():
+        return f"{str(path)!r} is a folder, but no whole checkpoint: it has no {MANIFEST}"
+    if path.is_file() and path.suffix not in (".safetensors", *_SUFFIXES):
+        return f"{str(path)!r} is neither a checkpoint's folder nor a .safetensors or .pth.tar file"
+    return ""
+
+
+def _found(path: Path) -> Path:
+    """Returns the checkpoint that a path names: a folder also by its name with ``.pth.tar``."""
+    if path.exists() or path.suffix not in _SUFFIXES:
+        return path
+    folder = path.parent / checkpoint_name(path.name, 0)
+    return folder if folder.exists() else path
+
+
+def load_learner(
+    learner: BaseLearner, path: Path, *, load_last_iter: bool | None = None, agent: int = 0
+) -> None:
+    """Loads a checkpoint or a policy.
+
+    Args:
+        learner: with its policy.
+        path: a checkpoint's folder, or a policy's file, which holds weights alone; or a .pth.tar
+            file of DI-engine's.
+        agent: see `learner_files`.
+        load_last_iter: True: also its iteration, optimizer and the rest; False: weights alone, from
+            iteration 0; None: all that the path holds, of a policy's file the weights alone.
+
+    Raises:
+        StoreError: it is missing, torn, or does not fit the present policy.
+    """
+    problem = path_problem(path)
+    if problem:
+        raise CheckpointError(path, problem)
+    path = _found(path)
+    if path.suffix in _SUFFIXES and path.is_file():
+        _load_file(learner, path, load_last_iter is not False)
+        return
+    if path.is_dir():
+        checkpoint = open_checkpoint(path)
+        image = read_policy(checkpoint.file(of_agent(agent, POLICY_FILE)))
+        rest = {}
+        if load_last_iter is not False:
+            rest = _rest(checkpoint, learner.rank, agent)
+        of_type = checkpoint.facts.get("policy_type", "?")
+    else:
+        image, of_type = read_policy(path), "?"
+        rest = {"train_iter": image.version} if load_last_iter else {}
+    _set_policy(learner, {"model": image.state_dict(), **rest.get("policy", {})}, path, of_type)
+    learner.last_iter.update(rest.get("train_iter", 0))
+    learner.collector_envstep = rest.get("collector_envstep", 0)
+    _restore_random_state(rest.get("random", {}))
+
+
+def _load_file(learner: BaseLearner, path: Path, whole: bool) -> None:
+    """Loads a .pth.tar file: a policy's state, and perhaps counters; or the weights alone."""
+    state = load_tensors(path)
+    if not isinstance(state, dict) or "model" not in state:
+        raise CheckpointError(path, "it has no key 'model': it is no policy's checkpoint")
+    counts = {key: state.pop(key, 0) for key in ("last_iter", "last_step")}
+    _set_policy(learner, state if whole else {"model": state["model"]}, path, "?")
+    if whole:
+        learner.last_iter.update(counts["last_iter"])
+        learner.collector_envstep = counts["last_step"]
+
+
+def _set_policy(learner: BaseLearner, state: dict[str, Any], path: Path, of_type: str) -> None:
+    try:
+        learner.policy.load_state_dict(state)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            path,
+            f"it holds a policy of type {of_type!r} that does not fit the present one, of type "
+            f"{_type_of(learner.policy)!r}: {error}",
+        ) from error
+
+
+class SnapshotPartWriter(Closing):
+    """Writes a learner's part of run snapshots, on a thread that starts with the first one.
+
+    The learner waits only while its state is copied.
+
+    Args:
+        layout: the run folder.
+        announce: sends a part's announcement to rank 0.
+        player: that the learner learns for.
+    """
+
+    def __init__(
+        self, layout: RunLayout, announce: Callable[[SnapshotPart], None], player: str = MAIN
+    ) -> None:
+        self._layout, self._announce, self._player = layout, announce, player
+        self._jobs = JobThread("snapshot-part")
+
+    def keep(
+        self,
+        learner: BaseLearner,
+        order: TakeSnapshot,
+        agent: int = 0,
+        image: PolicyImage | None = None,
+    ) -> None:
+        """Copies the learner's present state; the files are written later; see `learner_files`."""
+        began = time.perf_counter()
+        files = learner_files(learner, agent, image)
+        stall_s = time.perf_counter() - began
+        self._jobs.submit(partial(self._write, order, files, learner.train_iter, stall_s))
+
+    def close(self) -> None:
+        """Writes what is still to be written."""
+        self._jobs.close()
+
+    def _write(
+        self,
+        order: TakeSnapshot,
+        files: dict[str, Callable[[Path], None]],
+        train_iter: int,
+        stall_s: float,
+    ) -> None:
+        try:
+            written = write_files(self._layout.inside(order.folder), files)
+        except (OSError, StoreError) as error:
+            part = SnapshotPart(order.name, {}, train_iter, stall_s, str(error), self._player)
+        else:
+            part = SnapshotPart(order.name, written, train_iter, stall_s, player=self._player)
+        self._announce(part)
+
+
+def _rest(checkpoint: Checkpoint, rank: int, agent: int) -> dict[str, Any]:
+    """Returns what a checkpoint holds beside the weights, for a learner of a group."""
+    file = of_agent(agent, _LEARNER)
+    if not checkpoint.file(file).exists():  # the best policy of a run over ranks
+        return {}
+    rest: dict[str, Any] = load_tensors(checkpoint.file(file))
+    if rank > 0:
+        # random numbers must differ: its own if it was in the group, else those of its start
+        rest["random"] = {}
+        for name in NOT_SHARED:
+            rest["policy"].pop(name, None)
+        path = checkpoint.file(of_agent(agent, _OF_RANK.format(rank)))
+        if path.exists():
+            own = load_tensors(path)
+            rest["policy"].update(own["policy"])
+            rest["random"] = own["random"]
+    return rest
+
+
+def copied(tree: Any) -> Any:
+    """Returns a nested structure with copies of its tensors in CPU memory."""
+    if hasattr(tree, "detach"):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, Mapping):
+        return {key: copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(copied, tree))
+    return tree
+
+
+def _type_of(policy: Any) -> str:
+    try:
+        return str(policy.get_attribute("cfg").type)
+    except (AttributeError, NotImplementedError):
+        return type(policy).__name__
+
+
+def _random_state() -> dict[str, Any]:
+    import torch
+
+    state = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    import torch
+
+    if "torch" in state:
+        torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

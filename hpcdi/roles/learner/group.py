@@ -1,0 +1,182 @@
+"""The group of learners, and how the survivors regroup when a member dies.
+
+Rank 0 sends the survivors' ranks (`Regroup`). Each survivor reads it between two batches, or when
+its batch is interrupted because the dead member's gradients do not arrive. Then::
+
+    leave the old group ──► form the new one ──► who has done the most batches? ──► take its state
+                                                                 └─► repeat the batch, or the next
+
+All learners get the same number of batches, and none can end a batch before all others have begun
+it. So survivors are at most one batch apart: a batch that one of them has done is skipped by the
+others, a batch that none has done is repeated by all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from hpcdi.comm.messages import GroupAddress, Message, Regroup
+from hpcdi.errors import CommError, GroupBrokenError
+from hpcdi.roles.context import WorkerContext
+from hpcdi.roles.learner.base_learner import BaseLearner
+from hpcdi.utils.backoff import Backoff
+from hpcdi.utils.log import LOGGER
+
+_MEET_S = 60.0
+"""Time-out of regrouping; survivors may be in the middle of a batch."""
+
+
+class LearnerGroup:
+    """This rank's membership in the group of learners.
+
+    Args:
+        context: this rank's place in the run; its learners' group are the members at the start.
+        send: sends a message to a rank.
+        is_ending: whether the run ends, asked while this rank waits for the others.
+
+    Attributes:
+        rank: in the group.
+        size: of the group.
+        taken: number of batches begun; the same batches on all learners.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext | None,
+        send: Callable[[int, Message], None],
+        is_ending: Callable[[], bool | None],
+    ) -> None:
+        self.rank, self.size, self.taken = 0, 1, 0
+        self._context, self._send, self._is_ending = context, send, is_ending
+        self._ordered: Regroup | None = None  # what is to be carried out
+        self._address: GroupAddress | None = None
+        if context is not None and context.learners_comm is not None:
+            from hpcdi.comm.dist import DEFAULT_TIMEOUT_S, dist_init
+
+            # a member that hangs or is frozen is found and killed before the others give up
+            limit_s = context.config.system.survival.worker_timeout_s + _MEET_S
+            self.rank, self.size = dist_init(
+                self._backend, timeout=max(limit_s, DEFAULT_TIMEOUT_S), group=context.learners_comm
+            )
+
+    def leave(self) -> None:
+        """Leaves the group. Idempotent."""
+        if self.size > 1:
+            from hpcdi.comm.dist import dist_finalize
+
+            dist_finalize()
+
+    # ------------------------------------------------------------------ on the communication thread
+
+    def order(self, _rank: int, regroup: Regroup) -> None:
+        """Takes rank 0's list of survivors."""
+        self._ordered = regroup
+
+    def meet_at(self, _rank: int, address: GroupAddress) -> None:
+        """Takes the address at which the new group meets."""
+        self._address = address
+
+    # ---------------------------------------------------------------------- on the computing thread
+
+    @property
+    def is_stale(self) -> bool:
+        """True if a member has died and the survivors must regroup."""
+        return self._ordered is not None
+
+    def regroup(self, learner: BaseLearner | None, broken: GroupBrokenError | None = None) -> bool:
+        """Forms the group of the survivors.
+
+        Args:
+            learner: takes the state of the survivor that has done the most batches.
+            broken: raised in the batch that the death interrupted; None: between two batches.
+
+        Returns:
+            Whether to do the present batch (again); False as well where the run ends meanwhile.
+
+        Raises:
+            GroupBrokenError: the run does not go on without the dead member.
+        """
+        error = broken or GroupBrokenError("a learner has died before all had begun to learn")
+        context = self._context
+        if learner is None or context is None or not context.link.ranks_may_die:
+            raise error
+        done = self.taken - (broken is not None)
+        while True:
+            self._leave_broken()
+            order = self._wait_for_order(error)
+            if order is None:
+                return False
+            try:
+                self._form(order, order.ranks.index(context.link.rank))
+                behind = self._share(learner, done)
+            except CommError as problem:  # another one has died meanwhile
+                LOGGER.warning("the learners' group could not be formed: %s", problem)
+                continue
+            facts = {"ranks": order.ranks, "batches_behind": behind}
+            LOGGER.info("the learners have regrouped", extra={"group": facts})
+            return behind == 0
+
+    def _wait_for_order(self, error: GroupBrokenError) -> Regroup | None:
+        """Returns rank 0's list of survivors; None where the run ends."""
+        deadline, backoff = time.monotonic() + _MEET_S, Backoff()
+        while self._ordered is None:
+            if self._is_ending():
+                return None
+            if time.monotonic() > deadline:
+                raise error
+            backoff.nap()
+        regroup, self._ordered = self._ordered, None
+        return regroup
+
+    def _form(self, regroup: Regroup, own: int) -> None:
+        from hpcdi.comm.dist import Meeting, dist_init
+
+        self.rank, self.size = own, len(regroup.ranks)
+        if self.size > 1:
+            meeting = Meeting(own, regroup.hosts, partial(self._share_address, regroup))
+            dist_init(self._backend, group=meeting)
+
+    def _share(self, learner: BaseLearner, done: int) -> int:
+        """Shares the most advanced state; returns how many batches this learner was behind."""
+        from hpcdi.comm.dist import broadcast_object, gather_objects
+
+        of_all = gather_objects(done)
+        most = max(of_all)
+        source = of_all.index(most)
+        state = learner.state_to_share() if source == self.rank and self.size > 1 else None
+        state = broadcast_object(state, source)
+        if source != self.rank:
+            learner.take_shared_state(state)
+        learner.move(self.rank, self.size)
+        return int(most - done)
+
+    def _leave_broken(self) -> None:
+        from hpcdi.comm.dist import dist_finalize
+
+        dist_finalize()  # frees those who wait for this one
+
+    @property
+    def _backend(self) -> str:
+        is_cuda = self._context is not None and self._context.config.policy.cuda
+        return "nccl" if is_cuda else "gloo"
+
+    def _share_address(
+        self, regroup: Regroup, address: tuple[str, int, str] | None
+    ) -> tuple[str, int, str]:
+        """Sends the new group's address to its members, or returns it; see `Meeting.share`.
+
+        Raises:
+            GroupBrokenError: its first member does not send it, or has died as well.
+        """
+        if address is not None:
+            for rank in regroup.ranks[1:]:
+                self._send(rank, GroupAddress(regroup.number, *address))
+            return address
+        deadline, backoff = time.monotonic() + _MEET_S, Backoff()
+        while self._address is None or self._address.number != regroup.number:
+            if self._is_ending() or self._ordered is not None or time.monotonic() > deadline:
+                raise GroupBrokenError(f"rank {regroup.ranks[0]} has not opened the new group")
+            backoff.nap()
+        return self._address.host, self._address.port, self._address.key

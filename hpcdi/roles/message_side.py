@@ -1,0 +1,182 @@
+"""The message side of a worker: it announces itself, sends heartbeats, and shuts down in order."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpcdi.comm.failure import abort_job, kill_frozen
+from hpcdi.comm.messages import (
+    Goodbye,
+    Heartbeat,
+    KillFrozen,
+    Leave,
+    Message,
+    RankLost,
+    WorkerReady,
+)
+from hpcdi.comm.pump import LinkPump
+from hpcdi.config.compat import Configurable
+from hpcdi.errors import EXIT_REQUEUE, CommError
+from hpcdi.roles.context import (
+    COORDINATOR_RANK,
+    HEARTBEAT_S,
+    OWN_END_S,
+    WorkerContext,
+    get_task_uid,
+)
+from hpcdi.utils.backoff import wait_s
+from hpcdi.utils.timer import RoleMeter
+from hpcdi.utils.watchdog import WAITING, Watchdog
+
+_FIRST_WORD_S = 1.0
+_LEAVE_TIMEOUT_S = 30.0
+"""The workers wait for rank 0 so much longer than it waits for them."""
+
+
+class MessageSide(Configurable, ABC):
+    """Base of the message sides of collectors and learners.
+
+    Args:
+        cfg: settings, a mapping or an instance of `Config`.
+        context: this rank's place in a run; None: it works for no coordinator.
+
+    Attributes:
+        pump: to the other ranks; made by subclasses, with `ask` and `listen`.
+        exit_code: of the process, after `run`.
+        meter: where the rank's time goes; every turn of its loop marks it.
+    """
+
+    role: ClassVar[str]
+    pump: LinkPump
+    exit_code = 0
+
+    def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
+        self._cfg = self.parse_config(cfg)
+        self._context = context
+        self._uid = get_task_uid()
+        self._end_flag = True
+        self.meter = RoleMeter(self.role)
+        self._watchdog = Watchdog(
+            context.config.system.survival.worker_timeout_s if context is not None else math.inf
+        )
+        self._sent_mark, self._sent_at = 0.0, 0.0
+        self._is_leaving = False
+
+    @property
+    def _place(self) -> WorkerContext:
+        """This rank's place in a run.
+
+        Raises:
+            CommError: it was given none.
+        """
+        if self._context is None:
+            raise self._without_place()
+        return self._context
+
+    def _without_place(self) -> CommError:
+        return CommError(
+            f"a {self.role}'s message side needs its place in a run (context=): `hpcdi train` "
+            "makes one on each rank; there is no address to connect to"
+        )
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run tasks until the run ends and all ranks may leave."""
+
+    def start(self) -> None:
+        """Accept tasks.
+
+        Raises:
+            CommError: it has no place in a run.
+        """
+        if self._context is None:
+            raise self._without_place()
+        self._end_flag = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if self.__dict__.get("_context") is None:
+                message = f"{name}: a {self.role}'s message side has it in a run (context=)"
+                raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def close(self) -> None:
+        """Accept no more tasks. Idempotent."""
+        self._end_flag = self._is_leaving = True
+        self._watchdog.close()
+
+    def ask(self) -> Message | None:
+        """Returns what to send rank 0 now: a stop request, a heartbeat, or None.
+
+        Called at every turn of the communication thread.
+        """
+        request = self._place.stop_request()
+        if request is not None:
+            return request
+        now = time.monotonic()
+        # whoever waits for a rank that hangs must outlive it, to go on with the others
+        mark = now if WAITING else self.meter.last_mark
+        self._watchdog.look(mark)
+        if mark == self._sent_mark or now - self._sent_at < HEARTBEAT_S:
+            return None
+        self._sent_mark, self._sent_at = mark, now
+        return Heartbeat(self.meter.activity)
+
+    def listen(self, silence_s: float) -> None:
+        """Ends the job where rank 0 is silent: it hangs and could not end itself, or is frozen.
+
+        Called at every turn of the communication thread, with the seconds of its silence.
+        """
+        if silence_s > self._place.config.system.survival.worker_timeout_s + OWN_END_S:
+            self._end_without_rank_0(f"has been silent for {silence_s:.0f} s: it hangs")
+
+    def _announce_itself(self, resource: Mapping[str, int]) -> None:
+        """Send rank 0 the message that this rank is ready for tasks.
+
+        Args:
+            resource: number of its devices, ``gpu`` and ``cpu``.
+        """
+        ready = WorkerReady(
+            self.role, platform.node(), os.getpid(), resource["gpu"], resource["cpu"],
+            self._place.player,
+        )  # fmt: skip
+        self.pump.send(COORDINATOR_RANK, ready)
+
+    def _handlers(self) -> dict[type, Callable[[int, Any], None]]:
+        """Returns the handlers of the messages that every worker gets, see `LinkPump`."""
+        return {
+            KillFrozen: lambda _rank, order: kill_frozen(order),
+            RankLost: lambda rank, _message: self._lost(rank),
+        }
+
+    def _lost(self, rank: int) -> None:
+        """Handle a rank's death (on the communication thread): without rank 0 the job ends."""
+        if rank == COORDINATOR_RANK and not self._is_leaving:  # else it may just have left first
+            self._end_without_rank_0("has died: killed, or out of memory")
+
+    def _end_without_rank_0(self, why: str) -> None:
+        if self._place.link.rank > 1:  # rank 1 says so, for all
+            wait_s(_FIRST_WORD_S)
+        sys.stderr.write(f"hpcdi: rank 0 (coordinator) {why}\n")
+        abort_job(EXIT_REQUEUE)
+
+    def _shut_down(self, report: Mapping[str, Any]) -> None:
+        """Send `Goodbye` and wait until rank 0 lets everybody exit; sets the exit code.
+
+        Args:
+            report: counters and shares of time, see `Goodbye`.
+        """
+        timeout_s = self._place.config.system.coordinator.stop_timeout_s + _LEAVE_TIMEOUT_S
+        self.pump.send(COORDINATOR_RANK, Goodbye(dict(report)))
+        self.pump.flush(timeout_s)
+        leave = self.pump.wait_for(Leave, timeout_s)
+        self.pump.close()
+        self.exit_code = leave.exit_code if leave is not None else EXIT_REQUEUE

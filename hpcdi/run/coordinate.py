@@ -1,0 +1,125 @@
+"""Rank 0's program, and the lines that it prints for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hpcdi.comm.failure import abort_job, describe, headline
+from hpcdi.errors import state_after
+from hpcdi.roles.coordinator.coordinator import Coordinator
+from hpcdi.roles.fault import FAULTS
+from hpcdi.run import resume, run_folder, run_lock
+from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
+from hpcdi.run.placement import learner_count, table, working_collectors
+from hpcdi.run.requests import ScaleFile, TimeLimit
+from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.disk_full import or_warn
+from hpcdi.utils.log import LOGGER, say
+from hpcdi.utils.metrics import counted
+from hpcdi.utils.watchdog import Watchdog
+
+
+def coordinate(context: Any, ends_at: float) -> int:
+    """Run rank 0 from start to end; returns the exit code.
+
+    Args:
+        context: rank 0's place in the run.
+        ends_at: when the queue will end the job, in seconds since the epoch.
+    """
+    layout, config = context.layout, context.config
+    limit = TimeLimit(ends_at, context.stop_request)
+    requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
+    watchdog = Watchdog(config.system.survival.worker_timeout_s)
+    settings = resume.NewSettings(layout, config)
+    for line in _opening(context):
+        say(line)
+    try:
+        resumed = resume.newest(layout, repeats=config.system.deterministic)
+        with Coordinator(
+            config, context.link, layout, stop_request=_turn(watchdog, settings, requests.take),
+            is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
+        ) as coordinator:  # fmt: skip
+            limit.snapshot_s = coordinator.snapshot_s
+            if resumed is not None:
+                coordinator.resume(resumed)
+                say(f"  resumed      {resumed}")
+            outcome = coordinator.run().without(coordinator.silent)
+            watchdog.close()
+            for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
+                say(line)
+            _keep(layout, outcome, coordinator, settings)
+            if coordinator.silent:
+                sys.stderr.write(
+                    f"hpcdi: ranks {list(coordinator.silent)} did not end within "
+                    f"{config.system.coordinator.stop_timeout_s:g} s of the order (system."
+                    "coordinator.stop_timeout_s); what they had not published is lost. Ending the "
+                    "job\n"
+                )
+                run_lock.remove(layout)
+                abort_job(outcome.exit_code)
+    except BaseException as error:  # without rank 0 the others cannot shut down in order
+        failure = describe(error, "coordinator")
+        sys.stderr.write(headline(failure, context.link.rank) + "\n")
+        LOGGER.info("this rank failed", exc_info=True)
+        try:
+            state = state_after(failure.exit_code)
+            run_folder.end(layout, state, failure.error, failure.exit_code, {})
+        finally:  # also where that cannot be written
+            run_lock.remove(layout)
+            abort_job(failure.exit_code)
+    return int(outcome.exit_code)
+
+
+def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
+    began = time.monotonic()
+
+    def ask() -> Any:
+        now = time.monotonic()
+        watchdog.look(now)
+        settings.look(now)
+        FAULTS.reach(int(now - began))
+        return take()
+
+    return ask
+
+
+def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
+    """Write how the run ended; a full disk is a warning: what the run has reached is not lost."""
+    settings.look(time.monotonic(), at_once=True)
+    if coordinator.lost:
+        sweep_temporary(layout.root)  # they may have been writing
+    end = partial(run_folder.end, layout, outcome.state, outcome.reason, outcome.exit_code)
+    or_warn("end of the run", partial(end, coordinator.figures()))
+
+
+def _opening(context: Any) -> list[str]:
+    config, size = context.config, context.link.size
+    learners = config.policy.learn.learner.learner_num
+    collectors = size - 1 - learners
+    spare = collectors - working_collectors(size, config)
+    waiting = f" ({spare} of them wait until they are needed)" if spare else ""
+    title = (
+        f"{config.exp_name}, {size} ranks: 1 coordinator, "
+        f"{counted(learners, 'learner')}, {counted(collectors, 'collector')} "
+        f"of {config.env.collector_env_num} environments{waiting}"
+        f"{f', restart {context.restarts}' if context.restarts else ''}"
+    )
+    return [*run_folder.opening(title, context.layout), *_where(context.layout)]
+
+
+def _where(layout: Any) -> list[str]:
+    """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
+    job = allocation(os.environ)
+    lines = [f"  job          {job}"] if job is not None else []
+    placement = run_folder.read(layout.root).get("placement", [])
+    rows = table(placement)
+    LOGGER.info("which rank is where", extra={"table": rows})
+    if len({place["host"] for place in placement}) > 1 or any(place["gpu"] for place in placement):
+        lines += rows
+    return lines

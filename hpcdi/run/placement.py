@@ -1,0 +1,267 @@
+"""Number of ranks of an experiment, their roles, and their shares of a host: pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdi.config.schema import learners_group, learners_of
+from hpcdi.errors import LaunchError
+from hpcdi.run.environment import compress
+from hpcdi.utils.metrics import counted
+
+COLLECTOR_NICENESS = 5
+"""A collector gets a third of the learner's weight in the Linux scheduler."""
+_MOST_ROWS = 16
+"""Of `table`; more ranks are summarised by host."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The host, devices and component of a rank.
+
+    Attributes:
+        host: name of its host.
+        gpus: GPUs that the rank may use, as the scheduler names them.
+        component: its component of a heterogeneous job.
+    """
+
+    host: str
+    gpus: tuple[str, ...] = ()
+    component: int = 0
+
+
+def learner_count(config: Any) -> int:
+    """Returns the number of learner ranks."""
+    return int(config.policy.learn.learner.learner_num)
+
+
+def default_world_size(config: Any) -> int:
+    """Returns the number of ranks of an experiment: coordinator, learners, collectors."""
+    collector = config.policy.collect.collector
+    return 1 + learner_count(config) + int(collector.collector_max or collector.collector_num)
+
+
+def working_collectors(world: int, config: Any) -> int:
+    """Returns the number of collectors that work at first; others wait until they are needed."""
+    collector, there = config.policy.collect.collector, world - 1 - learner_count(config)
+    return there if collector.collector_max is None else min(there, int(collector.collector_num))
+
+
+def check_world(world: int, config: Any) -> None:
+    """Check that a world is large enough.
+
+    Raises:
+        LaunchError: no rank is left for a collector; or for one to each player that learns; or,
+            on-policy, to each learner: a batch consists of a rollout of every collector, and each
+            learner needs one.
+    """
+    learners, players = learner_count(config), len(learners_of(config))
+    collectors = learners if config.policy.on_policy else players
+    each = "learner on-policy" if config.policy.on_policy else "player that learns"
+    working = working_collectors(world, config)
+    if working < collectors <= world - 1 - learners:
+        raise LaunchError(
+            f"of {world - 1 - learners} collectors {working} would work at first "
+            f"(policy.collect.collector.collector_num), but there must be one to each {each}: "
+            f"{collectors}"
+        )
+    needed = 1 + learners + collectors
+    if world < needed:
+        missing = needed - world
+        raise LaunchError(
+            f"a world of {counted(world, 'rank')} is too small: {missing} missing. "
+            f"This experiment needs 1 coordinator, {counted(learners, 'learner')} and at "
+            f"least {counted(collectors, 'collector')}"
+            f"{f', one to each {each}' * (collectors > 1)}; start it with -n {needed} "
+            f"or more (it asks for {default_world_size(config)})"
+        )
+
+
+def roles_of(places: Sequence[Place], config: Any) -> list[str]:
+    """Returns the role of every rank: 0 is the coordinator, then see `learner_ranks`.
+
+    Raises:
+        LaunchError: the world is too small for the experiment.
+    """
+    check_world(len(places), config)
+    chosen = learner_ranks(places, learner_count(config), cuda=config.policy.cuda)
+    roles = ["learner" if rank in chosen else "collector" for rank in range(len(places))]
+    return ["coordinator", *roles[1:]]
+
+
+def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[int]:
+    """Chooses the learner ranks, in ascending order.
+
+    With `cuda` they are ranks that see GPUs, one per GPU, host after host; if there are fewer GPUs
+    than learners, these share them evenly. Otherwise they are the first ranks after rank 0, in a
+    heterogeneous job those after its first component.
+
+    Args:
+        places: of all ranks.
+        count: number of learners, less than the number of ranks.
+        cuda: whether they compute on GPUs.
+    """
+    free = sorted(range(1, len(places)), key=lambda rank: (places[rank].component == 0, rank))
+    if not cuda or not any(places[rank].gpus for rank in free):
+        return sorted(free[:count])
+    # ranks of a host share the devices that all of them see
+    taken: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def turn(rank: int) -> tuple[int, int]:
+        """Returns the learners per device that the rank sees, then the rank."""
+        place = places[rank]
+        return taken[place.host, place.gpus] // len(place.gpus), rank
+
+    able = [rank for rank in range(1, len(places)) if places[rank].gpus]
+    chosen: list[int] = []
+    for _ in range(min(count, len(able))):
+        best = min(able, key=turn)
+        able.remove(best)
+        taken[places[best].host, places[best].gpus] += 1
+        chosen.append(best)
+    rest = [rank for rank in free if rank not in chosen]
+    return sorted(chosen + rest[: count - len(chosen)])
+
+
+def players_of(roles: Sequence[str], config: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the learner ranks of each player that learns: ranks next to each other, in turn."""
+    ranks = [rank for rank, role in enumerate(roles) if role == "learner"]
+    players, first = dict[str, tuple[int, ...]](), 0
+    for name, count in learners_of(config).items():
+        players[name] = tuple(ranks[first : first + count])
+        first += count
+    return players
+
+
+def groups_of(players: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Returns groups of ranks with a communicator of their own, by name: a player's learners.
+
+    All such groups are made here: an environment's ranks would be more of them, and start-up makes
+    their communicators without knowing what they are for. Trials that share an allocation are no
+    groups, but jobs of their own: see `hpcdi.run.shares`.
+
+    Args:
+        players: learner ranks of each player, see `players_of`.
+    """
+    return {learners_group(name): tuple(r) for name, r in players.items() if len(r) > 1}
+
+
+def check_gpus(places: Sequence[Place], *, cuda: bool) -> None:
+    """Check that learners that need GPUs can get some.
+
+    Raises:
+        LaunchError: no rank sees a GPU.
+    """
+    if cuda and not any(place.gpus for place in places):
+        hosts = compress(list(dict.fromkeys(place.host for place in places)))
+        raise LaunchError(
+            f"policy.cuda is true, but no rank sees a GPU on {hosts}; request some (Slurm: "
+            "--gpus-per-node), or learn on CPUs: policy.cuda=false. `hpcdi doctor --cuda` shows "
+            "more"
+        )
+
+
+def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tuple[int, ...]:
+    """Returns a player's learners, first the one that a rank belongs to.
+
+    That is a learner itself; of collectors each in turn.
+    """
+    own = rank if rank in learners else learners[roles[:rank].count("collector") % len(learners)]
+    return tuple(sorted(learners, key=lambda one: one != own))
+
+
+def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns lines with each rank's host, role, cores and GPU.
+
+    Args:
+        placement: per rank: ``rank``, ``host``, ``role``, ``cores`` (a list) and ``gpu`` (the name
+            of a learner's GPU, or empty); and ``player``, which it learns for, where it is not the
+            main one.
+    """
+    if len(placement) <= _MOST_ROWS:
+        width = max(4, *(len(place["host"]) for place in placement))
+        lines = [f"  rank  {'host':<{width}}  role         cores  GPU"]
+        for place in placement:
+            lines.append(
+                f"  {place['rank']:>4}  {place['host']:<{width}}  {place['role']:<11} "
+                f"{len(place['cores']):>6}  {place['gpu'] or '-'}"
+                f"{'  learns for ' * ('player' in place)}{place.get('player', '')}"
+            )
+        return lines
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    for place in placement:
+        hosts.setdefault(place["host"], []).append(place)
+    alike: dict[str, list[str]] = {}  # hosts by what is on them
+    for host, there in hosts.items():
+        alike.setdefault(_summary(there), []).append(host)
+    return [f"  {compress(names)}: {said}" for said, names in alike.items()]
+
+
+def _summary(there: Sequence[Mapping[str, Any]]) -> str:
+    """Returns roles, cores and GPUs of one host."""
+    roles = Counter(place["role"] for place in there)
+    gpus = list(dict.fromkeys(place["gpu"] for place in there if place["gpu"]))
+    cores = len({core for place in there for core in place["cores"]})
+    parts = ", ".join(counted(n, role) for role, n in sorted(roles.items()))
+    return f"{parts}; {counted(cores, 'core')}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
+
+
+def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> list[str]:
+    """Returns the scheduler's name of the GPU that each rank computes on, or an empty string."""
+    names, before = [], Counter[str]()
+    for place, role in zip(places, roles, strict=True):
+        is_on_gpu = cuda and role == "learner" and place.gpus
+        # the n-th learner of a host takes the n-th device that it sees, see `local_device`
+        names.append(place.gpus[before[place.host] % len(place.gpus)] if is_on_gpu else "")
+        before[place.host] += role == "learner"
+    return names
+
+
+def share_of_host(
+    place: Mapping[str, Any], placement: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns a rank's cores and who shares them: the arguments of `threads_of`."""
+    neighbours = [p for p in placement if p["host"] == place["host"]]
+    is_bound = all(p is place or not set(p["cores"]) & set(place["cores"]) for p in neighbours)
+    learners = sum(p["role"] == "learner" for p in neighbours)
+    return {
+        "cores": len(place["cores"]),
+        "others": len(neighbours) - learners,
+        "learners": learners,
+        "is_bound": is_bound,
+    }
+
+
+def threads_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """Returns the number of threads that a rank computes with.
+
+    A learner that is bound to its own cores uses all of them. On a shared host every other rank
+    gets one core, and the learners divide the rest. Coordinators and collectors use one thread.
+
+    Args:
+        role: the rank's role.
+        cores: number of cores that the rank may run on.
+        others: ranks of this job on the host that are not learners.
+        learners: ranks of this job on the host that are learners.
+        is_bound: whether the rank has these cores to itself.
+    """
+    if role != "learner":
+        return 1
+    return max(1, cores if is_bound else (cores - others) // learners)
+
+
+def niceness_of(
+    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
+) -> int:
+    """Returns a rank's Unix niceness, for the arguments of `threads_of`.
+
+    If the ranks of a host outnumber its cores, learners come before collectors: new data are useful
+    only as fast as they are learnt from.
+    """
+    is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
+    return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0

@@ -1,0 +1,363 @@
+"""Resuming a run: what its folder must hold, and which settings may change."""
+
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.load import Compiled, load
+from hpcdi.config.schema import ExperimentConfig
+from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
+from hpcdi.run import run_folder
+from hpcdi.store.atomic import sweep_temporary
+from hpcdi.store.checkpoints import names as checkpoint_names
+from hpcdi.store.disk_full import or_refuse, or_warn
+from hpcdi.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpcdi.roles.coordinator.snapshots import Resumed
+    from hpcdi.store.checkpoints import Checkpoint
+
+BINDING = (
+    "env",  # weights and stored data belong to its observations, actions and rewards
+    "policy.type",
+    "policy.model",  # the shapes of the weights
+    "policy.normalize",  # its statistics are among them
+    "policy.on_policy",
+    "policy.nstep",  # how an item of the replay buffer was made
+    "policy.collect.unroll_len",
+    "policy.discount_factor",  # the meaning of the learnt values
+    "policy.priority",  # the content of the buffer's index
+    "policy.other.replay_buffer.type",
+    "policy.other.replay_buffer.replay_buffer_size",
+    "policy.other.replay_buffer.frames",
+    "policy.other.commander.type",
+    "policy.learn.learner.type",
+)
+"""Keys that must keep their values, with everything below them."""
+
+FREE = (
+    "env.import_names",
+    "env.collector_env_num",
+    "env.collector_episode_num",
+    "env.evaluator_env_num",
+    "env.evaluator_episode_num",
+    "env.stop_value",
+    "env.manager",
+    "env.vectorization",
+    "env.autoreset",
+)
+"""Exceptions: keys below `BINDING` that may change."""
+
+SAME = ("exp_name", "seed")
+"""Keys that make it another experiment, although the snapshots would fit."""
+
+_ABSENT = "nothing"
+_CHECK_EVERY_S = 1.0
+_FACTS = {"train_iter": int, "env_steps": int, "saved_at": float, "learners": list}
+"""Of a snapshot's manifest, without which a run cannot be resumed from it."""
+
+
+class StartMode(Enum):
+    """How a run begins."""
+
+    NEW = "in a folder of its own"
+    RESUME = "from the newest snapshot of its folder"
+    RESTART = "in the folder of a run without a snapshot"
+    DONE = "not at all: it is done already"
+
+
+def config_of(asked: Namespace) -> str:
+    """Returns the configuration to begin with: the one that is named, or the run folder's.
+
+    Args:
+        asked: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
+
+    Raises:
+        LaunchError: none is named, or the folder holds no run.
+    """
+    if asked.resume is not None:
+        if not run_folder.read(Path(asked.resume)).get("placement"):
+            raise LaunchError(
+                f"{asked.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
+                "or `hpcdi serial`"
+            )
+        return str(asked.config or RunLayout(Path(asked.resume)).config_file)
+    if asked.config is None:
+        raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
+    return str(asked.config)
+
+
+def start_mode(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> StartMode:
+    """Returns how a run begins.
+
+    Args:
+        asked: the command line.
+        compiled: the experiment.
+        variables: of the environment.
+
+    Raises:
+        LaunchError: the run of the folder is to be resumed, but its configuration is another.
+    """
+    if asked.resume is not None:
+        if asked.config is not None:
+            _check_fits(asked, compiled)
+        return StartMode.RESUME
+    auto = compiled.config.system.auto_resume
+    is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
+    if asked.run_dir is None or not is_wanted:
+        return StartMode.NEW
+    layout = RunLayout(Path(asked.run_dir))
+    if not layout.run_file.exists():
+        return StartMode.NEW
+    facts = run_folder.read(layout.root)
+    if not facts:  # it was killed while it took the folder
+        return StartMode.RESTART
+    _check_same(layout, compiled)
+    if facts.get("state") == "done":
+        return StartMode.DONE
+    return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
+
+
+def folder_of(asked: Namespace, mode: StartMode, exp_name: str) -> Path:
+    """Returns the run folder.
+
+    Raises:
+        LaunchError: it cannot be the folder of a new run.
+    """
+    if mode is StartMode.NEW:
+        return run_folder.choose(exp_name, asked.run_dir)
+    return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
+
+
+def _check_fits(asked: Namespace, compiled: Compiled) -> None:
+    """Check that a run can be resumed with another file; keys on the command line may differ."""
+    known = [text.partition("=")[0] for text in asked.overrides]
+    differ = differences(_kept(asked.resume), compiled.to_mapping())
+    differ = [each for each in differ if not is_below(each.key, known)]
+    if differ:
+        raise LaunchError(
+            "\n  - ".join(
+                [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
+            )
+            + "\n  Leave the file out to resume with the run's own configuration, or change single "
+            "settings on the command line: key=value"
+        )
+
+
+def _check_same(layout: RunLayout, compiled: Compiled) -> None:
+    """Check that the run of a folder is the experiment that is asked for."""
+    path = run_folder.short(layout.root)
+    differ = differences(_kept(path), compiled.to_mapping(), (*SAME, *BINDING))
+    if differ:
+        raise LaunchError(
+            "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
+            + "\n  Choose another --run-dir, or resume that run, with changes if you want some: "
+            f"--resume {path} key=value"
+        )
+
+
+def done_line(path: Path) -> str:
+    """Returns the line that is printed instead of starting a run that is done."""
+    reason = run_folder.read(path).get("reason", "")
+    return (
+        f"the run in {run_folder.short(path)} is done already ({reason}); nothing is started. To "
+        f"train on, name it by --resume, with another limit"
+    )
+
+
+def take(
+    layout: RunLayout,
+    mode: StartMode,
+    mapping: Mapping[str, Any],
+    placement: list[dict[str, Any]],
+    *,
+    mpi: str,
+) -> int:
+    """Take a run folder whose lock is held; returns how often the run was resumed.
+
+    Where an earlier run has no snapshot, its results are removed, but not its logs.
+
+    Args:
+        layout: the run folder.
+        mode: any but `StartMode.DONE`.
+        mapping: the experiment.
+        placement: of each rank.
+        mpi: version of the MPI library.
+
+    Raises:
+        LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
+        NoProgressError: the run was restarted too often without progress.
+    """
+    if mode is StartMode.NEW:
+        run_folder.claim(layout.root, mapping, placement, mpi=mpi)
+        return 0
+    reached = {"train_iter": 0, "env_steps": 0}
+    if mode is StartMode.RESUME:
+        facts = newest_snapshot(layout).facts
+        reached = {name: int(facts[name]) for name in reached}
+    limit = mapping["system"]["max_restarts_without_progress"]
+    try:
+        restarts = run_folder.count_restart(layout, reached, limit)
+    except NoProgressError as error:
+        figures = run_folder.read(layout.root).get("figures", {})
+        run_folder.end(layout, "failed", str(error), error.exit_code, figures)
+        raise
+    if mode is StartMode.RESUME:
+        with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
+            run_folder.reopen(layout, restarts, placement)
+    else:
+        for folder in layout.results:
+            shutil.rmtree(folder, ignore_errors=True)
+        run_folder.claim(layout.root, mapping, placement, mpi=mpi, past=restarts)
+    sweep_temporary(layout.root)  # whoever wrote them is gone
+    return int(restarts["restarts"])
+
+
+def ranks_of(path: str) -> int | None:
+    """Returns how many ranks a run had; None where it had but one process."""
+    ranks = len(run_folder.read(Path(path)).get("placement", []))
+    return ranks if ranks > 1 else None
+
+
+def newest_snapshot(layout: RunLayout) -> Checkpoint:
+    """Returns the newest whole snapshot of a run; torn ones are logged and passed over.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    from hpcdi.roles.coordinator.snapshots import check_format
+    from hpcdi.store.checkpoints import newest_checkpoint
+    from hpcdi.utils.log import LOGGER
+
+    snapshot, torn = newest_checkpoint(layout.snapshots_dir, _FACTS)
+    for error in torn:
+        LOGGER.warning("%s; the one before it is taken", error)
+    if snapshot is None:
+        whole, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
+        if whole is not None:
+            check_format(whole.folder)
+        raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
+    return snapshot
+
+
+def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
+    """Read the newest snapshot of a run, before anything is written; None where there is none.
+
+    Curves after it are forgotten.
+
+    Args:
+        layout: the run folder.
+        repeats: see `resume_from`.
+
+    Raises:
+        StoreError: no snapshot is whole, or it cannot be read.
+    """
+    from hpcdi.roles.coordinator.snapshots import resume_from
+    from hpcdi.utils.curves import drop_events_after
+
+    if not has_snapshot(layout):
+        return None
+    snapshot = newest_snapshot(layout)
+    resumed = resume_from(layout, snapshot, repeats=repeats)
+    drop = partial(drop_events_after, layout.tensorboard_dir, snapshot.facts["saved_at"])
+    or_warn("shortened curves", drop)
+    return resumed
+
+
+def has_snapshot(layout: RunLayout) -> bool:
+    """True if a run can be resumed."""
+    return bool(checkpoint_names(layout.snapshots_dir))
+
+
+def _kept(path: str) -> dict[str, Any]:
+    """Returns the whole configuration of a run."""
+    return load(RunLayout(Path(path)).config_file).to_mapping()
+
+
+class NewSettings:
+    """Rewrites ``config.yaml`` after the first snapshot that was taken with the new settings.
+
+    Until then a restart uses the settings of the existing snapshots: a setting with which the run
+    cannot even start is not kept.
+
+    Args:
+        layout: the run folder, before anything is written there.
+        config: the new settings.
+    """
+
+    def __init__(self, layout: RunLayout, config: ExperimentConfig) -> None:
+        self._layout, self._config = layout, config
+        self._newest = checkpoint_names(layout.snapshots_dir)[-1:]
+        self._is_due = bool(self._newest)  # else run and config.yaml are new
+        self._looked_at = 0.0
+
+    def look(self, now: float, *, at_once: bool = False) -> None:
+        """Check for a new snapshot, at most once a second.
+
+        Args:
+            now: seconds of a monotonic clock.
+            at_once: check in any case.
+        """
+        if not self._is_due or (now - self._looked_at < _CHECK_EVERY_S and not at_once):
+            return
+        self._looked_at = now
+        if checkpoint_names(self._layout.snapshots_dir)[-1:] != self._newest:
+            self._is_due = False
+            write = partial(run_folder.keep_config, self._layout, to_mapping(self._config))
+            or_warn("config.yaml", write)
+
+
+# ------------------------------------------------------------ settings that snapshots depend on
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting whose value has changed."""
+
+    key: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.was} in the run, {self.now} now"
+
+
+def differences(
+    was: Mapping[str, Any], now: Mapping[str, Any], keys: Collection[str] = BINDING
+) -> list[Difference]:
+    """Returns the settings below `keys`, and not below `FREE`, that differ between two experiments.
+
+    Args:
+        was: the run's experiment as a nested mapping.
+        now: the requested one.
+        keys: dotted paths.
+    """
+    old, new = dict(_leaves(was)), dict(_leaves(now))
+    return [
+        Difference(key, old.get(key, _ABSENT), new.get(key, _ABSENT))
+        for key in dict.fromkeys([*old, *new])
+        if is_below(key, keys)
+        and not is_below(key, FREE)
+        and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+
+
+def is_below(key: str, keys: Iterable[str]) -> bool:
+    """Returns whether a dotted path is one of `keys` or below one of them."""
+    return any(key == above or key.startswith(f"{above}.") for above in keys)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,347 @@
+"""The run folder: one run claims it and records its state in `run.json`; opening, closing lines."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hpcdi
+from hpcdi.config.load import dump
+from hpcdi.errors import LaunchError, NoProgressError
+from hpcdi.run import run_lock
+from hpcdi.run.environment import LAUNCHER_VARIABLE
+from hpcdi.store.atomic import load_json, read_json, write_bytes, write_json, write_text
+from hpcdi.store.checkpoints import names
+from hpcdi.store.disk_full import or_refuse, or_warn
+from hpcdi.store.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpcdi.roles.coordinator.scheduler import Outcome
+
+_RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
+_RESERVED_BYTES = 1 << 16
+_SLURM_VARIABLES = (
+    "SLURM_JOB", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT",
+)  # fmt: skip
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
+_PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
+
+
+def choose(exp_name: str, given: str | None) -> Path:
+    """Returns the folder of a new run: `given`, or ``runs/<exp_name>/<time>``, made empty.
+
+    Raises:
+        LaunchError: it holds another run, or anything else; or it cannot be made.
+    """
+    if given is not None:
+        check_free(Path(given))
+        return Path(given).absolute()
+    base = Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
+    path, number = base, 2
+    while True:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run of the same second
+            path, number = base.with_name(f"{base.name}-{number}"), number + 1
+        except OSError as error:
+            raise LaunchError(f"the run folder {path} cannot be made: {error.strerror}") from error
+        else:
+            return path
+
+
+def check_free(path: Path) -> None:
+    """Check that nothing would be overwritten.
+
+    Raises:
+        LaunchError: the folder is in use, holds a run, or other files, or is none.
+    """
+    try:
+        held = {entry.name for entry in path.iterdir()}
+    except FileNotFoundError:
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise LaunchError(
+                f"the run folder {path} cannot be made: {above} is not writable. Choose another "
+                "--run-dir"
+            ) from None
+        return
+    except OSError as error:
+        raise LaunchError(
+            f"{path} cannot be the run folder: {error.strerror}. Choose another --run-dir"
+        ) from error
+    layout = RunLayout(path)
+    if layout.lock_file.name in held:
+        run_lock.check(layout)
+        held.remove(layout.lock_file.name)  # a run that never began has left it
+    if layout.run_file.name in held:
+        raise LaunchError(
+            f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
+            "changed. Choose another --run-dir, or leave it out to get a new one"
+        )
+    if held - {layout.submit_dir.name}:  # of a job that is to fill it
+        raise LaunchError(
+            f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
+            "another --run-dir"
+        )
+
+
+def claim(
+    path: Path,
+    config: Mapping[str, Any],
+    placement: list[dict[str, Any]],
+    *,
+    mpi: str,
+    past: Mapping[str, Any] | None = None,
+) -> RunLayout:
+    """Make the folder a run's own; writes ``config.yaml`` and ``run.json``.
+
+    Args:
+        path: the folder.
+        config: the compiled experiment.
+        placement: of each rank: role, host, cores, process id.
+        mpi: version of the MPI library.
+        past: restarts of an earlier run without a snapshot, see `count_restart`; None: no such run.
+
+    Raises:
+        LaunchError: another run was faster, or the folder cannot be written.
+    """
+    layout = RunLayout(path)
+    facts = {
+        "exp_name": config["exp_name"],
+        "state": "running",
+        "started": now_text(),
+        "command": sys.argv,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
+        "python": platform.python_version(),
+        "versions": {**versions(), "mpi": mpi},
+        "git_commit": git_commit(Path(hpcdi.__file__).parent.parent),
+        "slurm": _slurm(),
+        "placement": placement,
+        **(past or {}),
+    }
+    with or_refuse(f"the run folder {path}"):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            layout.run_file.touch(exist_ok=past is not None)  # of two processes one succeeds
+        except FileExistsError:
+            raise LaunchError(f"the run folder {path} has just been taken by another run") from None
+        keep_config(layout, config)
+        _reserve(layout)
+        write_json(layout.run_file, facts)
+    if path.parent.parent.name == "runs":
+        _point_latest(path)
+    return layout
+
+
+def end(
+    layout: RunLayout, state: str, reason: str, exit_code: int, figures: Mapping[str, Any]
+) -> None:
+    """Write into ``run.json`` how the run ended: the mark that scripts look for.
+
+    Raises:
+        OSError: it cannot be written, or is gone. ValueError: it is damaged.
+    """
+    known = load_json(layout.run_file)
+    layout.reserve_file.unlink(missing_ok=True)
+    known.pop("before", None)
+    ended = {
+        "state": state,
+        "reason": reason,
+        "exit_code": exit_code,
+        "ended": now_text(),
+        "figures": figures,
+    }
+    write_json(layout.run_file, {**known, **ended})
+
+
+def _reserve(layout: RunLayout) -> None:
+    """Reserve space, freed by `end`, so that a full disk does not hide how a run ended."""
+    write_bytes(layout.reserve_file, os.urandom(_RESERVED_BYTES))  # what no disk can compress
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Returns ``run.json``; empty where there is none."""
+    return read_json(RunLayout(path).run_file)
+
+
+def read_state(path: Path) -> str:
+    """Returns the state of a run: "running", "done", "failed", "stopped", or "unknown"."""
+    return str(read(path).get("state", "unknown"))
+
+
+def count_restart(layout: RunLayout, reached: Mapping[str, int], limit: int) -> dict[str, Any]:
+    """Returns what to record of a restart: how many there were, and how many without progress.
+
+    Args:
+        layout: the run folder.
+        reached: ``train_iter`` and ``env_steps`` of the newest snapshot.
+        limit: how often in a row a restart may find no newer snapshot.
+
+    Raises:
+        NoProgressError: that has happened more often.
+    """
+    facts = read(layout.root)
+    before = facts.get("restarted_at", {})
+    has_advanced = any(reached[name] > before.get(name, 0) for name in reached)
+    in_vain = 0 if has_advanced else int(facts.get("restarts_without_progress", 0)) + 1
+    if in_vain > limit:
+        raise NoProgressError(
+            f"the run in {layout.root} was restarted {in_vain - 1} times in a row without a newer "
+            f"snapshot than that of train iteration {reached['train_iter']}. See "
+            f"{layout.root / 'log'} for what ends it; to try again, raise "
+            "system.max_restarts_without_progress"
+        )
+    restarts = int(facts.get("restarts", 0)) + 1
+    return dict(zip(_RESTARTS, (restarts, in_vain, dict(reached)), strict=True))
+
+
+def reopen(layout: RunLayout, restarts: Mapping[str, Any], placement: list[dict[str, Any]]) -> None:
+    """Record that a run continues; the caller holds its lock.
+
+    Args:
+        layout: the run folder.
+        restarts: see `count_restart`.
+        placement: of each rank, as it is now.
+    """
+    facts = read(layout.root)
+    taken = {
+        "state": "running",
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "launcher": os.environ.get(LAUNCHER_VARIABLE, ""),
+        "slurm": _slurm(),
+        "placement": placement,
+        **restarts,
+    }
+    past = {*taken, "reason", "exit_code", "ended", "figures"}
+    before = {name: facts[name] for name in past if name in facts}
+    kept = {name: value for name, value in facts.items() if name not in before}
+    _reserve(layout)
+    write_json(layout.run_file, {**kept, **taken, "before": before})
+
+
+def keep_config(layout: RunLayout, config: Mapping[str, Any]) -> None:
+    """Write the compiled experiment."""
+    write_text(layout.config_file, dump(config))
+
+
+def leave(layout: RunLayout) -> None:
+    """Undo `reopen`, because the run could not be resumed."""
+    facts = read(layout.root)
+    before = facts.pop("before", {})
+    for name in _RESTARTS:  # of the first time, there are none before
+        facts.pop(name, None)
+    or_warn("state of the run", partial(write_json, layout.run_file, {**facts, **before}))
+
+
+def _slurm() -> dict[str, str]:
+    """Returns the variables of the Slurm job that this process belongs to."""
+    return {k: v for k, v in os.environ.items() if k.startswith(_SLURM_VARIABLES)}
+
+
+def now_text() -> str:
+    """Returns the time as run folders spell it."""
+    return time.strftime(_TIME_FORMAT)
+
+
+def short(path: Path) -> str:
+    """Returns a path as a person would type it from here, in a shell."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of hpcdi and of the packages that results depend on."""
+    found = {"hpcdi": hpcdi.__version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """Returns the commit of a checkout, by its files (a rank must not fork); None: no checkout."""
+    git = folder / ".git"
+    try:
+        if git.is_file():  # a second working tree, or a submodule
+            git = folder / git.read_text().removeprefix("gitdir: ").strip()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        elsewhere = git / "commondir"
+        common = git / elsewhere.read_text().strip() if elsewhere.is_file() else git
+        loose = common / name
+        if loose.is_file():
+            return loose.read_text().strip()
+        for line in (common / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split()[0]
+    except OSError:
+        return None
+    return None
+
+
+def _point_latest(path: Path) -> None:
+    """Point ``latest`` beside the run to it, where the file system has links."""
+    aside = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError):  # no links on this file system, or a folder of that name
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(path.name)
+        aside.replace(path.parent / "latest")
+    with contextlib.suppress(OSError):
+        aside.unlink(missing_ok=True)
+
+
+# ------------------------------------------------- lines that a run prints at its start and its end
+
+
+def opening(title: str, layout: RunLayout) -> list[str]:
+    """Returns the first lines: the run, its folder, and how to watch it."""
+    return [f"hpcdi {hpcdi.__version__}: {title}", *_place(layout)]
+
+
+def closing(command: str, outcome: Outcome, summary: list[str], layout: RunLayout) -> list[str]:
+    """Returns the last lines: how the run ended, what it has done, and what to do next.
+
+    Args:
+        command: that resumes it.
+        outcome: how it ended.
+        summary: what was done.
+        layout: the run folder.
+    """
+    word = "FAILED" if outcome.state == "failed" else outcome.state
+    if outcome.state == "done" and outcome.reason.startswith("stop value"):
+        word = "solved"
+    lines = [f"\n{word}: {outcome.reason}", *summary, *_place(layout)]
+    if outcome.state != "done" and names(layout.snapshots_dir):
+        lines.append(hint(command, layout))
+    if layout.data_dir.exists():
+        lines.append(
+            f"  data         {short(layout.data_dir)} (hpcdi inspect {short(layout.root)})"
+        )
+    policies = [path for path in (layout.best_policy, layout.latest_policy) if path.exists()]
+    return [*lines, *(f"  policy       {short(path)}" for path in policies[:1])]
+
+
+def hint(command: str, layout: RunLayout) -> str:
+    """Returns the line that says how to resume the run."""
+    return f"  resume with  {command} --resume {short(layout.root)}"
+
+
+def _place(layout: RunLayout) -> list[str]:
+    run = short(layout.root)
+    return [f"  run folder   {run}", f"  TensorBoard  tensorboard --logdir {run}"]

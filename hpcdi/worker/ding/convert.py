@@ -1,0 +1,198 @@
+"""A configuration of DI-engine (``main_config``, ``create_config``) as an experiment of hpcdi.
+
+The settings of its policy and environment stay whole, under `policy.ding` and `env.ding`. What the
+run itself must know becomes hpcdi's settings; notes say what was renamed, rounded or dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpcdi.errors import ConfigError, Problem
+
+_POLICY_MODULE, _ENV_MODULE = "hpcdi.worker.ding.policy", "hpcdi.worker.ding.env"
+_MANAGERS = {"base": "base", "subprocess": "subprocess", "async_subprocess": "subprocess"}
+_MANAGER_KEYS = (
+    "episode_num", "max_retry", "retry_type", "auto_reset", "step_timeout", "reset_timeout",
+    "retry_waiting_time",
+)  # fmt: skip
+_BUFFER_KEYS = (
+    "replay_buffer_size", "max_use", "max_staleness", "alpha", "beta", "anneal_step",
+    "thruput_controller", "monitor",
+)  # fmt: skip
+_HOOKS = (
+    "load_ckpt_before_run", "log_show_after_iter", "save_ckpt_after_iter", "save_ckpt_after_run",
+)  # fmt: skip
+_CREATE_KEYS = frozenset((
+    "env", "env_manager", "policy", "collector", "replay_buffer", "evaluator", "learner",
+))  # fmt: skip
+
+
+def converted(
+    main: Mapping[str, Any], create: Mapping[str, Any], policy: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the experiment as a mapping, and notes on keys that are not as they were.
+
+    Args:
+        main: ``main_config``.
+        create: ``create_config``.
+        policy: the policy's settings, ``create.policy`` among them, over the defaults of its class.
+
+    Raises:
+        ConfigError: it is of a kind that hpcdi has no run for; holds all problems.
+    """
+    _check(main, create)
+    notes: list[str] = []
+    experiment: dict[str, Any] = {}
+    if "exp_name" in main:
+        experiment["exp_name"] = str(main["exp_name"]).strip("./").replace("/", "_")
+        if experiment["exp_name"] != main["exp_name"]:
+            notes.append(f"exp_name {main['exp_name']!r} is now {experiment['exp_name']!r}")
+    if "seed" in main:
+        experiment["seed"] = main["seed"]
+    for key in sorted(main.keys() - {"exp_name", "seed", "env", "policy"}):
+        notes.append(f"{key} is dropped: hpcdi has no such section")
+    experiment["env"] = _env(main["env"], create, notes)
+    experiment["policy"] = _policy(main, create, policy, experiment["env"], notes)
+    return experiment, notes
+
+
+def _check(main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
+    problems = [
+        Problem(f"create_config.{key}", "hpcdi has no run with it; use your own program and ours")
+        for key in sorted(create.keys() - _CREATE_KEYS)
+    ]
+    for whole, name, keys in (
+        (main, "main_config", ("env", "policy")),
+        (create, "create_config", ("env", "policy")),
+    ):
+        problems += [Problem(f"{name}.{key}", "is required") for key in keys if key not in whole]
+    for part in ("env", "policy"):
+        if part in create and not create[part].get("type"):
+            problems.append(Problem(f"create_config.{part}.type", "is required"))
+    for key in ("collector_env_num", "evaluator_env_num"):
+        if "env" in main and key not in main["env"]:
+            problems.append(Problem(f"main_config.env.{key}", "is required"))
+    kind = create.get("collector", {}).get("type", "sample")
+    if kind != "sample":
+        message = f"hpcdi runs collectors of samples, not {kind!r}; that one is for your own code"
+        problems.append(Problem("create_config.collector.type", message))
+    if problems:
+        raise ConfigError(problems, "DI-engine's configuration")
+
+
+def _env(env: Mapping[str, Any], create: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    env_num = int(env["evaluator_env_num"])
+    episodes = int(env.get("n_evaluator_episode", env_num))
+    each = math.ceil(episodes / env_num)
+    if each * env_num != episodes:
+        notes.append(
+            f"env.n_evaluator_episode {episodes} is rounded to {each * env_num}: each of the "
+            f"{env_num} environments makes as many episodes as the others"
+        )
+    manager, given = create.get("env_manager", {}).get("type", "base"), env.get("manager", {})
+    if manager not in _MANAGERS:
+        notes.append(f"create_config.env_manager.type {manager!r} is now 'base'")
+    kept = {key: given[key] for key in _MANAGER_KEYS if key in given}
+    for key in sorted(given.keys() - kept.keys()):
+        notes.append(f"env.manager.{key} is dropped: hpcdi's managers have no such setting")
+    converted_env: dict[str, Any] = {
+        "type": "ding",
+        "import_names": [_ENV_MODULE],
+        "collector_env_num": int(env["collector_env_num"]),
+        "evaluator_env_num": env_num,
+        "evaluator_episode_num": each,
+    }
+    if "stop_value" in env:
+        converted_env["stop_value"] = float(env["stop_value"])
+    converted_env["manager"] = {"type": _MANAGERS.get(manager, "base"), **kept}
+    converted_env["ding"] = {**create["env"], **env}
+    return converted_env
+
+
+def _policy(
+    main: Mapping[str, Any],
+    create: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    env: Mapping[str, Any],
+    notes: list[str],
+) -> dict[str, Any]:
+    learn, collect, on_policy = policy["learn"], policy["collect"], bool(policy["on_policy"])
+    wanted, env_num = (
+        int(collect.get("n_sample") or env["collector_env_num"]),
+        env["collector_env_num"],
+    )
+    share = max(1, math.ceil(wanted / env_num))
+    if share * env_num != wanted:
+        notes.append(
+            f"policy.collect.n_sample {wanted} is rounded to {share * env_num}, {share} of each of "
+            f"the {env_num} environments"
+        )
+    elif "n_sample" in collect:
+        notes.append(
+            f"policy.collect.n_sample {wanted} of all {env_num} environments is now {share} of each"
+        )
+    given = main["policy"]
+    result: dict[str, Any] = {
+        "type": "ding",
+        "import_names": [_POLICY_MODULE],
+        "cuda": bool(policy.get("cuda", False)),
+        "on_policy": on_policy,
+        "priority": bool(policy.get("priority", False)),
+        "traj_len_inf": bool(policy.get("traj_len_inf", False)),
+        "random_collect_size": _random_collect(policy, notes),
+        "collect": {"n_sample": share, "unroll_len": int(collect.get("unroll_len", 1))},
+        "learn": {"batch_size": int(learn.get("batch_size", 64))},
+    }
+    updates = None if on_policy else learn.get("update_per_collect")
+    result["learn"]["update_per_collect"] = None if updates is None else int(updates)
+    hooks = _known(
+        learn.get("learner", {}).get("hook", {}), _HOOKS, "policy.learn.learner.hook", notes
+    )
+    if hooks:
+        result["learn"]["learner"] = {"hook": hooks}
+    freq = policy.get("eval", {}).get("evaluator", {}).get("eval_freq")
+    if freq is not None:
+        result["eval"] = {"evaluator": {"eval_freq": int(freq)}}
+    if not on_policy:
+        buffer = policy.get("other", {}).get("replay_buffer", {})
+        kept = _known(buffer, _BUFFER_KEYS, "policy.other.replay_buffer", notes)
+        result["other"] = {"replay_buffer": {"type": "advanced", **kept}}
+        kind = create.get("replay_buffer", {}).get("type", "advanced")
+        if kind != "advanced":
+            notes.append(
+                f"create_config.replay_buffer.type {kind!r} is now 'advanced', which draws "
+                "uniformly where policy.priority is false"
+            )
+    if given.get("load_path"):
+        notes.append(
+            "policy.load_path is not read: name a checkpoint by "
+            "policy.learn.learner.hook.load_ckpt_before_run"
+        )
+    if policy.get("multi_gpu"):
+        notes.append("policy.multi_gpu is dropped: one learner updates a policy of DI-engine's")
+    result["ding"] = {**create["policy"], **given}
+    return result
+
+
+def _random_collect(policy: Mapping[str, Any], notes: list[str]) -> int:
+    size = int(policy.get("random_collect_size", 0))
+    if size and policy.get("transition_with_policy_data"):
+        notes.append(
+            "policy.random_collect_size is dropped: with transition_with_policy_data the policy "
+            "itself acts from the start"
+        )
+        return 0
+    return size
+
+
+def _known(
+    given: Mapping[str, Any], known: Iterable[str], path: str, notes: list[str]
+) -> dict[str, Any]:
+    """Those of the given keys that hpcdi has; notes on the others."""
+    kept = {key: given[key] for key in known if key in given}
+    for key in sorted(given.keys() - kept.keys() - {"type", "import_names"}):
+        notes.append(f"{path}.{key} is dropped: hpcdi has no such setting")
+    return kept

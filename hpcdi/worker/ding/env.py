@@ -1,0 +1,117 @@
+"""`env.type: ding`: an environment of DI-engine's form, its own settings in `env.ding`.
+
+It is an old environment in its shape (`hpcdi.env.old_gym` adapts it), with three habits more: it
+is made of its settings, takes actions as arrays, and states the return of an episode itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.compat import Configurable
+from hpcdi.config.fields import setting
+from hpcdi.env.base import EnvConfig
+from hpcdi.env.gymnasium import spaces_of
+from hpcdi.env.old_gym import OldEnv
+from hpcdi.errors import Problem
+from hpcdi.types import Array, Spaces
+from hpcdi.utils.registry import ENV_REGISTRY
+from hpcdi.worker.ding.library import attribute_dict, class_of
+
+
+@ENV_REGISTRY.register("ding")
+class DingEnv(Configurable):
+    """Makes environments of DI-engine's form; never instantiated."""
+
+    @dataclass(frozen=True)
+    class Config(EnvConfig):
+        """Settings of an environment of DI-engine's form."""
+
+        type: str = "ding"
+        ding: dict[str, Any] = setting(
+            {}, "the environment's own settings as DI-engine has them, `type` among them: its name "
+            "in DI-engine's registry, or module:Class",
+        )  # fmt: skip
+        evaluates: bool = setting(
+            False, "make environments as for an evaluation (hpcdi sets it where it evaluates)"
+        )
+
+        def problems(self) -> Iterator[Problem]:
+            """Demands the type."""
+            if not self.ding.get("type"):
+                yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
+
+    @classmethod
+    def for_evaluation(cls, cfg: Any) -> Any:
+        """Returns the settings of an evaluation."""
+        return dataclasses.replace(cfg, evaluates=True)
+
+    @classmethod
+    def has_vector(cls, _cfg: Any) -> bool:
+        """Decides whether to step a vector environment: there is none."""
+        return False
+
+    @classmethod
+    def make_single(cls, cfg: Any) -> Any:
+        """Returns one environment.
+
+        Raises:
+            ConfigError: there is no such class.
+        """
+        env_cls = class_of("env", cfg.ding)
+        given = attribute_dict(
+            {
+                **cfg.ding,
+                "collector_env_num": cfg.collector_env_num,
+                "evaluator_env_num": cfg.evaluator_env_num,
+            }
+        )
+        name = "create_evaluator_env_cfg" if cfg.evaluates else "create_collector_env_cfg"
+        own = getattr(env_cls, name)(given)[0] if hasattr(env_cls, name) else given
+        return DingSingle(env_cls(own), states_return=cfg.evaluates)
+
+    @classmethod
+    def spaces(cls, cfg: Any) -> Spaces:
+        """Returns the spaces of one environment.
+
+        Raises:
+            ConfigError: it cannot be made, or its observations or actions are of another kind.
+        """
+        return spaces_of(cls.make_single(cfg), str(cfg.ding["type"]))
+
+
+class DingSingle(OldEnv):
+    """One environment.
+
+    Args:
+        env: of DI-engine's form.
+        states_return: the last reward of an episode makes their sum what the environment states by
+            ``info["eval_episode_return"]``: an evaluation counts that, also where rewards are
+            clipped or scaled.
+    """
+
+    def __init__(self, env: Any, *, states_return: bool = False) -> None:
+        super().__init__(env)
+        self._states_return, self._sum = states_return, 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._sum = 0.0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step by an action, which the environment is given as an array."""
+        given: Array = np.asarray(action)
+        observation, reward, terminated, truncated, info = super().step(given)
+        if (terminated or truncated) and self._states_return and "eval_episode_return" in info:
+            stated: Array = np.asarray(info["eval_episode_return"], dtype=np.float64)
+            reward = stated.item() - self._sum
+        self._sum += reward
+        return observation, reward, terminated, truncated, info

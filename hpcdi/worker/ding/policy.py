@@ -1,0 +1,244 @@
+"""`policy.type: ding`: a policy of DI-engine's form in hpcdi's runs, in one process or over ranks.
+
+Its own settings are in `policy.ding`, whole; defaults of its class come below them. Those that the
+run must know are hpcdi's settings beside it, and go over the same ones in `policy.ding`: `cuda`,
+`on_policy`, `priority` and `learn.batch_size`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdi.config.fields import ComponentConfig, component, section, setting
+from hpcdi.errors import PolicyError, Problem
+from hpcdi.policy.base import Policy
+from hpcdi.policy.settings import CollectConfig, PolicyConfig
+from hpcdi.types import Settings, Transition
+from hpcdi.utils.registry import (
+    BUFFER_REGISTRY,
+    LEARNER_REGISTRY,
+    PARALLEL_COMMANDER_REGISTRY,
+    POLICY_REGISTRY,
+)
+from hpcdi.worker.ding.library import attribute_dict, class_of, policy_settings
+
+
+@dataclass(frozen=True)
+class DingCollectConfig(CollectConfig):
+    """How data are collected."""
+
+    unroll_len: int = setting(1, "transitions that one sample holds", minimum=1, maximum=65_535)
+
+
+@dataclass(frozen=True)
+class DingLearnConfig:
+    """What a run must know of learning; the rest is in `policy.ding.learn`."""
+
+    batch_size: int = setting(64, "samples of one update", minimum=1)
+    update_per_collect: int | None = setting(
+        None, "updates after each collecting of a serial run; empty: one", minimum=1
+    )
+    replay_ratio: float | None = setting(
+        None, "samples that are drawn for each environment step; empty: as many as come", above=0
+    )
+    learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if self.replay_ratio is not None and self.update_per_collect is not None:
+            yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
+        if self.learner.learner_num > 1:
+            yield Problem(
+                "learner.learner_num",
+                "must be 1: gradients of DI-engine's policies are not averaged between learners",
+            )
+
+
+@dataclass(frozen=True)
+class DingOtherConfig:
+    """The replay buffer, and who sets tasks."""
+
+    replay_buffer: Any = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
+    commander: Any = component(
+        PARALLEL_COMMANDER_REGISTRY, "solo", "who sets tasks, and when it ends"
+    )
+
+
+@dataclass(frozen=True)
+class DingPolicyConfig(PolicyConfig):
+    """Settings of a policy of DI-engine's form."""
+
+    type: str = "ding"
+    ding: dict[str, Any] = setting(
+        {}, "the policy's own settings as DI-engine has them, `type` among them: its name in "
+        "DI-engine's registry, or module:Class",
+    )  # fmt: skip
+    traj_len_inf: bool = setting(False, "samples are made of whole episodes")
+    collect: DingCollectConfig = section(DingCollectConfig, "collecting")
+    learn: Any = section(DingLearnConfig, "learning")
+    other: Any = section(DingOtherConfig, "replay, command")
+
+    def usual_updates(self, _transitions: int) -> int:
+        """Updates after each collecting, where the settings do not say."""
+        return 1
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        if not self.ding.get("type"):
+            yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
+        for name in ("discount_factor", "nstep", "priority_IS_weight"):
+            if getattr(self, name) != getattr(PolicyConfig, name):
+                yield Problem(name, f"is the policy's own setting: policy.ding.{name}")
+
+
+@POLICY_REGISTRY.register("ding")
+class DingPolicy(Policy):
+    """Delegates hpcdi's modes to a policy of DI-engine's form.
+
+    All modes of that policy are built in every process, as DI-engine's entries do: some rely on
+    what another mode has set.
+    """
+
+    Config = DingPolicyConfig
+
+    def __init__(
+        self,
+        cfg: Mapping[str, Any] | ComponentConfig | None = None,
+        enable_field: Sequence[str] | None = None,
+        *,
+        seed: np.random.SeedSequence | None = None,
+    ) -> None:
+        self._inner: Any = None
+        super().__init__(cfg, enable_field, seed=seed)
+
+    def get_attribute(self, name: str) -> Any:
+        """The run's setting of that name, else the inner policy's attribute.
+
+        Raises:
+            NotImplementedError: there is neither.
+        """
+        if name == "cfg" or hasattr(self, f"_get_{name}"):
+            return super().get_attribute(name)
+        return self._inner._get_attribute(name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set the inner policy's attribute."""
+        self._inner._set_attribute(name, value)
+
+    def _make(self) -> None:
+        if self._inner is not None:
+            return
+        import torch
+
+        cfg = self._cfg
+        settings = policy_settings(cfg.ding)
+        settings["cuda"] = bool(cfg.cuda and "learn" in self._enabled)
+        settings |= {"on_policy": cfg.on_policy, "priority": cfg.priority, "multi_gpu": False}
+        settings["learn"]["batch_size"] = cfg.learn.batch_size
+        # it draws from the generators of the process
+        words = [int(word) for word in self._seed.generate_state(3)]
+        torch.manual_seed(words[0])
+        np.random.seed(words[1])
+        random.seed(words[2])
+        self._inner = class_of("policy", cfg.ding)(attribute_dict(settings))
+
+    _init_learn = _init_collect = _init_eval = _init_command = _make
+
+    def _forward_learn(self, data: Any, **kwargs: Any) -> dict[str, Any] | list[dict[str, Any]]:
+        result: dict[str, Any] | list[dict[str, Any]] = self._inner._forward_learn(data, **kwargs)
+        return result
+
+    def _forward_collect(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        return self._act(self._inner._forward_collect, data, kwargs, "collector_env_num")
+
+    def _forward_eval(self, data: dict[int, Any], **kwargs: Any) -> dict[int, dict[str, Any]]:
+        return self._act(self._inner._forward_eval, data, kwargs, "evaluator_env_num")
+
+    def _act(
+        self, forward: Any, data: dict[int, Any], kwargs: dict[str, Any], env_num: str
+    ) -> dict[int, dict[str, Any]]:
+        try:
+            acted: dict[int, dict[str, Any]] = forward(data, **kwargs)
+        except KeyError as error:
+            if error.args and error.args[0] in data:  # a state for each environment
+                section = "collect" if env_num == "collector_env_num" else "eval"
+                raise PolicyError(
+                    f"the policy has no state for environment {error.args[0]}: "
+                    f"policy.ding.{section}.env_num must be env.{env_num}"
+                ) from error
+            raise
+        return acted
+
+    def _process_transition(self, obs: Any, policy_output: Any, timestep: Any) -> Transition:
+        reward = timestep.reward
+        if not getattr(reward, "shape", ()):  # DI-engine's are of shape (1,)
+            is_number = not hasattr(reward, "reshape")
+            reward = np.full(1, reward, np.float32) if is_number else reward.reshape(1)
+        timestep = timestep._replace(reward=reward)
+        made: Transition = self._inner._process_transition(obs, policy_output, timestep)
+        return made
+
+    def _get_train_sample(self, transitions: list[Transition]) -> list[Transition]:
+        samples: list[Transition] = self._inner._get_train_sample(transitions)
+        return samples
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return list(self._inner._monitor_vars_learn())
+
+    def _reset_learn(self, data_id: list[int] | None = None) -> None:
+        self._inner._reset_learn(data_id)
+
+    def _reset_collect(self, data_id: list[int] | None = None) -> None:
+        self._inner._reset_collect(data_id)
+
+    def _reset_eval(self, data_id: list[int] | None = None) -> None:
+        self._inner._reset_eval(data_id)
+
+    def _get_setting_learn(self, info: Settings) -> dict[str, Any]:
+        return dict(self._setting("learn", info))
+
+    def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
+        return dict(self._setting("collect", info))
+
+    def _get_setting_eval(self, info: Settings) -> dict[str, Any]:
+        return dict(self._setting("eval", info))
+
+    def _setting(self, mode: str, info: Settings) -> Settings:
+        get = getattr(self._inner, f"_get_setting_{mode}", None)
+        known = dict(info)
+        known.setdefault("learner_train_iter", known.get("learner_step", 0))
+        setting: Settings = {} if get is None else get(known)
+        return setting
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return _with_model(self._inner._state_dict_learn())
+
+    def _load_state_dict_learn(self, state_dict: dict[str, Any]) -> None:
+        """Weights alone leave the rest as it is."""
+        self._inner._load_state_dict_learn({**self._inner._state_dict_learn(), **state_dict})
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        return _with_model(self._inner._state_dict_collect())
+
+    def _load_state_dict_collect(self, state_dict: dict[str, Any]) -> None:
+        self._inner._load_state_dict_collect(state_dict)
+
+    def _state_dict_eval(self) -> dict[str, Any]:
+        return _with_model(self._inner._state_dict_eval())
+
+    def _load_state_dict_eval(self, state_dict: dict[str, Any]) -> None:
+        self._inner._load_state_dict_eval(state_dict)
+
+
+def _with_model(state: dict[str, Any]) -> dict[str, Any]:
+    if "model" not in state:
+        raise PolicyError(
+            "the policy's state dict has no 'model', the weights that collectors and evaluators "
+            f"load; it has {sorted(state)}"
+        )
+    return state
