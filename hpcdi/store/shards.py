@@ -1,6 +1,6 @@
 """Blocks in shards on the shared file system: written by one writer, read by any number.
 
-A shard is removed when nobody needs any of its blocks, see `Retention`.
+When a shard is removed is in `retention`.
 """
 
 from __future__ import annotations
@@ -238,62 +238,6 @@ def withdraw(layout: RunLayout, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
         else:
             ShardReader(path, shard).withdraw(number)
-
-
-class Retention:
-    """Counts who needs which block; a shard goes when no one needs any block of it.
-
-    The newest shard of each collector stays: more blocks may be on their way into it.
-
-    Names come from messages, so each is resolved inside the run folder and refused elsewhere.
-
-    Args:
-        layout: the run folder.
-        keep_data: never remove anything.
-    """
-
-    def __init__(self, layout: RunLayout, *, keep_data: bool) -> None:
-        self.removed = 0
-        self._layout, self._keep_data = layout, keep_data
-        self._users: dict[str, int] = {}
-        self._newest: dict[Path, tuple[int, str]] = {}  # of each collector's folder
-
-    def need(self, name: str) -> None:
-        """One more user of a block."""
-        self._layout.inside(name)
-        path, _ = split_name(name)
-        self._users[path] = self._users.get(path, 0) + 1
-        shard = Path(path)
-        if not shard.stem.isdecimal():  # a file of somebody's own collector
-            return
-        number, folder = int(shard.stem), shard.parent.parent
-        before = self._newest.get(folder)
-        if before is None or number > before[0]:
-            self._newest[folder] = number, path
-            if before is not None:
-                self._tend(before[1])
-
-    def release(self, names: Iterable[str]) -> None:
-        """One user less of each block; unlinks shards that have none left."""
-        for name in names:
-            path, _ = split_name(name)
-            self._users[path] -= 1
-            if self._users[path] == 0:
-                del self._users[path]
-                self._tend(path)
-
-    def _tend(self, path: str) -> None:
-        """Remove a shard if nobody needs it, and nothing is appended to it."""
-        is_newest = any(path == newest for _, newest in self._newest.values())
-        if not self._keep_data and path not in self._users and not is_newest:
-            self._remove(path)
-
-    def _remove(self, path: str) -> None:
-        try:
-            self._layout.inside(path).unlink(missing_ok=True)
-            self.removed += 1
-        except OSError as error:  # it costs space, not the run
-            LOGGER.warning("shard %s cannot be removed: %s", path, error.strerror or error)
 
 
 class ShardWriter(Closing):

@@ -34,6 +34,7 @@ from hpcdi.roles.coordinator.scheduler import Phase
 from hpcdi.roles.coordinator.snapshots import resume_from
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.store.builder import Segment
+from hpcdi.store.checkpoints import names
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import ITEM_DTYPE
 from hpcdi.worker.coordinator import Coordinator
@@ -95,13 +96,13 @@ class History:
         self.link = world.link(0)
         self.link.ranks_may_die = True
         self.coordinator = Coordinator(self.config, self.link, self.layout)
+        assert self.coordinator._keeper is not None
+        self.keeper = self.coordinator._keeper
         if resumed is not None:
             self.coordinator.resume(resumed)
             self.check()
         else:
-            self.coordinator._view.keep_beginning(
-                self.coordinator.state_dict, self.coordinator._scheduler
-            )
+            self.keeper.keep_beginning(self.coordinator.state_dict)
         self.links = {rank: world.link(rank) for rank in (LEARNER, *COLLECTORS)}
         self.silent: set[int] = set()  # collectors that will die before they announce anything
         self.heard: list[tuple[int, BlockReady]] = []
@@ -133,7 +134,7 @@ class History:
                 self.say(LEARNER, BlockAdmitted(order.block_id, 0.0))
             if isinstance(order, TakeSnapshot):
                 self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
-        self.coordinator._view.look(self.coordinator._scheduler)
+        self.coordinator._tend_files()
 
     def hear(self) -> None:
         """What collectors have announced comes to rank 0."""
@@ -165,12 +166,12 @@ class History:
         orders = self.coordinator._scheduler._take_snapshot(0.0)
         self.coordinator._orders += orders
         self.coordinator._send_orders()
-        view, deadline = self.coordinator._view, time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         for _, order in self.links[LEARNER].receive(0.0):
             if isinstance(order, TakeSnapshot):
                 self.say(LEARNER, SnapshotPart(order.name, {}, 0, 0.0))
-        while view._counted:
-            view.look(self.coordinator._scheduler)
+        while self.keeper._shards.keys() - set(names(self.layout.snapshots_dir)):
+            self.coordinator._tend_files()
             assert time.monotonic() < deadline
 
     def die(self, rank: int, number: int) -> None:
@@ -216,7 +217,7 @@ class History:
         self.say(LEARNER, Goodbye())
         assert self.coordinator._scheduler.finished
         self.check()
-        self.coordinator._view.finish_snapshots(self.coordinator._scheduler)
+        self.coordinator._finish_snapshots()
         self.coordinator.close()
         self.begin()
 

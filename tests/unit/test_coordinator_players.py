@@ -361,8 +361,7 @@ def test_files_of_a_lost_player_are_taken_over(tmp_path: Path) -> None:
             files = write_files(layout.inside(order.folder), {name: _write})
             done = keeper._number if player == "main" else 7
             clock.part(rank, SnapshotPart(order.name, files, done, 0.0, player=player))
-        for snapshot in clock.take_complete():
-            keeper.commit(snapshot)
+        keeper.tend(clock.take_complete())
 
     take("main", "exploiter")
     take("main")

@@ -24,7 +24,7 @@ from hpcdi.errors import ConfigError, StoreError
 from hpcdi.replay.manager import create_replay
 from hpcdi.roles.coordinator.coordinator import ItemBuffers, as_experiment
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import Retention
+from hpcdi.store.retention import Retention
 
 
 def limited(**rate: float) -> dict[str, Any]:

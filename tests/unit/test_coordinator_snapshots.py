@@ -15,6 +15,7 @@ from fakes.scheduler import TIMEOUTS, experiment
 from fakes.store import write_shard
 from hpcdi.comm.messages import (
     Batches,
+    BlockReady,
     LearnTask,
     SnapshotPart,
     Stop,
@@ -23,12 +24,14 @@ from hpcdi.comm.messages import (
     WorkerFailed,
     WorkerReady,
 )
-from hpcdi.errors import CheckpointError, SnapshotError
+from hpcdi.errors import CheckpointError, SnapshotError, StoreError
 from hpcdi.roles.coordinator.commanders import create_parallel_commander
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import (
+    Resumed,
     SnapshotClock,
     SnapshotKeeper,
+    SnapshotResult,
     resume_from,
     unannounced,
 )
@@ -159,92 +162,153 @@ def write_weights(path: Path) -> None:
 
 
 class Keeping:
-    """A keeper, and a learner that writes its part."""
+    """A keeper, and a learner that writes its part; shards that nobody needs are removed."""
 
     def __init__(self, root: Path, keep: int = 2) -> None:
         self.layout = RunLayout(root)
-        self.keeper = SnapshotKeeper(self.layout, keep)
+        self.keeper = SnapshotKeeper(self.layout, keep, keep_data=False)
         self.clock = SnapshotClock(math.inf, self.keeper.new)
+        self.results: list[SnapshotResult] = []
+
+    def begin(self, *paths: str, learners: tuple[int, ...] = (1,)) -> TakeSnapshot:
+        """Rank 0's part of the next one, which names some shards."""
+        order = self.clock.take(learners, 0.0)
+        assert order is not None
+        for path in paths:
+            self.write(path)
+        self.keeper.begin(order, state_with(*paths), {"env_steps": 3, "learners": list(learners)})
+        return order
 
     def take(self, *paths: str, train_iter: int = 5) -> str:
-        order = self.clock.take([1], 0.0)
-        assert order is not None
-        self.keeper.begin(order, state_with(*paths), {"env_steps": 3})
+        order = self.begin(*paths)
         aside = self.layout.inside(order.folder)
         files = write_files(aside, {"learner.pt": write_weights})
         self.clock.part(1, SnapshotPart(order.name, files, train_iter, 0.25))
-        for snapshot in self.clock.take_complete():
-            self.keeper.commit(snapshot)
+        self.tend()
         return order.name
+
+    def tend(self) -> None:
+        self.results += self.keeper.tend(self.clock.take_complete())
+
+    def write(self, path: str) -> None:
+        self.layout.inside(path).parent.mkdir(exist_ok=True)
+        self.layout.inside(path).touch()
+
+    @property
+    def shards(self) -> list[str]:
+        return sorted(path.stem for path in (self.layout.root / "data").iterdir())
+
+    def end(self) -> None:
+        self.keeper.close()
+        self.tend()
+
+    def resumed(self, name: str, *later: BlockReady) -> Resumed:
+        """From a snapshot, after which some blocks were published."""
+        published = {ready.shard.path: ready for ready in later}
+        return Resumed(name, "", {}, {}, published, frozenset(published))
 
 
 def test_a_whole_snapshot_gets_its_name_and_the_oldest_goes(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path)
-    assert [keeping.take(f"data/{n}.h5", train_iter=n) for n in (1, 2, 3)][-1] == "snapshot_000003"
-    keeping.keeper.close()
+    assert [keeping.take(f"data/{n}.h5", train_iter=ord(n)) for n in "abc"][-1] == "snapshot_000003"
+    keeping.end()
     assert names(keeping.layout.snapshots_dir) == ["snapshot_000002", "snapshot_000003"]
     newest = open_checkpoint(keeping.layout.snapshots_dir / "snapshot_000003")
-    assert newest.facts == {"env_steps": 3, "train_iter": 3}
+    assert newest.facts.pop("saved_at") > 0
+    assert newest.facts == {"env_steps": 3, "learners": [1], "train_iter": ord("c")}
     assert newest.file("learner.pt").read_bytes() == b"weights"
-    ended = keeping.keeper.take_ended()
-    assert [kept.released for kept in ended] == [(), (), ("data/1.h5",)]
-    assert [kept.error for kept in ended] == ["", "", ""]
-    assert "the learner stood still for 250 ms" in str(ended[0])
+    assert keeping.shards == ["b", "c"]
+    assert [result.error for result in keeping.results] == ["", "", ""]
+    assert "the learner stood still for 250 ms" in str(keeping.results[0])
+    assert keeping.keeper.last_took_s == keeping.results[-1].took_s
     assert not list(tmp_path.rglob(".*")), "nothing is left aside"
 
 
 def test_numbers_go_on_and_shards_of_kept_snapshots_are_needed(tmp_path: Path) -> None:
     first = Keeping(tmp_path)
-    first.take("data/1.h5")
-    first.take("data/2.h5")
-    first.keeper.close()
+    for name in "ab":
+        first.take(f"data/{name}.h5")
+    first.end()
     again = Keeping(tmp_path)
-    assert sorted(again.keeper.adopt("snapshot_000002")) == ["data/1.h5", "data/2.h5"]
-    assert again.take("data/3.h5") == "snapshot_000003"
-    again.keeper.close()
-    assert [kept.released for kept in again.keeper.take_ended()] == [("data/1.h5",)]
+    again.keeper.adopt(again.resumed("snapshot_000002"))
+    assert again.take("data/c.h5") == "snapshot_000003"
+    again.end()
+    assert again.shards == ["b", "c"]
 
 
 def test_a_torn_snapshot_takes_the_place_of_none(tmp_path: Path) -> None:
     first = Keeping(tmp_path)
-    whole = first.take("data/1.h5")
-    first.take("data/2.h5")
-    first.keeper.close()
+    whole = first.take("data/a.h5")
+    first.take("data/b.h5")
+    first.end()
     again = Keeping(tmp_path)
-    assert sorted(again.keeper.adopt(whole)) == ["data/1.h5", "data/2.h5"], "the second is torn"
-    assert again.take("data/3.h5") == "snapshot_000003"
-    again.keeper.close()
+    again.keeper.adopt(again.resumed(whole))  # the second is torn
+    assert again.take("data/c.h5") == "snapshot_000003"
+    again.end()
     assert names(again.layout.snapshots_dir) == [whole, "snapshot_000003"]
-    assert [kept.released for kept in again.keeper.take_ended()] == [("data/2.h5",)]
+    assert again.shards == ["a", "c"]
 
 
 def test_a_part_that_is_missing_leaves_the_one_before(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path)
-    keeping.take("data/1.h5")
-    order = keeping.clock.take([1, 2], 0.0)
-    assert order is not None
-    keeping.keeper.begin(order, state_with("data/2.h5"), {})
-    keeping.keeper.close()
+    keeping.take("data/a.h5")
+    keeping.begin("data/b.h5", learners=(1, 2))
+    keeping.end()
     assert names(keeping.layout.snapshots_dir) == ["snapshot_000001"]
-    lost = keeping.keeper.take_ended()[-1]
-    assert (lost.error, lost.released) == (
-        "a learner's part was missing at the end", ("data/2.h5",)
-    )  # fmt: skip
+    assert keeping.results[-1].error == "a learner's part was missing at the end"
+    assert keeping.shards == ["a"]
     assert not list(tmp_path.rglob(".*"))
 
 
 def test_a_part_that_failed_is_told(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path)
-    order = keeping.clock.take([1], 0.0)
-    assert order is not None
-    keeping.keeper.begin(order, state_with(), {})
+    order = keeping.begin()
     keeping.clock.part(1, SnapshotPart(order.name, {}, 5, 0.0, "No space left on device"))
-    for snapshot in keeping.clock.take_complete():
-        keeping.keeper.commit(snapshot)
-    keeping.keeper.close()
-    (kept,) = keeping.keeper.take_ended()
-    assert kept.error == "No space left on device"
+    keeping.tend()
+    keeping.end()
+    (result,) = keeping.results
+    assert result.error == "No space left on device"
     assert names(keeping.layout.snapshots_dir) == []
+
+
+def test_a_block_stays_until_it_is_dropped_and_a_snapshot_has_counted_it(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    for name in "ab":
+        keeping.write(f"data/{name}.h5")
+        keeping.keeper.published(f"data/{name}.h5")
+    keeping.keeper.drop(["data/a.h5"])
+    assert keeping.shards == ["a", "b"], "nothing has counted its steps"
+    keeping.begin(learners=(1, 2))
+    keeping.clock.lose(2)
+    while not keeping.results:
+        keeping.tend()
+    assert keeping.results[0].error == "rank 2 died before its part was written"
+    assert keeping.shards == ["a", "b"], "the snapshot that would have counted them has failed"
+    keeping.take()
+    keeping.end()
+    assert keeping.shards == ["b"], "the replay buffer holds it still"
+
+
+def test_blocks_that_a_resumed_run_counts_anew_stay_until_a_snapshot_has(tmp_path: Path) -> None:
+    first = Keeping(tmp_path)
+    first.take()
+    first.end()
+    again, ready = Keeping(tmp_path), block(1, [4])
+    object.__setattr__(ready.shard, "path", "data/a.h5")
+    again.write("data/a.h5")
+    again.keeper.adopt(again.resumed("snapshot_000001", ready))
+    again.keeper.drop(["data/a.h5"])
+    assert again.shards == ["a"]
+    again.take()
+    again.end()
+    assert again.shards == []
+
+
+def test_a_path_that_leads_out_of_the_run_folder_is_refused(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    with pytest.raises(StoreError, match=r"\.\./elsewhere\.h5: leads out of the run folder"):
+        keeping.keeper.published("../elsewhere.h5")
+    keeping.end()
 
 
 # ------------------------------------------------------------------------------------------- resume
@@ -272,8 +336,7 @@ def snapshot_of(
     state = {**state, "replay": {**state["replay"], "waiting": waiting, "newest": newest}}
     keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
-    for snapshot in keeping.clock.take_complete():
-        keeping.keeper.commit(snapshot)
+    keeping.keeper.tend(keeping.clock.take_complete())
     keeping.keeper.close()
     return open_checkpoint(layout.snapshots_dir / order.name)
 

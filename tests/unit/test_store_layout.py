@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcdi.errors import StoreError
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import Retention
+from hpcdi.store.retention import Retention
 
 QUICK = settings(deadline=None, max_examples=60)
 OUTSIDE = ["../x", "data/../../x", "/etc/passwd", "..", "data/rank00001/../../../x"]

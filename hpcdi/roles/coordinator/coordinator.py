@@ -18,6 +18,7 @@ import numpy as np
 from hpcdi.comm.failure import kill_frozen
 from hpcdi.comm.link import Link, LocalWorld
 from hpcdi.comm.messages import (
+    BlockReady,
     CollectResult,
     Heartbeat,
     KillFrozen,
@@ -42,9 +43,15 @@ from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commanders import create_parallel_commander
 from hpcdi.roles.coordinator.lockstep import scheduler_type
 from hpcdi.roles.coordinator.scheduler import Outcome
-from hpcdi.roles.coordinator.snapshots import Resumed, unannounced
+from hpcdi.roles.coordinator.snapshots import (
+    Resumed,
+    SnapshotClock,
+    SnapshotKeeper,
+    unannounced,
+)
 from hpcdi.roles.coordinator.view import RunView
-from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Timeouts, Workers
+from hpcdi.roles.coordinator.workers import FaultPolicy, Notice, Order, Timeouts, Workers
+from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
@@ -157,6 +164,10 @@ class Coordinator(Closing, Configurable):
         self._layout = layout
         self._lock = threading.RLock()
         self._view = RunView(config, layout, is_terminal=is_terminal)
+        self._keeper: SnapshotKeeper | None = None
+        if layout is not None:
+            keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data
+            self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
         ranks = range(1, self._link.size) if workers is None else workers
         replay = create_replays(config, self._view.curves, len(ranks))
         self._items = ItemBuffers(replay.of[MAIN].make_buffer)
@@ -164,9 +175,11 @@ class Coordinator(Closing, Configurable):
         self._scheduler = scheduler_type(config, len(ranks))(
             create_parallel_commander(config),
             replay,
-            self._view.snapshot_clock(config.system.snapshot_s),
+            SnapshotClock(
+                config.system.snapshot_s, self._keeper.new if self._keeper is not None else None
+            ),
             Workers(ranks, learners_of(config), faults, Timeouts.of(config), platform.node()),
-            self._view.observe,
+            self._observe,
         )
         collector = config.policy.collect.collector
         if collector.collector_max is not None:
@@ -182,7 +195,8 @@ class Coordinator(Closing, Configurable):
     def run(self) -> Outcome:
         """Run the loop until the run is over."""
         scheduler, link, meter = self._scheduler, self._link, self._view.meter
-        self._view.keep_beginning(self.state_dict, scheduler)
+        if self._keeper is not None:
+            self._keeper.keep_beginning(self.state_dict)
         while not scheduler.finished:
             arrived = link.receive(scheduler.patience_s)
             meter.mark("wait")
@@ -197,10 +211,11 @@ class Coordinator(Closing, Configurable):
                 self._send_orders()
                 needed, freed = self._items.take_needed(), self._items.take_freed()
             meter.mark("schedule")
-            self._view.look(scheduler, needed, freed)
+            self._tend_files(needed, freed)
+            self._view.look(scheduler)
             meter.mark("show")
         self._flush()
-        self._view.finish_snapshots(scheduler)
+        self._finish_snapshots()
         return scheduler.outcome or Outcome("stopped", "closed", 0)
 
     def start(self) -> None:
@@ -215,10 +230,10 @@ class Coordinator(Closing, Configurable):
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.join()
-            self._view.close()
+            self._close_files()
             thread.check()
         self._send_orders()
-        self._view.close()
+        self._close_files()
 
     @property
     def system_shutdown_flag(self) -> bool:
@@ -271,7 +286,7 @@ class Coordinator(Closing, Configurable):
 
     def snapshot_s(self) -> float:
         """Seconds until the last snapshot was whole."""
-        return self._view.snapshot_s
+        return self._keeper.last_took_s if self._keeper is not None else 0.0
 
     def resume(self, resumed: Resumed) -> None:
         """Resume from a snapshot of the run, before the loop begins."""
@@ -285,7 +300,8 @@ class Coordinator(Closing, Configurable):
         scheduler.resume_counters()
         scheduler.replay.load_state_dict(resumed.state["replay"], resumed.published)
         scheduler.snapshots.resume = resumed.folder
-        self._view.adopt(resumed)
+        if self._keeper is not None:
+            self._keeper.adopt(resumed)
 
     # ----------------------------------------------------------------------- DI-engine's callbacks
 
@@ -400,11 +416,52 @@ class Coordinator(Closing, Configurable):
                 kill_frozen(order.message)
                 continue
             if isinstance(order.message, TakeSnapshot):
-                scheduler = self._scheduler
-                self._view.begin_snapshot(
-                    order.message, self.state_dict, scheduler, scheduler.replay.partitions
-                )
+                self._take_part(order.message)
             self._link.send(order.rank, order.message)
+
+    def _observe(self, rank: int, message: Message | Notice) -> None:
+        if isinstance(message, BlockReady) and self._keeper is not None:
+            self._keeper.published(message.shard.path)
+        self._view.observe(rank, message)
+
+    def _take_part(self, order: TakeSnapshot) -> None:
+        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
+        scheduler = self._scheduler
+        if self._keeper is None or self._keeper.has_begun(order.name):
+            return
+        facts = {
+            "env_steps": scheduler.counters.env_steps,
+            "learners": sorted(scheduler.replay.partitions),
+        }
+        groups = enumerate(scheduler.workers.groups.values())
+        lost = [of_agent(agent, "") for agent, group in groups if agent and not group.size]
+        self._keeper.begin(order, self.state_dict(), facts, lost)
+
+    def _tend_files(self, needed: Sequence[str] = (), freed: Sequence[str] = ()) -> None:
+        """Finish snapshots, and remove shards that nobody needs.
+
+        Args:
+            needed: files that item buffers need since the last call.
+            freed: files that item buffers do not need any more.
+        """
+        if self._keeper is None:
+            return
+        self._keeper.need(needed)
+        self._keeper.drop([*self._scheduler.replay.take_freed(), *freed])
+        for result in self._keeper.tend(self._scheduler.snapshots.take_complete()):
+            self._view.snapshot(result, self._scheduler)
+
+    def _finish_snapshots(self) -> None:
+        """Wait until all snapshots are whole that can be; the loop has ended."""
+        self._tend_files()
+        if self._keeper is not None:
+            self._keeper.close()
+        self._tend_files()
+
+    def _close_files(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+        self._view.close()
 
     def _flush(self) -> None:
         deadline = time.monotonic() + 1.0

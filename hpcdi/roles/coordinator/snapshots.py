@@ -14,6 +14,13 @@ has died and the run goes on, a snapshot takes over that player's files from the
 
 Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
 all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
+
+Data are not copied: rank 0's state names blocks in shards. `SnapshotKeeper` counts who needs each
+block, and a shard goes when nobody needs any of its blocks::
+
+    published ──► the replay buffer, until it drops the block
+              ──► the next whole snapshot, which counts its steps: a resumed run counts them else
+    snapshot  ──► each block that it names, until the snapshot itself is removed
 """
 
 from __future__ import annotations
@@ -42,6 +49,7 @@ from hpcdi.store.checkpoints import (
     write_files,
 )
 from hpcdi.store.layout import RunLayout, split_name
+from hpcdi.store.retention import Retention
 from hpcdi.store.shards import survey, withdraw
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.transport.base import announcement
@@ -145,22 +153,22 @@ class SnapshotClock:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SnapshotResult:
     """How a snapshot ended.
 
     Attributes:
         snapshot: its parts.
         n_bytes: of all files.
         took_s: seconds until it was whole.
-        error: why it is not; empty: it is.
-        released: blocks that no kept snapshot needs because of it any more.
+        error: why it is not whole; empty: it is.
+        removed: names of snapshots that are gone: older ones, or this one where it failed.
     """
 
     snapshot: Snapshot
     n_bytes: int
     took_s: float
     error: str
-    released: tuple[str, ...]
+    removed: tuple[str, ...]
 
     @property
     def figures(self) -> dict[str, float]:
@@ -181,38 +189,55 @@ class Kept:
 
 
 @dataclass
-class _OwnPart:
-    """Rank 0's part of a snapshot."""
+class _CoordinatorPart:
+    """Rank 0's part of a snapshot that is being taken.
+
+    Attributes:
+        folder: where its files are written.
+        facts: for the manifest.
+        lost: what the files of players begin with whose learners have all died.
+        counted: blocks that it is the first to count.
+        files: file -> ``bytes, crc32``.
+        error: why they are not written; empty: they are, or will be.
+        began: when it was begun.
+    """
 
     folder: Path
     facts: dict[str, Any]
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...]
+    counted: list[str]
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     error: str = ""
     began: float = field(default_factory=time.monotonic)
 
 
 class SnapshotKeeper(Closing):
-    """Writes rank 0's part, and renames what is whole: on one thread, in the order of the calls.
+    """Writes rank 0's parts, renames what is whole, and removes shards that nobody needs.
+
+    Files of snapshots are written on one thread, in the order of the calls.
 
     Args:
         layout: the run folder.
         keep: snapshots that stay.
+        keep_data: never remove a shard.
+
+    Attributes:
+        last_took_s: seconds until the last snapshot was whole; 0: there is none yet.
     """
 
-    def __init__(self, layout: RunLayout, keep: int) -> None:
+    def __init__(self, layout: RunLayout, keep: int, *, keep_data: bool = True) -> None:
+        self.last_took_s = 0.0
         self._layout, self._keep = layout, keep
-        self._shards: dict[str, tuple[str, ...]] = {}  # snapshot -> the blocks that it needs
-        self._own: dict[str, _OwnPart] = {}
-        self._ended: deque[Kept] = deque()
+        self._retention = Retention(layout, keep_data=keep_data)
+        self._uncounted: list[str] = []  # blocks that were published since the last snapshot
+        self._shards: dict[str, list[str]] = {}  # snapshot -> the blocks that it names
+        self._parts: dict[str, _CoordinatorPart] = {}  # by snapshot, while it is being taken
+        self._ended: deque[tuple[SnapshotResult, list[str]]] = deque()  # and what each counted
         self._jobs = JobThread("snapshots")
         self._torn: frozenset[str] = frozenset()
         self._number = max(map(_number_of, names(layout.snapshots_dir)), default=0)
 
-    @property
-    def has_any(self) -> bool:
-        """True if the run has ever begun a snapshot, also before it was resumed."""
-        return self._number > 0
+    # ---------------------------------------------------------------------------------- snapshots
 
     def new(self) -> tuple[str, str]:
         """Name and folder of the next one; see `SnapshotClock`."""
@@ -220,99 +245,160 @@ class SnapshotKeeper(Closing):
         target = self._layout.snapshots_dir / f"{_PREFIX}{self._number:06d}"
         return target.name, str(temporary_beside(target).relative_to(self._layout.root))
 
+    def keep_beginning(self, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Take a snapshot of a new run before it begins, in which no learner has a part.
+
+        So whatever it publishes can be resumed from, whenever it dies.
+
+        Args:
+            state: returns rank 0's state.
+        """
+        if self._number > 0:
+            return  # also where it was resumed: it has begun before
+        name, folder = self.new()
+        self.begin(TakeSnapshot(name, folder), state(), {"env_steps": 0, "learners": []})
+        self._commit(Snapshot(name, folder, set()))
+
+    def has_begun(self, name: str) -> bool:
+        """True if rank 0's part is taken, and not all others have come yet."""
+        return name in self._parts
+
     def begin(
         self,
         order: TakeSnapshot,
         state: Mapping[str, Any],
         facts: Mapping[str, Any],
         lost: Sequence[str] = (),
-    ) -> tuple[str, ...]:
-        """Write rank 0's part; returns the blocks that it names.
+    ) -> None:
+        """Write rank 0's part; the blocks that it names stay as long as the snapshot.
 
         Args:
             order: for the learners.
-            state: of the coordinator; must not change afterwards.
-            facts: for the manifest.
+            state: of rank 0; must not change afterwards.
+            facts: for the manifest: ``env_steps``, and ``learners`` that have a part.
             lost: what the files of players begin with whose learners have all died.
         """
-        self._shards[order.name] = shards = tuple(shards_of(state))
+        self._shards[order.name] = shards = shards_of(state)
+        for path in shards:
+            self._retention.need(path)
         folder = self._layout.inside(order.folder)
-        self._own[order.name] = own = _OwnPart(folder, dict(facts), tuple(lost))
-        self._jobs.submit(partial(self._write, own, state))
-        return shards
+        part = _CoordinatorPart(
+            folder, {**facts, "saved_at": time.time()}, tuple(lost), self._uncounted
+        )
+        self._uncounted = []
+        self._parts[order.name] = part
+        self._jobs.submit(partial(self._write, part, state))
 
-    def has_begun(self, name: str) -> bool:
-        """True if rank 0's part is taken, and not all others have come yet."""
-        return name in self._own
-
-    def commit(self, snapshot: Snapshot) -> None:
-        """Rename a snapshot, of which all learners' parts have come; drop it if one failed."""
-        self._jobs.submit(partial(self._commit, snapshot, self._own.pop(snapshot.name)))
-
-    def take_ended(self) -> list[Kept]:
-        """Snapshots that have ended since the last call."""
-        ended = []
-        while self._ended:
-            ended.append(self._ended.popleft())
-        return ended
-
-    def adopt(self, resumed: str) -> list[str]:
-        """Names of blocks that the existing snapshots need.
+    def tend(self, complete: Iterable[Snapshot]) -> list[SnapshotResult]:
+        """Finish snapshots; returns those that have ended since the last call.
 
         Args:
-            resumed: the newest whole one: those after it are torn, and go with the next that is
-                whole, so that they take the place of none.
+            complete: those of which all learners' parts have come.
         """
-        existing = names(self._layout.snapshots_dir)
-        self._torn = frozenset(name for name in existing if name > resumed)
-        for name in existing:
-            path = self._layout.snapshots_dir / name / STATE_FILE
-            with contextlib.suppress(SnapshotError):  # a torn one needs nothing
-                state = load_state(path, STATE_KIND, STATE_VERSION)
-                self._shards[name] = tuple(shards_of(state))
-        return [path for shards in self._shards.values() for path in shards]
+        for snapshot in complete:
+            self._commit(snapshot)
+        results = []
+        while self._ended:
+            result, counted = self._ended.popleft()
+            self.last_took_s = result.took_s
+            if result.error:
+                self._uncounted = counted + self._uncounted
+            else:
+                self._retention.release(counted)
+            for name in result.removed:
+                self._retention.release(self._shards.pop(name, ()))
+            results.append(result)
+        return results
 
     def close(self) -> None:
         """Finish what can be whole, drop the rest. Idempotent."""
-        for name, own in self._own.items():
-            lost = Snapshot(name, "", set(), error="a learner's part was missing at the end")
-            self._jobs.submit(partial(self._commit, lost, own))
-        self._own.clear()
+        for name in list(self._parts):
+            error = "a learner's part was missing at the end"
+            self._commit(Snapshot(name, "", set(), error=error))
         self._jobs.close()
 
-    def _write(self, own: _OwnPart, state: Mapping[str, Any]) -> None:
+    # ------------------------------------------------------------------------------------- shards
+
+    def published(self, path: str) -> None:
+        """A block is there: it stays until it is dropped, and until a snapshot has counted it.
+
+        Raises:
+            StoreError: it is not in the run folder.
+        """
+        self._retention.need(path)
+        self._await_count(path)
+
+    def need(self, paths: Iterable[str]) -> None:
+        """Blocks get one user more; `drop` takes it away."""
+        for path in paths:
+            self._retention.need(path)
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """No learner needs these blocks any more."""
+        self._retention.release(paths)
+
+    def adopt(self, resumed: Resumed) -> None:
+        """Keep the blocks of a resumed run, and those that its snapshots name.
+
+        Snapshots that are newer than the one it is resumed from are torn. They go with the next
+        that is whole, so that they take the place of none.
+        """
+        existing = names(self._layout.snapshots_dir)
+        self._torn = frozenset(name for name in existing if name > resumed.name)
+        for name in existing:
+            file = self._layout.snapshots_dir / name / STATE_FILE
+            with contextlib.suppress(SnapshotError):  # a torn one needs nothing
+                self._shards[name] = shards_of(load_state(file, STATE_KIND, STATE_VERSION))
+        self.need(resumed.published)
+        for shards in self._shards.values():
+            self.need(shards)
+        for path in resumed.after:
+            self._await_count(path)
+
+    def _await_count(self, path: str) -> None:
+        """Keep a block until a snapshot has counted it: a run that is resumed before does."""
+        self._retention.need(path)
+        self._uncounted.append(path)
+
+    # ---------------------------------------------------------------------- on the thread of files
+
+    def _write(self, part: _CoordinatorPart, state: Mapping[str, Any]) -> None:
         def write(path: Path) -> None:
             save_state(path, STATE_KIND, STATE_VERSION, state)
 
         try:
-            own.files = write_files(own.folder, {STATE_FILE: write})
+            part.files = write_files(part.folder, {STATE_FILE: write})
         except (OSError, StoreError) as error:
-            own.error = str(error)
+            part.error = str(error)
 
-    def _commit(self, snapshot: Snapshot, own: _OwnPart) -> None:
-        files = {**own.files, **snapshot.files}
+    def _commit(self, snapshot: Snapshot) -> None:
+        """Rename a snapshot, of which all parts have come; drop it if one failed."""
+        self._jobs.submit(partial(self._finish, snapshot, self._parts.pop(snapshot.name)))
+
+    def _finish(self, snapshot: Snapshot, part: _CoordinatorPart) -> None:
+        files = {**part.files, **snapshot.files}
         target = self._layout.snapshots_dir / snapshot.name
-        gone, error = [snapshot.name], snapshot.error or own.error
+        removed, error = [snapshot.name], snapshot.error or part.error
         try:
             if not error:
-                facts = {**own.facts, "train_iter": snapshot.train_iter}
-                if own.lost:
-                    taken, facts["players"] = self._take_over(own, snapshot.iterations)
+                facts = {**part.facts, "train_iter": snapshot.train_iter}
+                if part.lost:
+                    taken, facts["players"] = self._take_over(part, snapshot.iterations)
                     files |= taken
                 elif len(snapshot.iterations) > 1:
                     facts["players"] = snapshot.iterations
-                finish(own.folder, target, files, facts)
-                gone = remove_others(target, self._keep, _PREFIX, self._torn)
+                finish(part.folder, target, files, facts)
+                removed = remove_others(target, self._keep, _PREFIX, self._torn)
         except (OSError, StoreError) as problem:
             error = str(problem)
-        shutil.rmtree(own.folder, ignore_errors=True)
+        shutil.rmtree(part.folder, ignore_errors=True)
         n_bytes = sum(file["bytes"] for file in files.values())
-        released = [path for name in gone for path in self._shards.pop(name, ())]
-        took_s = time.monotonic() - own.began
-        self._ended.append(Kept(snapshot, n_bytes, took_s, error, tuple(released)))
+        took_s = time.monotonic() - part.began
+        result = SnapshotResult(snapshot, n_bytes, took_s, error, tuple(removed))
+        self._ended.append((result, part.counted))
 
     def _take_over(
-        self, own: _OwnPart, iterations: Mapping[str, int]
+        self, part: _CoordinatorPart, iterations: Mapping[str, int]
     ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         """Take over the files of players without learners from the newest whole snapshot.
 
@@ -325,9 +411,9 @@ class SnapshotKeeper(Closing):
         writers: dict[str, Callable[[Path], None]] = {
             path.name: partial(shutil.copyfile, path)
             for path in last.folder.iterdir()
-            if path.name.startswith(own.lost)
+            if path.name.startswith(part.lost)
         }
-        return write_files(own.folder, writers), {**last.facts.get("players", {}), **iterations}
+        return write_files(part.folder, writers), {**last.facts.get("players", {}), **iterations}
 
 
 def amend(

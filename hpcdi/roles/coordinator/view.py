@@ -1,7 +1,7 @@
-"""Shows a run to people, and keeps the files of rank 0.
+"""Shows a run to people: curves, log lines, the progress line, the status file, the summary.
 
-`RunRecord` keeps numbers and writes curves and log lines. `RunView` shows the progress line and the
-summary, writes the status file and snapshots, and removes shards. Neither decides anything.
+`RunRecord` keeps numbers, and writes curves and log lines. `RunView` shows the rest. Neither
+decides anything, and neither removes a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from hpcdi.comm.messages import (
     LearnResult,
     Message,
     RankLost,
-    TakeSnapshot,
     TaskReturned,
     WorkerFailed,
     WorkerReady,
@@ -34,13 +33,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.view import LeagueView
 from hpcdi.roles.coordinator.scheduler import Phase, RunState
-from hpcdi.roles.coordinator.snapshots import (
-    Kept,
-    Resumed,
-    Snapshot,
-    SnapshotClock,
-    SnapshotKeeper,
-)
+from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
     DiesAlone,
@@ -48,9 +41,7 @@ from hpcdi.roles.coordinator.workers import (
     RankQuiet,
     TaskLate,
 )
-from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.shards import Retention
 from hpcdi.store.status import StatusFile
 from hpcdi.types import MAIN
 from hpcdi.utils.curves import TensorBoardWriter
@@ -100,7 +91,6 @@ class Traffic:
 
     Attributes:
         latency: seconds from a full block to its rows in a learner's memory.
-        snapshot_s: until the last snapshot was whole.
         learning_since: when the first train iteration was seen (seconds since the epoch), and the
             env steps then.
     """
@@ -110,7 +100,6 @@ class Traffic:
     latency: Distribution = field(default_factory=Distribution)
     blocks: int = 0
     data_bytes: int = 0
-    snapshot_s: float = 0.0
     learning_since: tuple[float, int] | None = None
 
 
@@ -231,15 +220,14 @@ class RunRecord:
         """Returns the curves of a part, of another player than the main one under its name."""
         return Curves(self, part if player == MAIN else f"{player}_{part}")
 
-    def snapshot(self, kept: Kept, env_steps: int) -> None:
+    def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
-        self.traffic.snapshot_s = kept.took_s
-        if kept.error:
-            name = kept.snapshot.name
-            LOGGER.warning("%s could not be written: %s. Free some space", name, kept.error)
+        snapshot = result.snapshot.name
+        if result.error:
+            LOGGER.warning("%s could not be written: %s. Free some space", snapshot, result.error)
             return
-        LOGGER.info("snapshot", extra={"snapshot": {"name": kept.snapshot.name, **kept.figures}})
-        for name, value in kept.figures.items():
+        LOGGER.info("snapshot", extra={"snapshot": {"name": snapshot, **result.figures}})
+        for name, value in result.figures.items():
             self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
     def staleness(self, run: RunState) -> int:
@@ -321,7 +309,7 @@ class RunRecord:
 
 
 class RunView:
-    """Shows a run, and writes and removes its files.
+    """Shows a run: progress line, status file, league, summary.
 
     Args:
         config: the experiment.
@@ -348,17 +336,11 @@ class RunView:
         self._file: StatusFile | None = None
         self._phase: Phase | None = None  # that status.json says
         self._league: LeagueView | None = None
-        self._retention: Retention | None = None
-        self._keeper: SnapshotKeeper | None = None
-        self._uncounted: list[str] = []  # blocks that were published since the last snapshot
-        self._counted: dict[str, list[str]] = {}  # by each snapshot that is not whole yet
         self._is_failure_shown = False
         if layout is None or self._writer is None:
             return
         self._writer.add_page("The run at a glance", OVERVIEW)
-        self._keeper = SnapshotKeeper(layout, config.system.keep_snapshots)
         self._league = LeagueView(layout.league_file, self._writer)
-        self._retention = Retention(layout, keep_data=config.system.storage.keep_data)
         commander = config.policy.other.commander
         limits = (
             getattr(commander, "max_env_step", float("inf")),
@@ -387,19 +369,10 @@ class RunView:
 
     def observe(self, rank: int, message: Message | Notice) -> None:
         """Take a message that the scheduler is about to handle, or a notice."""
-        if isinstance(message, BlockReady) and self._retention is not None:
-            self._retention.need(message.shard.path)
-            self._need_to_count([message.shard.path])
         self._record.observe(rank, message)
 
-    def look(self, run: RunState, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
-        """Write and show what is due.
-
-        Args:
-            run: as it is now.
-            needed: files that item buffers need since the last call.
-            freed: files that item buffers do not need any more.
-        """
+    def look(self, run: RunState) -> None:
+        """Write and show what is due of a run, as it is now."""
         now = time.monotonic()
         self._record.look(run, now)
         if self._line is not None and self._file is not None:
@@ -419,98 +392,13 @@ class RunView:
             self._league.refresh(
                 run.league, run.counters.env_steps, now, learners=learners, at_once=run.finished
             )
-        if self._retention is not None:
-            for path in needed:
-                self._retention.need(path)
-            self._retention.release([*run.replay.take_freed(), *freed])
-        self._tend_snapshots(run)
         self._show_failure(run)
 
-    @property
-    def snapshot_s(self) -> float:
-        """Seconds that the last snapshot took until it was whole."""
-        return self._record.traffic.snapshot_s
-
-    def snapshot_clock(self, every_s: float) -> SnapshotClock:
-        """Make the clock of snapshots; where nothing is written, none are taken."""
-        return SnapshotClock(every_s, self._keeper.new if self._keeper is not None else None)
-
-    def begin_snapshot(
-        self,
-        order: TakeSnapshot,
-        state: Callable[[], dict[str, Any]],
-        run: RunState,
-        learners: Iterable[int] = (),
-    ) -> None:
-        """Take rank 0's part of a snapshot, before the first learner is ordered to take its own.
-
-        Args:
-            order: for the learners.
-            state: returns rank 0's state.
-            run: as it is now.
-            learners: that have a part in it.
-        """
-        if self._keeper is None or self._keeper.has_begun(order.name):
-            return
-        facts = {
-            "env_steps": run.counters.env_steps,
-            "learners": sorted(learners),
-            "saved_at": time.time(),
-        }
-        self._counted[order.name], self._uncounted = self._uncounted, []
-        groups = enumerate(run.workers.groups.values())
-        lost = [of_agent(agent, "") for agent, group in groups if agent and not group.size]
-        for path in self._keeper.begin(order, state(), facts, lost):
-            if self._retention is not None:
-                self._retention.need(path)
-
-    def keep_beginning(self, state: Callable[[], dict[str, Any]], run: RunState) -> None:
-        """Take a snapshot of a new run before it begins, in which no learner has a part.
-
-        So whatever it publishes can be resumed from, whenever it dies.
-        """
-        if self._keeper is None or self._keeper.has_any:
-            return
-        name, folder = self._keeper.new()
-        self.begin_snapshot(TakeSnapshot(name, folder), state, run)
-        self._keeper.commit(Snapshot(name, folder, set()))
-
-    def finish_snapshots(self, run: RunState) -> None:
-        """Wait until all snapshots are whole that can be; the loop has ended."""
-        self._tend_snapshots(run)
-        if self._keeper is not None:
-            self._keeper.close()
-        self._tend_snapshots(run)
-
-    def adopt(self, resumed: Resumed) -> None:
-        """Keep the blocks of a resumed run, and those that its snapshots need."""
-        if self._retention is None or self._keeper is None:
-            return
-        for path in [*resumed.published, *self._keeper.adopt(resumed.name)]:
-            self._retention.need(path)
-        self._need_to_count(resumed.after)
-
-    def _need_to_count(self, paths: Iterable[str]) -> None:
-        """Keep blocks until a snapshot has counted them: a run that is resumed before does."""
-        if self._retention is not None:
-            for path in paths:
-                self._retention.need(path)
-                self._uncounted.append(path)
-
-    def _tend_snapshots(self, run: RunState) -> None:
-        if self._keeper is None:
-            return
-        for snapshot in run.snapshots.take_complete():
-            self._keeper.commit(snapshot)
-        for kept in self._keeper.take_ended():
-            self._record.snapshot(kept, run.counters.env_steps)
-            if self._line is not None and kept.is_worth_a_line:
-                self._line.say(str(kept))
-            counted = self._counted.pop(kept.snapshot.name, [])
-            if kept.error:
-                self._uncounted, counted = counted + self._uncounted, []
-            if self._retention is not None:
-                self._retention.release([*kept.released, *counted])
+    def snapshot(self, result: SnapshotResult, run: RunState) -> None:
+        """A snapshot has ended."""
+        self._record.snapshot(result, run.counters.env_steps)
+        if self._line is not None and result.is_worth_a_line:
+            self._line.say(str(result))
 
     def summary(self, run: RunState) -> list[str]:
         """Closing lines for people."""
@@ -546,9 +434,7 @@ class RunView:
         }
 
     def close(self) -> None:
-        """Write out curves and snapshots. Idempotent."""
-        if self._keeper is not None:
-            self._keeper.close()
+        """Write out curves. Idempotent."""
         if self._writer is not None:
             self._record.close()
             self._writer.close()

@@ -24,7 +24,7 @@ from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase, RunState
-from hpcdi.roles.coordinator.snapshots import Resumed
+from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunView
 from hpcdi.roles.coordinator.workers import Workers
 from hpcdi.roles.fault import FAULTS
@@ -162,9 +162,10 @@ class SerialRun(Closing):
         except BaseException:
             self.view.close()
             raise
-        self.state = RunState(
-            parts.replay, self.view.snapshot_clock(config.system.snapshot_s), Workers(())
-        )
+        keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data
+        self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
+        clock = SnapshotClock(config.system.snapshot_s, self._keeper.new)
+        self.state = RunState(parts.replay, clock, Workers(()))
         self.pipeline = SerialPipeline(
             config, parts, self._keep_best, self.view.evaluations, self.view.meter.mark
         )
@@ -176,8 +177,8 @@ class SerialRun(Closing):
 
     def train(self) -> Outcome:
         """Train to the end; returns how it ended."""
-        agents, view = self.pipeline.parts.agents, self.view
-        view.keep_beginning(self._state_dict, self.state)
+        agents = self.pipeline.parts.agents
+        self._keeper.keep_beginning(self._state_dict)
         self.state.snapshots.start(time.monotonic())
         for agent in agents:
             agent.learner.call_hook("before_run")
@@ -193,7 +194,8 @@ class SerialRun(Closing):
             writer.close()
         self.state.phase = Phase.FINISHED
         self._look()
-        view.finish_snapshots(self.state)
+        self._keeper.close()
+        self._tend_files()
         self._settings.look(time.monotonic(), at_once=True)
         if self._stopped is None:
             return Outcome("done", reason, EXIT_DONE)
@@ -215,7 +217,8 @@ class SerialRun(Closing):
         order = self.state.snapshots.take(agents, time.monotonic())
         if order is None:
             return
-        self.view.begin_snapshot(order, self._state_dict, self.state, agents)
+        facts = {"env_steps": self.state.counters.env_steps, "learners": list(agents)}
+        self._keeper.begin(order, self._state_dict(), facts)
         for number, agent in enumerate(self.pipeline.parts.agents):
             own = image if number == 0 else None
             self._writers[number].keep(agent.learner, order, number, own)
@@ -247,7 +250,7 @@ class SerialRun(Closing):
         # the file of the best policy may be newer than the snapshot
         known = (state["commander"]["best_evaluation"], _read_best(self._best_file))
         parts.evaluator.best = max((best for best in known if best is not None), default=None)
-        self.view.adopt(resumed)
+        self._keeper.adopt(resumed)
         self._count()
 
     def summary(self) -> list[str]:
@@ -270,6 +273,7 @@ class SerialRun(Closing):
         parts.replay.close()
         parts.collector.close()
         parts.evaluator.close()
+        self._keeper.close()
         self.view.close()
 
     def _turn(self) -> str | None:
@@ -286,11 +290,19 @@ class SerialRun(Closing):
     def _look(self) -> None:
         """Show the run, and take what threads have written."""
         for ready in self.pipeline.parts.replay.take_published():
+            self._keeper.published(ready.shard.path)
             self.view.observe(0, ready)
         self._count()
         while self._parts:
             self.state.snapshots.part(*self._parts.popleft())
+        self._tend_files()
         self.view.look(self.state)
+
+    def _tend_files(self) -> None:
+        """Finish snapshots, and remove shards that nobody needs."""
+        self._keeper.drop(self.state.replay.take_freed())
+        for result in self._keeper.tend(self.state.snapshots.take_complete()):
+            self.view.snapshot(result, self.state)
 
     def _count(self) -> None:
         parts, counters = self.pipeline.parts, self.state.counters
