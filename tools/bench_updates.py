@@ -5,10 +5,13 @@ float32, and reads its losses every 100 updates, as single-file implementations 
 come with all that a learner asks of them: logs, schedules, precision, any number of learners. Both
 take turns; figures are medians over the rounds, ratios medians of those within a round. On a core
 they are of one thread and of its CPU time, so that other work on the machine hardly changes them.
+On a GPU batches lie there already, where a learner's feed puts them ahead of time; then the whole
+update is also written out as a CUDA graph, as in LeanRL, which no call of Python slows down.
 
     python tools/bench_updates.py               on a core, some minutes
     python tools/bench_updates.py --quick       about a minute
     python tools/bench_updates.py --cuda        on a GPU, with a batch of 1,024 and compiled
+    python tools/bench_updates.py --only DQN    cases whose names have the word in them
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from hpcdi.policy.create import create_policy
 Batch = dict[str, Tensor]
 Update = Callable[[Batch], Any]
 
-LOG_EVERY = 100
+LOG_EVERY, TARGET_EVERY = 100, 200
 EPOCHS, TRANSITIONS = 4, 1024  # of PPO
 ACTIONS = 6
 PIXELS = (4, 84, 84)
@@ -49,35 +52,43 @@ class Case:
     Attributes:
         name: of the row.
         settings: of the policy, without its section `learn`.
-        learn: that section.
         written_out: the same update in plain torch, of a policy's networks.
         data: a batch of so many transitions, in host memory.
         sizes: of batches (of PPO: of minibatches); those above 256 only on a GPU.
+        learn: that section.
+        is_capturable: what is written out takes a batch to be a CUDA graph of, too.
     """
 
     name: str
     settings: dict[str, Any]
-    written_out: Callable[[Any, dict[str, Any]], Update]
+    written_out: Callable[..., Update]
     data: Callable[[int], Batch]
     sizes: tuple[int, ...]
     learn: dict[str, Any] = field(default_factory=dict)
+    is_capturable: bool = False
 
 
 def main() -> None:
     """Measure, and print."""
     command_line = parser(__doc__ or "")
     command_line.add_argument("--cuda", action="store_true", help="on a GPU")
+    command_line.add_argument("--only", default="", help="cases whose names have this in them")
+    command_line.add_argument("--eager", action="store_true", help="nothing compiled")
     given = command_line.parse_args()
     torch.set_num_threads(1)
-    variants: dict[str, dict[str, Any]] = {"float32": {}, "bf16": {"precision": "bf16"}}
     if given.cuda:
+        print(f"on {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    variants: dict[str, dict[str, Any]] = {"float32": {}, "bf16": {"precision": "bf16"}}
+    if given.cuda and not given.eager:
         variants |= {
             "float32, compiled": {"compile": True},
             "bf16, compiled": {"precision": "bf16", "compile": True},
         }
     for case in cases():
+        if given.only not in case.name:
+            continue
         sizes = [size for size in case.sizes if given.cuda or size <= 256]
-        for size in sizes[:1] if given.quick else sizes:
+        for size in sizes[:1] if given.quick and not given.cuda else sizes:
             rows = measured(case, size, variants, given.cuda, quick=given.quick)
             show(rows, given.json)
 
@@ -88,6 +99,9 @@ def measured(
     """A row a variant, and one of what is written out."""
     learn = {"learning_rate": 1e-4, "batch_size": size, **case.learn}
     batch = case.data(size)
+    if cuda:
+        torch.compiler.reset()  # beyond some compiled networks torch would compile no more
+        batch = {name: column.cuda() for name, column in batch.items()}
     ways: dict[str, Update] = {}
     for name, more in variants.items():
         policy = create_policy(
@@ -96,6 +110,8 @@ def measured(
         ways[name] = policy.learn_mode.forward
         if not more:
             ways["written out"] = case.written_out(policy, learn)
+            if cuda and case.is_capturable:
+                ways["written out, CUDA graph"] = case.written_out(policy, learn, batch)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for update in ways.values():
         for _ in range(3):  # what is allocated, chosen or compiled at first
@@ -140,7 +156,7 @@ def cases() -> list[Case]:
             Case(
                 f"DQN, {encoder}",
                 {"type": "dqn", "model": {**pixels, **dqn, "encoder": encoder}},
-                written_out_dqn, lambda size: replayed(PIXELS, size), sizes,
+                written_out_dqn, lambda size: replayed(PIXELS, size), sizes, is_capturable=True,
             )
             for encoder, sizes in (("nature_cnn", (32, 256, 1024)), ("impala_cnn", (32, 256)))
         ),
@@ -158,7 +174,7 @@ def cases() -> list[Case]:
         ),
         Case(
             "SAC, 2 x 256 units", {"type": "sac", "model": {**hidden, **box}},
-            written_out_sac, lambda size: replayed((11,), size, box=3), (256,),
+            written_out_sac, lambda size: replayed((11,), size, box=3), (256,), is_capturable=True,
         ),
     ]  # fmt: skip
 
@@ -199,10 +215,12 @@ def plain(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network).eval().requires_grad_(True)
 
 
-def stepper(parameters: Any, learn: dict[str, Any]) -> Callable[[Tensor], None]:
+def stepper(
+    parameters: Any, learn: dict[str, Any], *, is_captured: bool = False
+) -> Callable[[Tensor], None]:
     """One step of Adam down the gradient of a loss."""
     parameters = list(parameters)
-    optimizer = torch.optim.Adam(parameters, lr=learn["learning_rate"])
+    optimizer = torch.optim.Adam(parameters, lr=learn["learning_rate"], capturable=is_captured)
     clip = learn.get("grad_clip_norm")
 
     def step(loss: Tensor) -> None:
@@ -215,13 +233,35 @@ def stepper(parameters: Any, learn: dict[str, Any]) -> Callable[[Tensor], None]:
     return step
 
 
-def written_out_dqn(policy: Any, learn: dict[str, Any]) -> Update:
-    """Double DQN with the Huber loss."""
+def captured(once: Callable[[Batch], Tensor], like: Batch) -> Callable[[Batch], Tensor]:
+    """The same on a GPU as a CUDA graph: one launch."""
+    held, stream = {name: column.clone() for name, column in like.items()}, torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            once(held)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = once(held)
+
+    def replay(batch: Batch) -> Tensor:
+        for name, column in held.items():
+            column.copy_(batch[name], non_blocking=True)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def written_out_dqn(policy: Any, learn: dict[str, Any], like: Batch | None = None) -> Update:
+    """Double DQN with the Huber loss; as a CUDA graph where there is a batch like the others."""
     device, network = policy._device, plain(policy._model)
     target = copy.deepcopy(network).requires_grad_(False)
-    step, counter = stepper(network.parameters(), learn), itertools.count(1)
+    step = stepper(network.parameters(), learn, is_captured=like is not None)
+    counter = itertools.count(1)
 
-    def update(batch: Batch) -> None:
+    def once(batch: Batch) -> Tensor:
         batch = {name: column.to(device, non_blocking=True) for name, column in batch.items()}
         with torch.no_grad():
             action = network(batch["next_observation"], {})[0].argmax(dim=1, keepdim=True)
@@ -231,8 +271,13 @@ def written_out_dqn(policy: Any, learn: dict[str, Any]) -> Update:
         value = values.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
         loss = nn.functional.smooth_l1_loss(value, wanted)
         step(loss)
-        done = next(counter)
-        if done % 200 == 0:
+        return loss.detach()
+
+    learn_once = once if like is None else captured(once, like)
+
+    def update(batch: Batch) -> None:
+        loss, done = learn_once(batch), next(counter)
+        if done % TARGET_EVERY == 0:
             target.load_state_dict(network.state_dict())
         if done % LOG_EVERY == 0:
             loss.item()
@@ -264,14 +309,14 @@ def written_out_ppo(policy: Any, learn: dict[str, Any]) -> Update:
     return update
 
 
-def written_out_sac(policy: Any, learn: dict[str, Any]) -> Update:
-    """SAC with two critics and a temperature that is learnt."""
+def written_out_sac(policy: Any, learn: dict[str, Any], like: Batch | None = None) -> Update:
+    """SAC with two critics and a temperature that is learnt; see `written_out_dqn`."""
     device = policy._device
     actor, critics = plain(policy._model), plain(policy._critics)
     targets = copy.deepcopy(critics).requires_grad_(False)
     log_alpha = torch.zeros((), device=device, requires_grad=True)
     actor_step, critic_step, alpha_step = (
-        stepper(parameters, learn)
+        stepper(parameters, learn, is_captured=like is not None)
         for parameters in (actor.parameters(), critics.parameters(), [log_alpha])
     )
     counter = itertools.count(1)
@@ -283,7 +328,7 @@ def written_out_sac(policy: Any, learn: dict[str, Any]) -> Update:
         of_tanh = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
         return raw.tanh(), (normal.log_prob(raw) - of_tanh).sum(dim=1)
 
-    def update(batch: Batch) -> None:
+    def once(batch: Batch) -> Tensor:
         batch = {name: column.to(device, non_blocking=True) for name, column in batch.items()}
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
@@ -300,6 +345,12 @@ def written_out_sac(policy: Any, learn: dict[str, Any]) -> Update:
         with torch.no_grad():
             for mine, theirs in zip(targets.parameters(), critics.parameters(), strict=True):
                 mine.lerp_(theirs, 0.005)
+        return critic_loss.detach()
+
+    learn_once = once if like is None else captured(once, like)
+
+    def update(batch: Batch) -> None:
+        critic_loss = learn_once(batch)
         if next(counter) % LOG_EVERY == 0:
             critic_loss.item()
 

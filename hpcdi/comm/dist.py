@@ -112,7 +112,8 @@ def dist_init(
     """Join the process group; collective over its members.
 
     Args:
-        backend: "nccl", or "gloo". Without a CUDA device "nccl" becomes "gloo".
+        backend: "nccl", or "gloo". "nccl" becomes "gloo" for all where a member has no CUDA device,
+            or where two share one, which NCCL refuses: gloo takes tensors of a GPU, by the host.
         addr: host of rank 0; needed only without MPI.
         port: port of rank 0; needed only without MPI.
         rank: this process's rank in the group; from `group`, else the environment's RANK.
@@ -133,11 +134,11 @@ def dist_init(
         rank, world_size = meeting.rank, len(meeting.hosts)
     rank = _from_environment("RANK", rank)
     world_size = _from_environment("WORLD_SIZE", world_size)
-    if backend == "nccl" and not torch.cuda.is_available():
-        backend = "gloo"
     global _limit
     limit = _limit = timedelta(seconds=timeout)
-    if backend == "nccl":
+    # a process that computes on a device already keeps that one
+    is_free = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if backend == "nccl" and torch.cuda.is_available() and is_free:
         hosts = meeting.hosts[:rank] if meeting is not None else ()
         local_rank = list(hosts).count(platform.node()) if meeting is not None else rank
         torch.cuda.set_device(local_device(local_rank))
@@ -147,6 +148,8 @@ def dist_init(
             if meeting is None
             else _store_of(meeting, limit)
         )
+        if backend == "nccl" and not _have_a_device_each(store, rank, world_size):
+            backend = "gloo"
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=limit
         )
@@ -298,6 +301,16 @@ def _store_of(meeting: Meeting, timeout: timedelta) -> dist.Store:
         host, port, key = meeting.share(None)
         store = dist.TCPStore(host, port, size, False, timeout)
     return dist.PrefixStore(key, store)
+
+
+def _have_a_device_each(store: dist.Store, rank: int, size: int) -> bool:
+    """Returns whether each member has a CUDA device of its own; collective over them."""
+    own = ""
+    if torch.cuda.is_available():
+        own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    store.set(f"device{rank}", own)
+    devices = {store.get(f"device{member}") for member in range(size)}
+    return len(devices - {b""}) == size
 
 
 def _is_one_host(hosts: Sequence[str]) -> bool:

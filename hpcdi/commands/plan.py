@@ -10,6 +10,7 @@ from typing import Any
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
 from hpcdi.errors import EXIT_DONE
+from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import (
     Place,
@@ -73,11 +74,12 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
         "rank  role         device  threads  environments  memory of data",
     ]
     row_bytes = row_size(config, spaces)
+    gpus = visible_gpus(os.environ)
     for rank, role in enumerate(roles_of([Place("")] * ranks, config)):
         threads = threads_of(role, cores, ranks - learner_count(config), learner_count(config))
         is_on_gpu = role == "learner" and config.policy.cuda
         # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
-        device = f"cuda:{rank - 1}" if is_on_gpu else "cpu"
+        device = f"cuda:{(rank - 1) % (len(gpus) or ranks)}" if is_on_gpu else "cpu"
         envs = str(config.env.collector_env_num) if role == "collector" else "-"
         memory = human_bytes(memory_of(role, config, row_bytes))
         lines.append(f"{rank:>4}  {role:<12} {device:<7} {threads:>7}  {envs:>12}  {memory}")
@@ -96,6 +98,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
         f"{kept}",
         forecast_of_files(config, row_bytes, ranks),
         *_warnings(ranks, cores, blocks_per_s),
+        *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
     ]
     return lines
 
@@ -205,3 +208,12 @@ def _warnings(ranks: int, cores: int, blocks_per_s: float) -> list[str]:
             "size where blocks are full before that"
         )
     return ["", *warnings] if warnings else []
+
+
+def _warnings_of_gpus(learners: int, gpus: int) -> list[str]:
+    if not gpus:
+        return ["", "warning: policy.cuda is true, and this host shows no GPU: no run starts here"]
+    if learners > gpus:
+        shared = f"{learners} learners share {counted(gpus, 'GPU')} of this host"
+        return ["", f"warning: {shared}: they exchange gradients by gloo, not NCCL"]
+    return []

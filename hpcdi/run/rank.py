@@ -237,14 +237,19 @@ def _play(
         exit_code = (
             coordinate(context, agreement.ends_at)
             if role == "coordinator"
-            else _work(role, context)
+            else _work(role, context, _device_of(place))
         )
     finally:
         close_log()
     return EXIT_DONE if LAUNCHER_VARIABLE in os.environ else exit_code
 
 
-def _work(role: str, context: Any) -> int:
+def _device_of(place: Mapping[str, Any]) -> int | None:
+    """Returns the number of a learner's GPU among those that it sees; None: it needs none."""
+    return place["gpus"].index(place["gpu"]) if place["gpu"] else None
+
+
+def _work(role: str, context: Any, device: int | None) -> int:
     """Run a learner or collector; returns its exit code."""
     from hpcdi.comm.failure import abort_job, describe, die_alone, headline
     from hpcdi.comm.pump import LinkPump
@@ -255,7 +260,7 @@ def _work(role: str, context: Any) -> int:
 
     system = context.config.system
     worker: MessageSide | None = None
-    _import_torch(role)
+    _import_torch(role, device)
     try:
         if role == "learner":
             worker = create_comm_learner(system.comm_learner, context)
@@ -276,9 +281,17 @@ def _work(role: str, context: Any) -> int:
     return worker.exit_code
 
 
-def _import_torch(role: str) -> None:
-    """Import what the first task needs: a watchdog would take a slow import for a hang."""
+def _import_torch(role: str, device: int | None) -> None:
+    """Import what the first task needs: a watchdog would take a slow import for a hang.
+
+    Args:
+        role: of this rank.
+        device: to compute on, of the GPUs that this rank sees.
+    """
     import torch
+
+    if device is not None and device < torch.cuda.device_count():  # else the policy says why not
+        torch.cuda.set_device(device)
 
     if role == "learner":
         torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports torch's compiler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -35,10 +35,15 @@ class Recycler:
 
     Args:
         keep: arrays that are remembered, the newest ones; those that somebody holds are not reused.
+        make: returns so many bytes, of any content; None: the system's memory.
+        threads: that read large results; by default one, since others compute meanwhile.
     """
 
-    def __init__(self, keep: int = 4) -> None:
-        self._keep = keep
+    def __init__(
+        self, keep: int = 4, make: Callable[[int], Array] | None = None, threads: int = 1
+    ) -> None:
+        self._keep, self._make, self._threads = keep, make or _bytes, threads
+        self._pool: ThreadPoolExecutor | None = None
         self._slabs: list[Array] = []
         self._counted = getattr(
             sys, "_is_gil_enabled", lambda: True
@@ -52,14 +57,34 @@ class Recycler:
         for slab in self._slabs:
             if slab.nbytes == n_bytes and sys.getrefcount(slab) == _UNHELD:
                 return slab.view(dtype).reshape(shape)
-        slab = np.empty(n_bytes, np.uint8)
+        slab = self._make(n_bytes)
         self._slabs = [*self._slabs[-self._keep + 1 :], slab]
         return slab.view(dtype).reshape(shape)
+
+    def close(self) -> None:
+        """End the threads; the next large result would start them again."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
 
     def take(self, column: Array, rows: Array) -> Array:
         """``column[rows]``, rows of any shape, each at least 0 and below the column's length."""
         out = self.empty((*rows.shape, *column.shape[1:]), column.dtype)
-        return column.take(rows, axis=0, out=out, mode="clip")
+        if self._threads == 1 or out.nbytes < _PART_BYTES:
+            return column.take(rows, axis=0, out=out, mode="clip")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "takes-rows")
+
+        def take(part: slice) -> None:
+            column.take(rows[part], axis=0, out=out[part], mode="clip")
+
+        size = -(-len(rows) // self._threads)
+        list(self._pool.map(take, (slice(n, n + size) for n in range(0, len(rows), size))))
+        return out
+
+
+def _bytes(count: int) -> Array:
+    return np.empty(count, np.uint8)
 
 
 BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member

@@ -235,6 +235,9 @@ class RowStore:
             occurs in the items of an environment.
         views: columns that `gather` derives from others.
         batches_ahead: large results whose memory is used again once nobody holds them.
+
+    Attributes:
+        recycler: makes the arrays of large results.
     """
 
     kind = "columns"
@@ -255,7 +258,7 @@ class RowStore:
         self._records: Records | None = None  # holds the small columns
         self._frames = FrameStore(capacity, frames) if frames else None
         self._quick: list[tuple[str, Array | None, Any, Any, Any]] = []  # see `put_one`
-        self._recycler = Recycler(batches_ahead)
+        self.recycler = Recycler(batches_ahead)
 
     @staticmethod
     def fits(tree: Any) -> bool:
@@ -378,7 +381,7 @@ class RowStore:
         """One column at rows of any shape."""
         if self._records is not None and name in self._records.members:
             return self._records.take(rows, name)[name]
-        return self._recycler.take(self._columns[name], rows)
+        return self.recycler.take(self._columns[name], rows)
 
     def drop(self, slots: Array) -> None:
         """Columns keep their memory."""
@@ -401,7 +404,7 @@ class RowStore:
         found: Columns = {}
         for name, column in self._columns.items():
             if name not in without:
-                found[name] = packed[name] if name in packed else self._recycler.take(column, slots)
+                found[name] = packed[name] if name in packed else self.recycler.take(column, slots)
         if self._frames is not None:
             found |= self._frames.read(slots)
             found = {name: found[name] for name in self._fields}

@@ -108,7 +108,7 @@ class Watched:
 
         def on_step(optimizer: Any, *_given: Any) -> None:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            state = b"".join(p.detach().numpy().tobytes() for p in parameters)
+            state = b"".join(p.detach().cpu().numpy().tobytes() for p in parameters)
             write_line(steps, hashlib.blake2b(state, digest_size=8).hexdigest())
 
         def on_event(event: str, given: tuple[Any, ...]) -> None:

@@ -34,6 +34,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
 from hpcdi.policy.settings import NormalizeConfig
+from hpcdi.roles.learner.checkpointing import copied
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]
 
@@ -433,6 +434,25 @@ def test_a_policy_that_was_built_alone_goes_on_alone(world: World) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["dqn", "discrete", "continuous"])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_learners_that_share_a_gpu(world: World, kind: str, precision: str) -> None:
+    """By gloo, since NCCL refuses two members on one device; the others see none of it."""
+    members = tuple(range(torch.cuda.device_count() + 1))[:RANKS]
+    with learners(world, members, "nccl") as rank:
+        if rank is None:
+            return
+        assert torch.distributed.get_backend() == "gloo"
+        policy = policy_of(kind, rank, cuda=True, precision=precision, batch_size=16)
+        before = fingerprint(copied(policy._model.state_dict()))
+        for step in range(STEPS):
+            policy.learn_mode.forward(data_of(kind, 100 * step + rank, 64))
+            demand_equal(copied(policy.learn_mode.state_dict()["model"]))
+        assert fingerprint(copied(policy._model.state_dict())) != before
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 def test_learners_of_one_node_on_a_gpu_each(world: World, precision: str) -> None:
     if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
@@ -444,5 +464,4 @@ def test_learners_of_one_node_on_a_gpu_each(world: World, precision: str) -> Non
         assert policy._device.index == rank
         for step in range(STEPS):
             policy.learn_mode.forward(data_of("dqn", 100 * step + rank, 64))
-            state = {k: v.cpu() for k, v in policy.learn_mode.state_dict()["model"].items()}
-            demand_equal(state)
+            demand_equal(copied(policy.learn_mode.state_dict()["model"]))

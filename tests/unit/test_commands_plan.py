@@ -111,12 +111,27 @@ def test_every_rank_has_its_line() -> None:
     assert lines[0].startswith("cartpole_dqn: 5 ranks on ")
 
 
-def test_the_learner_of_a_cuda_policy_has_the_device() -> None:
-    rows = table(plan(*experiment("policy.cuda=true"), 3))
-    assert [row[2] for row in rows] == ["cpu", "cuda:0", "cpu"]
+def test_the_learner_of_a_cuda_policy_has_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shown, warned in (("0", False), ("", True)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        lines = plan(*experiment("policy.cuda=true"), 3)
+        assert [row[2] for row in table(lines)] == ["cpu", "cuda:0", "cpu"]
+        assert ("this host shows no GPU: no run starts here" in lines[-1]) == warned
 
 
-def test_several_learners_have_a_device_and_a_part_of_the_buffer_each() -> None:
+def test_learners_that_outnumber_the_gpus_of_this_host_share_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    lines = plan(*experiment("policy.learn.learner.learner_num=3", "policy.cuda=true"), 5)
+    assert [row[2] for row in table(lines)[1:4]] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert "3 learners share 2 GPUs of this host" in lines[-1]
+
+
+def test_several_learners_have_a_device_and_a_part_of_the_buffer_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     overrides = ("policy.learn.learner.learner_num=3", "policy.cuda=true")
     config, spaces = experiment(*overrides)
     rows = table(plan(config, spaces, 6))

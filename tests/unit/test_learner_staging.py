@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from hpcdi.roles.learner.data_feed import CudaStage, HostStage, for_policy, stage_for
+from hpcdi.store.rows import RowStore
 from hpcdi.types import Columns
 from hpcdi.utils.threads import BackgroundThread
 from hpcdi.worker.learner import BaseLearner
@@ -81,10 +83,11 @@ def test_the_setting_is_on_where_it_is_not_said() -> None:
 
 
 @pytest.fixture
-def stage() -> HostStage:
+def stage() -> Iterator[HostStage]:
     made = stage_for(policy_on("cuda"), pin_memory=True)
     assert isinstance(made, CudaStage)
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.gpu
@@ -125,3 +128,26 @@ def test_what_is_computed_sees_whole_batches_and_memory_is_not_used_too_early(
     torch.cuda.synchronize()
     for number, total in sums:
         assert float(total) == number * rows // 2 * 4
+
+
+@pytest.mark.gpu
+@GPU
+def test_large_columns_are_gathered_into_memory_that_is_copied_from_before_it_is_used_again(
+    stage: HostStage,
+) -> None:
+    """By several threads, over and over, with a copy under way each time."""
+    ring, rng = RowStore(4096), np.random.default_rng(0)
+    frames = rng.integers(0, 256, (4096, 84, 84), dtype=np.uint8)
+    ring.write(0, {"frame": frames})
+    ring.recycler = stage.recycler
+    weights, rows, sums = np.ones((1, 1024), np.float32), [], []
+    for _ in range(30):
+        rows.append(rng.integers(0, 4096, 1024))
+        columns = ring.gather(rows[-1])
+        assert torch.from_numpy(columns["frame"]).is_pinned()
+        (part,) = stage.split(columns, weights)
+        del columns
+        sums.append(stage.take(part, weights[0])["frame"].sum(dim=(1, 2)))
+    of_frame = frames.sum(axis=(1, 2), dtype=np.int64)
+    for chosen, found in zip(rows, sums, strict=True):
+        assert np.array_equal(found.cpu().numpy(), of_frame[chosen])

@@ -147,3 +147,24 @@ def test_no_order_of_taking_and_dropping_changes_what_is_held(todo: list[tuple[s
         array = np.zeros(0)  # hold nothing by accident
         for kept, value in held:
             assert (kept == value).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 5000])
+def test_several_threads_take_what_one_does_into_memory_of_another_kind(rows: int) -> None:
+    made: list[int] = []
+
+    def make(n_bytes: int) -> Array:
+        made.append(n_bytes)
+        return np.empty(n_bytes, np.uint8)
+
+    column = np.arange(100 * 1000, dtype=np.uint16).reshape(100, 1000)
+    where = np.random.default_rng(0).integers(0, 100, (rows, 2))
+    recycler = Recycler(make=make, threads=3)
+    for _ in range(2):
+        taken = recycler.take(column, where)
+        assert np.array_equal(taken, column[where])
+    assert made == [taken.nbytes] * (taken.nbytes >= LARGE_BYTES) * 2
+    del taken
+    recycler.take(column, where)
+    assert len(made) <= 2
+    recycler.close()

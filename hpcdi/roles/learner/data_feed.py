@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.errors import BufferContractError, StoreError
 from hpcdi.policy.dict_samples import samples_of
+from hpcdi.store.memory import Recycler
 from hpcdi.store.rows import RowStore, transitions
 from hpcdi.transport.base import Transport
 from hpcdi.types import Array, Columns
@@ -40,6 +42,7 @@ from hpcdi.utils.nested import share_tensors
 
 _WAIT_S = 0.02
 _BATCHES_AHEAD = 16  # whose memory is used again
+_MOST_THREADS = 8  # that gather for a GPU: more read memory no faster
 _NO_FEEDBACK: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0)
 _AHEAD_S = 0.5
 """So much computing may wait ready."""
@@ -73,9 +76,13 @@ class HostStage:
 
     Args:
         as_columns: batches are tensors by column; else lists of dicts.
+
+    Attributes:
+        recycler: makes the arrays that batches are gathered into.
     """
 
     def __init__(self, *, as_columns: bool = True) -> None:
+        self.recycler = Recycler(_BATCHES_AHEAD)
         self._as_columns = as_columns
 
     def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
@@ -93,9 +100,15 @@ class HostStage:
         """Returns a batch as a policy takes it, see `for_policy` (on the thread that computes)."""
         return for_policy(staged, weights, as_columns=self._as_columns)
 
+    def close(self) -> None:
+        """End the threads that gather."""
+        self.recycler.close()
+
 
 class CudaStage(HostStage):
     """Batches go to a GPU by page-locked memory and a stream of their own, by column.
+
+    Large columns are gathered into such memory, by the cores that a learner on a GPU leaves idle.
 
     Args:
         device: CUDA device with its number.
@@ -107,6 +120,9 @@ class CudaStage(HostStage):
         super().__init__()
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        threads = min(torch.get_num_threads(), _MOST_THREADS)
+        self.recycler = Recycler(_BATCHES_AHEAD, _page_locked, threads)
+        self._under_way: deque[tuple[Any, Any]] = deque()  # events, and what is copied until then
 
     def split(self, columns: Columns, weights: Array) -> Iterator[Any]:
         """See `HostStage.split`; all batches are copied together, a column at a time."""
@@ -115,10 +131,13 @@ class CudaStage(HostStage):
         # a thread's present device is its own: this one may never have chosen
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             weighed = {**columns, "weight": weights.reshape(-1)}
-            pinned = share_tensors(weighed, pin_memory=True)  # torch keeps it until it is copied
+            pinned = share_tensors(weighed, pin_memory=True)  # copies only what is not so already
             there = {n: t.to(self._device, non_blocking=True) for n, t in pinned.items()}
             copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        self._under_way.append((copied, pinned))
         for part in super().split(there, weights):
             yield part, copied
 
@@ -132,6 +151,13 @@ class CudaStage(HostStage):
         for tensor in tensors.values():
             tensor.record_stream(stream)  # else their memory is used again when this thread lets go
         return tensors
+
+
+def _page_locked(n_bytes: int) -> Array:
+    import torch
+
+    array: Array = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return array
 
 
 def stage_for(policy: Any, *, pin_memory: bool) -> HostStage:
@@ -263,9 +289,7 @@ class DataFeed:
         try:
             columns = self._transport.fetch(order.shard)
             if self._ring is None:
-                self._ring = RowStore(
-                    order.ring_rows, views=order.shard.views, batches_ahead=_BATCHES_AHEAD
-                )
+                self._ring = RowStore(order.ring_rows, views=order.shard.views)
             self._ring.write(order.first_row, columns)
         except (StoreError, BufferContractError) as problem:
             error = str(problem)
@@ -276,6 +300,7 @@ class DataFeed:
         """Gather the rows of some batches."""
         if self._ring is None:
             raise BufferContractError("rank 0 drew a batch before any block was admitted")
+        self._ring.recycler = self.stage.recycler
         staged = self.stage.split(
             self._ring.gather(order.rows.reshape(-1), self._sequence), order.weights
         )

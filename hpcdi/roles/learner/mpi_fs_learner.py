@@ -194,6 +194,8 @@ class MPIFileSystemLearner(BaseCommLearner):
         self._publisher.write_file()
         report = {"train_iter": self._train_iter(), "policies_sent": self._publisher.published}
         self._shut_down({**self.meter.report(), **report})
+        if self._feed is not None:  # nothing is gathered any more
+            self._feed.stage.close()
 
     # ------------------------------------------------------------------------------ learner tasks
 

@@ -53,11 +53,15 @@ def serial(arguments: Namespace) -> int:
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
+        PolicyError: there is no GPU, and policy.cuda is true.
     """
     source = resume.config_of(arguments)
     compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
     config = compiled.config
+    from hpcdi.policy.networks import learner_device  # late: torch takes a second to import
+
     set_threads(spaces)
+    learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
     show_notes(compiled.notes)
     mode = resume.start_mode(arguments, compiled, os.environ)
     layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
