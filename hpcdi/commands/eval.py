@@ -238,8 +238,8 @@ def _play(
     seed: np.random.SeedSequence,
 ) -> EvalResult:
     config, is_battle = loaded.config, len(modes) > 1
-    endless = dataclasses.replace(config.env, evaluator_env_num=env_num, evaluator_episode_num=None)
-    env = _Timed(create_env_manager(endless, evaluate=True, seed=seed))
+    env_cfg = dataclasses.replace(config.env, evaluator_env_num=env_num)
+    env = _Timed(create_env_manager(env_cfg, evaluate=True, is_endless=True, seed=seed))
     settings = {"transform_obs": getattr(config.policy.eval.evaluator, "transform_obs", False)}
     make = BattleInteractionSerialEvaluator if is_battle else InteractionSerialEvaluator
     with make(settings, env, modes if is_battle else modes[0]) as evaluator:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.env import NamedEnvConfig
+from hpcdi.config.roles import RenderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import ConfigError, EnvError, LaunchError
@@ -19,7 +21,7 @@ from hpcdi.types import Array
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.metrics import human_return
 from hpcdi.utils.video import encode_video
-from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos, RenderConfig
+from hpcdi.worker.collector.episode_videos import Camera, EpisodeVideos
 from hpcdi.worker.collector.evaluation import VectorEvalMonitor, play_episodes
 
 _SHORTEST_S = 5.0
@@ -43,7 +45,7 @@ class Film(Closing):
         self._transform_obs = bool(getattr(evaluator, "transform_obs", False))
         # with its one episode done it stands still, and can be drawn once more
         env = dataclasses.replace(config.env, evaluator_env_num=1, evaluator_episode_num=1)
-        if hasattr(env, "kwargs"):
+        if isinstance(env, NamedEnvConfig):
             env = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
         self.env: Any = None
         """Its manager."""

@@ -12,8 +12,9 @@ from hpcdi.commands import cross_play, exploitability
 from hpcdi.commands.options import at_least, in_columns, make_parser, print_lines
 from hpcdi.commands.run_state import find
 from hpcdi.commands.score_picture import write_picture
+from hpcdi.config.league import LEARNING
 from hpcdi.errors import EXIT_DONE, LaunchError
-from hpcdi.league.league import LEARNING, Payoff, Strengths
+from hpcdi.league.league import Payoff, Strengths
 from hpcdi.league.view import describe_rise, names_of, scores_of
 from hpcdi.run.run_folder import short
 from hpcdi.store.atomic import read_json

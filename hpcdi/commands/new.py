@@ -59,13 +59,13 @@ _POLICY = '''\
 
 from dataclasses import dataclass
 
+from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.fields import section, setting
+from hpcdi.config.policy import LearnConfig, TorchPolicyConfig
 from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.actor_critic import ActorCriticModelConfig
 from hpcdi.policy.returns import gae
-from hpcdi.policy.settings import LearnConfig, PolicyConfig
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -84,16 +84,16 @@ class CLASSPolicy(TorchPolicy):
     """One object in each process: it learns, collects or evaluates there."""
 
     @dataclass(frozen=True)
-    class Config(PolicyConfig):
-        """Settings: policy.* in the YAML file."""
+    class Config(TorchPolicyConfig):
+        """Settings: policy.* in the YAML file; and what the algorithm can act in."""
+
+        ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
+        TAKES_MASKS = True
 
         type: str = "NAME"
         on_policy: bool = True  # each transition is learnt from once, by the policy that made it
         model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the network")
         learn: CLASSLearnConfig = section(CLASSLearnConfig, "the update")
-
-    ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
-    TAKES_MASKS = True
 
     def make_network(self):
         """observation, state -> (parameters of the actions' distribution, value), state."""

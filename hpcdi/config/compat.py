@@ -6,11 +6,13 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hpcdi.config.fields import ComponentConfig, Parser, to_mapping
 from hpcdi.errors import ConfigError
 from hpcdi.utils.registry import Registry, import_module
+
+S = TypeVar("S")
 
 
 class ConfigDict(dict[str, Any]):
@@ -96,6 +98,24 @@ def component_class(registry: Registry, cfg: Any) -> Any:
     return registry.get(cfg.type)
 
 
+def parse(settings: type[S], mapping: Any, name: str) -> S:
+    """Check a mapping, and freeze it.
+
+    Args:
+        settings: the class that it becomes.
+        mapping: of settings.
+        name: of the component, for messages.
+
+    Raises:
+        ConfigError: holds every problem of the mapping.
+    """
+    parser = Parser()
+    config: S = parser.parse(settings, mapping)
+    if parser.problems:
+        raise ConfigError(parser.problems, f"the configuration of {name}")
+    return config
+
+
 class _Defaults:
     """The class attribute ``config``: settings with their defaults."""
 
@@ -133,16 +153,15 @@ class Configurable:
         """
         if isinstance(cfg, cls.Config):
             return cfg
-        given, own = cfg if cfg is not None else {}, {}
-        if isinstance(inspect.getattr_static(cls, "config"), dict) and isinstance(given, Mapping):
-            known = {field.name for field in dataclasses.fields(cls.Config)}
-            merged = {**cls.config, **given}
-            own = {name: merged.pop(name) for name in cls.config if name not in known}
-            given = merged
-        parser = Parser()
-        config = parser.parse(cls.Config, given)
-        if parser.problems:
-            raise ConfigError(parser.problems, f"the configuration of {cls.__name__}")
-        for name, value in ConfigDict(own).items():
-            object.__setattr__(config, name, value)
-        return config
+        settings: type = cls.Config
+        mapping = cfg if cfg is not None else {}
+        own = inspect.getattr_static(cls, "config")
+        if isinstance(own, dict) and isinstance(mapping, Mapping):
+            known = {field.name for field in dataclasses.fields(settings)}
+            more = [(name, Any, None) for name in own if name not in known]
+            settings = dataclasses.make_dataclass(
+                settings.__name__, more, bases=(settings,), frozen=True
+            )
+            merged = {**own, **mapping}
+            mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
+        return parse(settings, mapping, cls.__name__)

@@ -1,15 +1,18 @@
 """Settings: a component declares them, and a mapping becomes them.
 
-A component's settings are one frozen dataclass, `Config`, nested in its class and derived from
-`ComponentConfig`; each field states in one place its meaning, its bounds and its default::
+A component's settings are one frozen dataclass, derived from `ComponentConfig`; each field states
+in one place its type, its meaning, its bounds and its default::
 
     @dataclass(frozen=True)
-    class Config(ComponentConfig):
+    class DQNConfig(PolicyConfig):
         type: str = "dqn"
         nstep: int = setting(1, "steps of the n-step return", minimum=1)
-        learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+        learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
+        manager: ManagerConfig = component(ENV_MANAGER_REGISTRY, "base", "steps the environments")
 
-`Parser` builds it from a mapping and collects every problem instead of stopping at the first.
+What a field's annotation says holds: also of a component, whose class of settings the `type` in the
+file chooses, among those that are derived from the annotated one. `Parser` builds all of it from a
+mapping and collects every problem instead of stopping at the first.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 from hpcdi.utils.registry import Registry, import_module
+
+T = TypeVar("T")
 
 RETIRED_KEYS = {
     "host": "MPI needs no address",
@@ -41,6 +46,7 @@ RETIRED_KEYS = {
     "deepcopy": "buffers always store and return copies",
     "enable_track_used_data": "system.storage.keep_data decides whether used data are kept",
     "compressor": "shards are not compressed",
+    "chunk_size": "samples are loaded one by one",
     "print_freq": "system.coordinator.progress_interval is the interval of progress lines",
 }
 """Keys of the predecessor without a meaning in an MPI program: accepted with a note."""
@@ -74,36 +80,51 @@ class Bounds:
 
 
 def setting(
-    default: Any,
+    default: T,
     about: str,
     *,
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
     choices: Sequence[Any] | None = None,
-) -> Any:
-    """Declare a setting: its default, one line about it, and its bounds."""
+    merges: bool = False,
+) -> T:
+    """Declare a setting: its default, one line about it, and its bounds.
+
+    Args:
+        default: its value where the file does not have it.
+        about: what it means.
+        minimum: least value.
+        maximum: largest value.
+        above: value that it must be larger than.
+        choices: all values that it may have.
+        merges: keys of a mapping in the file are set in the default, which keeps its others; one
+            that is false there is the nothing of the default's type: 0, "" or false.
+    """
     bounds = Bounds(minimum, maximum, above, tuple(choices) if choices is not None else None)
-    metadata = {"about": about, "bounds": bounds}
+    metadata = {"about": about, "bounds": bounds, "merges": merges}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def section(cls: type, about: str) -> Any:
+def section(cls: type[T], about: str) -> T:
     """Declare a nested group of settings; `cls` is a frozen dataclass."""
     return field(default_factory=cls, metadata={"about": about, "section": cls})
 
 
-def sections(cls: type, about: str) -> Any:
+def sections(cls: type[T], about: str) -> tuple[T, ...]:
     """Declare any number of groups: a list of mappings or one mapping; none by default."""
     return field(default=(), metadata={"about": about, "sections": cls})
 
 
 def component(registry: Registry, default_type: str, about: str) -> Any:
-    """Declare a part whose class, and so its settings, is chosen by its `type` in a registry."""
+    """Declare a part whose class, and so its settings, is chosen by its `type` in a registry.
+
+    The field's annotation is the class that these settings are derived from.
+    """
     metadata = {"about": about, "registry": registry, "default_type": default_type}
-    return field(default_factory=lambda: registry.get(default_type).Config(), metadata=metadata)
+    return field(default_factory=lambda: registry.settings(default_type)(), metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -149,18 +170,12 @@ class Parser:
     def parse(self, cls: type, mapping: Any, path: str = "") -> Any:
         """Build the dataclass `cls`; a setting with a problem keeps its default.
 
-        Where `cls` has a ``renewed(mapping) -> (mapping, note)``, that replaces keys of earlier
-        versions first.
-
         Returns:
             The instance; None if a required setting is missing.
         """
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
             mapping = {}
-        if hasattr(cls, "renewed"):
-            mapping, note = cls.renewed(mapping)
-            self.notes += [f"{_join(path, note)}"] if note else []
         hints = typing.get_type_hints(cls)
         known = {f.name: f for f in dataclasses.fields(cls)}
         # an omitted part is parsed like an empty one, so that its rules are checked
@@ -187,7 +202,7 @@ class Parser:
         """Returns a setting's value; MISSING if it has a problem."""
         meta = spec.metadata
         if "registry" in meta:
-            return self._component(meta["registry"], meta["default_type"], value, path)
+            return self._component(meta["registry"], meta["default_type"], hint, value, path)
         if "section" in meta:
             parsed = self.parse(meta["section"], value, path)
             return MISSING if parsed is None else parsed
@@ -203,28 +218,45 @@ class Parser:
         except (TypeError, ValueError, OverflowError) as error:
             self._add(path, str(error))
             return MISSING
+        if meta.get("merges"):
+            parsed = _merged(self._default(spec, path), parsed)
         objection = meta["bounds"].objection(parsed) if "bounds" in meta else None
         if objection:
             self._add(path, objection)
         return MISSING if objection else parsed
 
-    def _component(self, registry: Registry, default_type: str, mapping: Any, path: str) -> Any:
-        """Settings of the class that ``mapping["type"]`` selects; MISSING if there is none."""
+    def _component(
+        self, registry: Registry, default_type: str, base: Any, mapping: Any, path: str
+    ) -> Any:
+        """Settings of the type that a mapping names; MISSING if there is none.
+
+        Args:
+            registry: of this kind of component.
+            default_type: where the mapping names none.
+            base: the class that the settings must be derived from; `Any`: they may be any.
+            mapping: of the settings.
+            path: of the component.
+        """
         if not isinstance(mapping, Mapping):
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
             return MISSING
         names = mapping.get("import_names")
         names = [names] if isinstance(names, str) else names
+        name = mapping.get("type", default_type)
         try:
             import_module(names if isinstance(names, list | tuple) else ())
-            cls = registry.get(mapping.get("type", default_type))
+            cls = registry.settings(name)
         except ConfigError as error:
             self.problems += [Problem(_join(path, p.path), p.message) for p in error.problems]
             return MISSING
         except UnknownTypeError as error:
             self._add(_join(path, "type"), str(error))
             return MISSING
-        parsed = self.parse(cls.Config, {"type": default_type, **mapping}, path)
+        if base is not Any and not issubclass(cls, base):
+            where = f"{base.__module__}.{base.__qualname__}"
+            self._add(_join(path, "type"), f"the Config of {name!r} must be derived from {where}")
+            return MISSING
+        parsed = self.parse(cls, {"type": default_type, **mapping}, path)
         return MISSING if parsed is None else parsed
 
     def _default(self, spec: dataclasses.Field[Any], path: str) -> Any:
@@ -254,6 +286,15 @@ class Parser:
         """Add a problem unless there is one at this path or below it."""
         if not any(f"{problem.path}.".startswith(f"{path}.") for problem in self.problems):
             self._add(path, message)
+
+
+def _merged(default: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a default mapping with changes over it; see `setting`."""
+    changed = {
+        key: value or type(default[key])() if key in default else value
+        for key, value in changes.items()
+    }
+    return {**default, **changed}
 
 
 def convert(value: Any, hint: Any) -> Any:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from hpcdi.config.fields import component, section, sections, setting
+from hpcdi.config.env import ChildConfig, EnvConfig
+from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
+from hpcdi.config.policy import PolicyConfig
+from hpcdi.config.replay import AdvancedBufferConfig
+from hpcdi.config.roles import ReturnEvaluatorConfig, SoloCommanderConfig
 from hpcdi.errors import Problem
-from hpcdi.types import MAIN, Interval
+from hpcdi.types import Interval
 from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
@@ -149,8 +152,10 @@ class SystemConfig:
         (), "folders that modules of yours are imported from; that of the YAML file is added"
     )
     prefetch: int = setting(16, "batches kept ready at a learner", minimum=1, maximum=1024)
-    comm_learner: Any = component(COMM_LEARNER_REGISTRY, "mpi_fs", "how a learner communicates")
-    comm_collector: Any = component(
+    comm_learner: ComponentConfig = component(
+        COMM_LEARNER_REGISTRY, "mpi_fs", "how a learner communicates"
+    )
+    comm_collector: ComponentConfig = component(
         COMM_COLLECTOR_REGISTRY, "mpi_fs", "how a collector communicates"
     )
 
@@ -234,26 +239,26 @@ class ExperimentConfig:
 
     exp_name: str = setting("default_experiment", "names the folder runs/<exp_name>")
     seed: int = setting(0, "seed of every random number in the run", minimum=0, maximum=2**63 - 1)
-    env: Any = component(ENV_REGISTRY, "gymnasium", "the environment")
-    policy: Any = component(POLICY_REGISTRY, "dqn", "the algorithm, its data and its buffers")
+    env: EnvConfig = component(ENV_REGISTRY, "gymnasium", "the environment")
+    policy: PolicyConfig = component(
+        POLICY_REGISTRY, "dqn", "the algorithm, its data and its buffers"
+    )
     system: SystemConfig = section(SystemConfig, "the machine")
     slurm: SlurmConfig = section(SlurmConfig, "the batch job of `hpcdi submit`")
-    fault: Any = sections(FaultConfig, "injected faults; need CI or HPCDI_ALLOW_FAULTS to be set")
+    fault: tuple[FaultConfig, ...] = sections(
+        FaultConfig, "injected faults; need CI or HPCDI_ALLOW_FAULTS to be set"
+    )
 
 
 def check(config: ExperimentConfig) -> list[Problem]:
     """Check the rules of every run; returns the problems."""
     policy = config.policy
-    missing = [name for name in ("learn", "collect", "other") if not hasattr(policy, name)]
-    if missing:
-        why = f"the settings of type {policy.type!r} have no {', '.join(missing)}; its Config must"
-        return [Problem("policy", f"{why} be derived from hpcdi.policy.settings.PolicyConfig")]
     problems = []
     if not config.exp_name or "/" in config.exp_name or config.exp_name.startswith("."):
         message = f"must be a plain folder name, not {config.exp_name!r}"
         problems.append(Problem("exp_name", message))
     buffer, path = policy.other.replay_buffer, "policy.other.replay_buffer"
-    if not hasattr(buffer, "min_fill"):
+    if not isinstance(buffer, AdvancedBufferConfig):
         message = (
             f"training needs an 'advanced' buffer, not {buffer.type!r}; policy.priority: false "
             "makes it sample uniformly"
@@ -293,9 +298,8 @@ def learners_of(config: ExperimentConfig) -> dict[str, int]:
 
     A league may train several players; every other run has the main player alone.
     """
-    count = int(config.policy.learn.learner.learner_num)
-    share = getattr(config.policy.other.commander, "share_learners", None)
-    return {MAIN: count} if share is None else dict(share(count))
+    policy = config.policy
+    return policy.other.commander.share_learners(policy.learn.learner.learner_num)
 
 
 def learners_group(player: str) -> str:
@@ -324,16 +328,17 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         if len(players) > 1:
             why = "a deterministic run trains one player (system.deterministic)"
             problems.append(Problem("policy.other.commander.league.players", why))
-        if getattr(config.env.manager, "wait_num", None) is not None:
+        manager = config.env.manager
+        if isinstance(manager, ChildConfig) and manager.wait_num is not None:
             why = "who is waited for depends on the clock (system.deterministic)"
             problems.append(Problem("env.manager.wait_num", why))
     return problems
 
 
-def _check_deterministic(policy: Any) -> list[Problem]:
+def _check_deterministic(policy: PolicyConfig) -> list[Problem]:
     """Check that a deterministic run uses nothing that depends on the clock."""
-    commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
-    limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
+    commander = policy.other.commander
+    limit = policy.buffer.thruput_controller.push_sample_rate_limit
     every = Interval.of(policy.eval.every)
     rules = (
         (policy.on_policy, "policy.on_policy", "on-policy learning cannot be deterministic yet"),
@@ -343,7 +348,8 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             "a deterministic run has a fixed number of collectors",
         ),
         (
-            not hasattr(commander, "make_task"),
+            not isinstance(commander, SoloCommanderConfig)
+            and not hasattr(PARALLEL_COMMANDER_REGISTRY.get(commander.type), "make_task"),
             "policy.other.commander.type",
             "a deterministic run needs a commander with a method make_task, such as 'solo'",
         ),
@@ -356,11 +362,6 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             every is not None and every.unit == "seconds",
             "policy.eval.every",
             "a deterministic run evaluates every so many env_steps or iterations",
-        ),
-        (
-            every is None and not hasattr(policy.eval.evaluator, "eval_freq"),
-            "policy.eval.every",
-            "is empty, and policy.eval.evaluator has no eval_freq: a deterministic run needs one",
         ),
     )
     return [Problem(path, f"{why} (system.deterministic)") for broken, path, why in rules if broken]
@@ -383,7 +384,8 @@ def check_serial(config: ExperimentConfig) -> list[Problem]:
         if part.type in ("episode", "episode_1v1", "metric"):
             message = f"`hpcdi serial` supports {supported}; {part.type!r} is for your own code"
             problems.append(Problem(f"policy.{path}.type", message))
-    n_episode, env_num = getattr(evaluator, "n_episode", None), config.env.evaluator_env_num
+    n_episode = evaluator.n_episode if isinstance(evaluator, ReturnEvaluatorConfig) else None
+    env_num = config.env.evaluator_env_num
     if n_episode is not None and n_episode < env_num:
         message = f"must be at least env.evaluator_env_num, {env_num}, not {n_episode}"
         problems.append(Problem("policy.eval.evaluator.n_episode", message))

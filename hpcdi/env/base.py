@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hpcdi.config.fields import ComponentConfig, component, setting
-from hpcdi.errors import Problem
 from hpcdi.types import Array
-from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
 
 EnvFn = Callable[[], Any]
 """Makes one environment."""
@@ -71,118 +67,6 @@ def is_abnormal(timestep: BaseEnvTimestep) -> bool:
 
 
 # ----------------------------------------------------------------------------------------- settings
-
-
-@dataclass(frozen=True)
-class ManagerConfig(ComponentConfig):
-    """Settings that every manager has."""
-
-    type: str = "base"
-    episode_num: float | None = setting(
-        None, "episodes of each environment; empty or .inf: no limit", minimum=1
-    )
-    max_retry: int = setting(
-        5,
-        "failures of an environment that are tolerated within retry_window_s, and in a row; one "
-        "more retires it, and collecting ends when all are retired",
-        minimum=0,
-    )
-    retry_window_s: float = setting(
-        300.0, "seconds after which a failure does not count any more", above=0
-    )
-    retry_type: str = setting(
-        "reset",
-        "what happens to an environment that raised: it is reset, or re-created (renew)",
-        choices=("reset", "renew"),
-    )
-    auto_reset: bool = setting(True, "begin the next episode where one has ended")
-    step_timeout: float | None = setting(
-        None, "seconds until a step counts as hung; needs child processes", above=0
-    )
-    reset_timeout: float | None = setting(
-        None,
-        "seconds until a reset counts as hung; creating has a minute more; needs child processes",
-        above=0,
-    )
-    retry_waiting_time: float = setting(0.1, "seconds before the next retry", minimum=0)
-
-    def problems(self) -> Iterator[Problem]:
-        """Refuses time-outs: an environment of this process cannot be interrupted."""
-        for name in ("step_timeout", "reset_timeout"):
-            if getattr(self, name) is not None:
-                yield Problem(
-                    name,
-                    f"cannot be kept with type {self.type!r}: nothing interrupts an environment of "
-                    "this process; set env.manager.type: subprocess",
-                )
-
-    @property
-    def episodes(self) -> int | None:
-        """`episode_num`; None: no limit."""
-        number = self.episode_num
-        return None if number is None or number == float("inf") else int(number)
-
-
-@dataclass(frozen=True)
-class ChildConfig(ManagerConfig):
-    """Settings of managers that keep each environment in a child process."""
-
-    type: str = "subprocess"
-    start_method: str = setting(
-        "forkserver",
-        "how child processes start: forkserver is quicker, spawn shares nothing at all",
-        choices=("forkserver", "spawn"),
-    )
-    wait_num: int | None = setting(
-        None,
-        "environments whose steps a collector waits for: the policy acts for them while slower "
-        "ones are still in theirs; empty: all",
-        minimum=1,
-    )
-
-    def problems(self) -> Iterator[Problem]:
-        """Allows time-outs."""
-        return iter(())
-
-
-@dataclass(frozen=True)
-class EnvConfig(ComponentConfig):
-    """Settings that every environment has."""
-
-    collector_env_num: int = setting(8, "environments of one collector", minimum=1)
-    collector_episode_num: int | None = setting(
-        None,
-        "episodes of each environment in one collect task; empty: until the task is closed",
-        minimum=1,
-    )
-    evaluator_env_num: int = setting(5, "environments of an evaluation", minimum=1)
-    evaluator_episode_num: int = setting(
-        1, "episodes of each environment in one evaluation", minimum=1
-    )
-    stop_value: float = setting(
-        float("inf"), "an evaluation whose mean return reaches this ends the run"
-    )
-    manager: Any = component(ENV_MANAGER_REGISTRY, "base", "how the environments are stepped")
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        return iter(())
-
-
-@dataclass(frozen=True)
-class NamedEnvConfig(EnvConfig):
-    """Settings of an environment that a library makes by its id."""
-
-    env_id: str = setting(
-        "",
-        "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
-    )
-    kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
-
-    def problems(self) -> Iterator[Problem]:
-        """Demands the id."""
-        if not self.env_id:
-            yield Problem("env_id", f"is required: the id of a {self.type} environment")
 
 
 # ------------------------------------------------------------------------ with a manager's back-end

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.env import envpool as _envpool  # noqa: F401  (registers)
-from hpcdi.env import gymnasium as _gymnasium  # noqa: F401  (registers)
-from hpcdi.env import pettingzoo as _pettingzoo  # noqa: F401  (registers)
-from hpcdi.env.base import ChildConfig, EnvConfig, EnvFn, ManagerConfig
+from hpcdi.config.env import ChildConfig, EnvConfig, ManagerConfig
+from hpcdi.env.base import EnvFn
 from hpcdi.env.child_process import ChildWorker
 from hpcdi.env.in_process import LocalWorker, SingleEnvs
 from hpcdi.env.manager import BattleManager, EnvManager, VectorManager
@@ -39,7 +37,6 @@ class Source:
     is_battle: bool = False
 
 
-@ENV_MANAGER_REGISTRY.register("base", "gym")
 class BaseEnvManager(Configurable):
     """Environments in this process: one vector environment where there is one, else single ones."""
 
@@ -78,7 +75,6 @@ class BaseEnvManager(Configurable):
         return SingleEnvs(workers, has_arrays=not source.is_battle)
 
 
-@ENV_MANAGER_REGISTRY.register("subprocess")
 class SubprocessEnvManager(BaseEnvManager):
     """Each environment in a child process; all of them step at the same time."""
 
@@ -134,13 +130,18 @@ def battle_teams(cfg: EnvConfig) -> int:
 
 
 def create_env_manager(
-    cfg: EnvConfig | Mapping[str, Any], *, evaluate: bool, seed: np.random.SeedSequence
+    cfg: EnvConfig | Mapping[str, Any],
+    *,
+    evaluate: bool,
+    is_endless: bool = False,
+    seed: np.random.SeedSequence,
 ) -> Any:
     """Returns a manager of the environments of one collector, or of an evaluation.
 
     Args:
         cfg: settings of the environment, a mapping or frozen.
         evaluate: take the number of environments and episodes of an evaluation, not a collector's.
+        is_endless: the caller says when it has played enough: there is no number of episodes.
         seed: spawns each environment's seed.
 
     Returns:
@@ -158,9 +159,10 @@ def create_env_manager(
         settings = dataclasses.replace(settings, wait_num=None)
     env_num = config.evaluator_env_num if evaluate else config.collector_env_num
     episodes = config.evaluator_episode_num if evaluate else config.collector_episode_num
+    limit = None if is_endless else episodes
     source = _source(env_cls, config, env_num)
     return component_class(ENV_MANAGER_REGISTRY, settings).build(
-        source, settings, episode_num=episodes or settings.episodes, seed=seed
+        source, settings, episode_num=limit or settings.episodes, seed=seed
     )
 
 

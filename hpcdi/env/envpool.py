@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hpcdi.config.compat import Configurable
-from hpcdi.env.base import NamedEnvConfig
+from hpcdi.config.env import EnvPoolConfig
 from hpcdi.env.gymnasium import cannot_make, spaces_of
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.registry import ENV_REGISTRY, import_module
+from hpcdi.utils.registry import import_module
 
 
 class EnvPoolVector(VectorEnv[Array, Array, Array]):
@@ -74,25 +73,10 @@ class EnvPoolVector(VectorEnv[Array, Array, Array]):
         self._pool.close()
 
 
-@ENV_REGISTRY.register("envpool")
 class EnvPoolEnv(Configurable):
     """Makes EnvPool's environments; never instantiated."""
 
-    @dataclass(frozen=True)
-    class Config(NamedEnvConfig):
-        """Settings of EnvPool's environments."""
-
-        type: str = "envpool"
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            yield from super().problems()
-            if getattr(self.manager, "type", "base") not in ("base", "gym"):
-                yield Problem(
-                    "manager.type",
-                    f"must be 'base' with envpool, not {self.manager.type!r}: its environments "
-                    "live in threads of one library",
-                )
+    Config = EnvPoolConfig
 
     @classmethod
     def has_vector(cls, _cfg: Any) -> bool:

@@ -8,7 +8,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from hpcdi.config.compat import Configurable
-from hpcdi.config.fields import setting
-from hpcdi.env.base import NamedEnvConfig
+from hpcdi.config.env import GymnasiumConfig
 from hpcdi.env.spaces import ActionMasks, read_spaces
 from hpcdi.env.wrappers import without_reward_wrappers, wrap
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Spaces
-from hpcdi.utils.registry import ENV_REGISTRY, import_module, missing_module
+from hpcdi.utils.registry import import_module, missing_module
 
 _AUTORESET = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -32,41 +30,10 @@ _AUTORESET = {
 }
 
 
-@ENV_REGISTRY.register("gymnasium", "gym")
 class GymnasiumEnv(Configurable):
     """Makes gymnasium's environments, single ones and vectors of them; never instantiated."""
 
-    @dataclass(frozen=True)
-    class Config(NamedEnvConfig):
-        """Settings of a gymnasium environment."""
-
-        type: str = "gymnasium"
-        vectorization: str = setting(
-            "auto",
-            "'auto' takes the environment's own vectorised form where it has one",
-            choices=("auto", "sync", "vector_entry_point"),
-        )
-        autoreset: str | None = setting(
-            None, "autoreset mode of 'sync'; others state their own", choices=(None, *_AUTORESET)
-        )
-        wrappers: tuple[str | dict[str, Any], ...] = setting(
-            (), "wrappers by name, or with arguments as {type: name, ...}; the innermost first"
-        )
-
-        action_mask: str = setting(
-            "", "where masks of legal actions are: 'info' or a key of observations; empty: in the "
-            "key action_mask of observations, where there is one",
-        )  # fmt: skip
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            yield from super().problems()
-            if self.action_mask and self.vectorization == "vector_entry_point":
-                yield Problem("action_mask", "needs single environments: set vectorization: sync")
-            if self.autoreset is not None and self.vectorization != "sync":
-                yield Problem("autoreset", "can be chosen only with vectorization: sync")
-            if self.wrappers and self.vectorization == "vector_entry_point":
-                yield Problem("wrappers", "need single environments: set vectorization: sync")
+    Config = GymnasiumConfig
 
     @classmethod
     def for_evaluation(cls, cfg: Any) -> Any:

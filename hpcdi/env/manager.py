@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.env import ManagerConfig
 from hpcdi.env.base import (
     Backend,
     BackendStep,
@@ -29,7 +30,6 @@ from hpcdi.env.base import (
     EnvFacts,
     EnvFailure,
     EpisodeStart,
-    ManagerConfig,
     VectorStep,
 )
 from hpcdi.env.in_process import SingleEnvs

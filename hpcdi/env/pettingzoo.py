@@ -10,20 +10,18 @@ from __future__ import annotations
 import abc
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable
-from hpcdi.config.fields import setting
-from hpcdi.env.base import NamedEnvConfig
+from hpcdi.config.env import PettingZooConfig
 from hpcdi.env.gymnasium import cannot_make, refuse_spaces
 from hpcdi.env.spaces import read_spaces
 from hpcdi.errors import ConfigError, EnvError, Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.registry import ENV_REGISTRY, import_module
+from hpcdi.utils.registry import import_module
 
 Joint = list[Any]
 """One element for each player."""
@@ -32,26 +30,10 @@ BattleStep = tuple[Joint, Array, bool, list[dict[str, Any]]]
 _MAKERS = {"parallel": "parallel_env", "aec": "env"}
 
 
-@ENV_REGISTRY.register("pettingzoo")
 class PettingZooEnv(Configurable):
     """Makes PettingZoo's environments; never instantiated."""
 
-    @dataclass(frozen=True)
-    class Config(NamedEnvConfig):
-        """Settings of a PettingZoo environment."""
-
-        type: str = "pettingzoo"
-        api: str = setting(
-            "auto",
-            "all players act at once, or in turns (aec); auto: at once where there is a choice",
-            choices=("auto", *_MAKERS),
-        )
-        teams: dict[str, Any] = setting(
-            {},
-            "who plays together: team -> its players, by the environment's names or by numbers "
-            "from 0, e.g. {red: [first_0, third_0], blue: [second_0, fourth_0]}; one policy acts "
-            "for a team, whose result is its players' mean return; empty: each plays for itself",
-        )
+    Config = PettingZooConfig
 
     @classmethod
     def make_single(cls, cfg: Any) -> BattleEnv:

@@ -11,113 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.fields import setting
-from hpcdi.errors import Problem
+from hpcdi.config.league import LEARNING, LeagueConfig
 from hpcdi.types import MAIN, Array, GameCounts
 
-LEARNING = ("main", "main_exploiter", "league_exploiter")
 """Roles of players that learn; the others are "historical" (a frozen copy) and "fixed"."""
-MATCHMAKING = ("self_play", "fictitious", "pfsp", "variance")
 _ELO = 400 / np.log(10)
 """Points of Elo for one unit of log odds."""
 _PRIOR_STD = 400.0
 """Of ratings around their mean before any game, in Elo: those of unbeaten players stay finite."""
 _NEWTON_STEPS = 100
-_PLAYER = re.compile(r"(?!.*_\d{6}$)[A-Za-z]\w{0,15}")
-_TAKEN = ("latest", "best", "random")
 """Names that stand for other policies."""
 _TOO_WEAK = 0.1
 """A main exploiter that wins less against the main player plays against its past instead."""
-
-
-@dataclass(frozen=True)
-class LeagueConfig:
-    """Who learns, who is played against, and when a player is frozen."""
-
-    players: dict[str, Any] = setting(
-        {MAIN: "main"},
-        "players that learn: name -> main, main_exploiter (plays against main) or league_exploiter "
-        "(against all that are frozen); first of all main: main",
-    )
-    learners: dict[str, Any] = setting(
-        {},
-        "learner ranks of players, by name; those that are not named here share what is left of "
-        "policy.learn.learner.learner_num evenly",
-    )
-    matchmaking: str = setting(
-        "pfsp",
-        "how frozen opponents are drawn: fictitious: uniformly; pfsp: the more they win, the more "
-        "often; variance: those of equal strength most often; self_play: never",
-        choices=MATCHMAKING,
-    )
-    self_play: float = setting(
-        0.5, "share of a main player's games against itself", minimum=0.0, maximum=1.0
-    )
-    freeze_steps: int = setting(
-        20_000, "environment steps of a player after which a copy of it is frozen", minimum=1
-    )
-    freeze_win_rate: float = setting(
-        0.7,
-        "after a quarter of freeze_steps a copy is frozen already if it scores this against every "
-        "frozen opponent (a win is 1, a draw 0.5)",
-        above=0.5,
-        maximum=1.0,
-    )
-    reset_probability: float = setting(
-        0.25,
-        "of a league exploiter to begin anew when it was frozen; a main exploiter always does",
-        minimum=0.0,
-        maximum=1.0,
-    )
-    recent: int = setting(50, "newest frozen copies of a player that are played against", minimum=1)
-    decay: float = setting(
-        0.998, "weight of a pairing's older games, for each newer one", above=0, maximum=1.0
-    )
-    fixed: dict[str, Any] = setting(
-        {}, "players that never learn: name -> random, a policy file, or my_module:play"
-    )
-
-    def problems(self) -> Iterator[Problem]:
-        """Names are short, and are words: they stand in shards, file names and tables."""
-        yield from self._learning_problems()
-        for name, source in self.fixed.items():
-            if not name.replace("_", "").isalnum() or len(name) > 20 or name.startswith(MAIN):
-                said = f"must be up to 20 letters and digits, and not begin with {MAIN}"
-                yield Problem(f"fixed.{name}", said)
-            if name in self.players:
-                yield Problem(f"fixed.{name}", "is the name of a player that learns")
-            if not isinstance(source, str) or not source:
-                yield Problem(f"fixed.{name}", "must name a source: 'random', a file, or a module")
-
-    def _learning_problems(self) -> Iterator[Problem]:
-        if next(iter(self.players.items()), None) != (MAIN, "main"):
-            yield Problem("players", f"must begin with the main player, {MAIN}: main")
-        for name, role in self.players.items():
-            if not _PLAYER.fullmatch(name) or name in _TAKEN:
-                said = "must be up to 16 letters, digits and _, and not end like a frozen copy"
-                yield Problem(f"players.{name}", f"{said}, nor be {' or '.join(_TAKEN)}")
-            if role not in LEARNING:
-                yield Problem(f"players.{name}", f"must be one of {', '.join(LEARNING)}")
-        for name, count in self.learners.items():
-            if name not in self.players:
-                known = ", ".join(self.players)
-                yield Problem(f"learners.{name}", f"no such player learns; there are {known}")
-            if type(count) is not int or count < 1:
-                yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
-
-    def share_learners(self, count: int) -> dict[str, int]:
-        """Returns how many of so many learner ranks each player has; 0: there are too few."""
-        rest = [name for name in self.players if name not in self.learners]
-        left = max(0, count - sum(self.learners.values()))
-        shares = {n: left // len(rest) + (i < left % len(rest)) for i, n in enumerate(rest)}
-        return {name: int({**shares, **self.learners}[name]) for name in self.players}
 
 
 @dataclass

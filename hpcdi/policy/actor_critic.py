@@ -13,60 +13,22 @@ of several parts the logits of all discrete ones come first, the means behind th
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from hpcdi.config.fields import sections, setting
-from hpcdi.errors import Problem
+import torch
+from torch import Tensor, nn
+
+from hpcdi.comm import dist
+from hpcdi.config.algorithms import ActorCriticConfig
+from hpcdi.policy import memories, networks
 from hpcdi.policy.distributions import ActionDistribution
-from hpcdi.policy.settings import ACTIVATIONS, ModelConfig
 from hpcdi.policy.spaces import action_leaves
 from hpcdi.policy.torch_policy import TorchPolicy
-from hpcdi.types import Array, Columns, Leaf, Settings
+from hpcdi.types import Array, Columns, Settings
 from hpcdi.utils.packed import ACTION_MASK
-from hpcdi.utils.registry import lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hpcdi.comm import dist
-    from hpcdi.policy import memories, networks
-else:
-    torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
-    memories = lazy_module("hpcdi.policy.memories")
-    networks = lazy_module("hpcdi.policy.networks")
 
 _NETWORK, _ACTIONS, _SHUFFLES = range(3)  # streams of random numbers
-
-
-@dataclass(frozen=True)
-class ActorCriticModelConfig(ModelConfig):
-    """The networks; shapes and bounds left empty are taken from the environment."""
-
-    action_space: str | None = setting(
-        None, "'discrete', 'continuous' (a Box), 'multi_discrete' or 'mixed' (a Dict or Tuple)",
-        choices=(None, "discrete", "continuous", "multi_discrete", "mixed"),
-    )  # fmt: skip
-    action_leaves: tuple[Leaf, ...] = sections(Leaf, "parts of an action, where it has several")
-    action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
-    action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
-    encoder_hidden_size_list: tuple[int, ...] = setting(
-        (64, 64), "sizes of the hidden layers", minimum=1
-    )
-    activation: str = setting("tanh", "of the hidden layers", choices=ACTIVATIONS)
-    share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
-    log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        yield from ModelConfig.problems(self)
-        if self.action_space == "discrete" and isinstance(self.action_shape, tuple):
-            yield Problem("action_shape", "is a number where actions are discrete")
-        if len(self.action_low) != len(self.action_high):
-            yield Problem("action_low", "has not as many numbers as model.action_high")
 
 
 class ActorCriticPolicy(TorchPolicy):
@@ -76,8 +38,9 @@ class ActorCriticPolicy(TorchPolicy):
     own; they may have different amounts of data.
     """
 
-    ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
-    TAKES_MASKS = True
+    Config: ClassVar[type] = ActorCriticConfig
+    _cfg: ActorCriticConfig
+
     OUTPUTS = ("action", "value")
 
     def make_network(self) -> nn.Module:

@@ -10,8 +10,8 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable
 from hpcdi.config.fields import ComponentConfig
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.settings import PolicyConfig
 from hpcdi.types import Array, Columns, RowView, Settings, Transition
 
 
@@ -122,9 +122,8 @@ class Policy(Configurable):
     """
 
     Config: ClassVar[type] = PolicyConfig
+    _cfg: PolicyConfig
     MODES = ("learn", "collect", "eval", "command")
-    NORMALIZES: ClassVar[bool] = False
-    """True if the policy heeds ``policy.normalize``."""
 
     def __init__(
         self,
@@ -136,12 +135,6 @@ class Policy(Configurable):
         self._cfg = self.parse_config(cfg)
         self._seed = seed if seed is not None else np.random.SeedSequence(0)
         self._enabled = tuple(self.MODES if enable_field is None else enable_field)
-        normalize = getattr(self._cfg, "normalize", None)
-        if not self.NORMALIZES and normalize and (normalize.observation or normalize.reward):
-            raise PolicyError(
-                f"policy.normalize needs a policy in torch, and {type(self).__name__} is none; "
-                "leave it out"
-            )
         unknown = set(self._enabled) - set(self.MODES)
         if unknown:
             raise PolicyError(f"no policy mode {sorted(unknown)}; there are {self.MODES}")
@@ -305,8 +298,8 @@ class Policy(Configurable):
     def _get_setting_learn(self, _info: Settings) -> dict[str, Any]:
         return {}
 
-    def _get_setting_collect(self, _info: Settings) -> dict[str, Any]:
-        return {}
+    def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
+        return self._cfg.collect_setting(info)
 
     def _get_setting_eval(self, _info: Settings) -> dict[str, Any]:
         return {}

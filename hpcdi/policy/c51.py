@@ -9,61 +9,21 @@ action's atoms one after the other. A factory is asked for that many actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
-from hpcdi.policy.dqn import DQNLearnConfig, DQNModelConfig, DQNPolicy
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy_module("torch")
+from hpcdi.config.algorithms import C51Config, C51LearnConfig
+from hpcdi.policy.dqn import DQNPolicy
 
 
-@dataclass(frozen=True)
-class C51ModelConfig(DQNModelConfig):
-    """The network, and the returns that it tells apart."""
-
-    n_atom: int = setting(51, "returns that a distribution consists of", minimum=2)
-    v_min: float = setting(-10.0, "the least of them")
-    v_max: float = setting(10.0, "the largest of them")
-
-    @property
-    def outputs(self) -> int:
-        """Logits for each action."""
-        return self.n_atom
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        yield from DQNModelConfig.problems(self)
-        if self.v_min >= self.v_max:
-            yield Problem("v_min", f"is not below model.v_max ({self.v_max:g})")
-
-
-@dataclass(frozen=True)
-class C51LearnConfig(DQNLearnConfig):
-    """The update."""
-
-    double: bool = setting(False, "choose by one network, value by the other (as in Rainbow)")
-    loss: str = setting("cross_entropy", "of the distribution", choices=("cross_entropy",))
-
-
-@POLICY_REGISTRY.register("c51", "c51_command")
 class C51Policy(DQNPolicy):
     """C51, for discrete actions, with or without masks of legal ones."""
 
-    @dataclass(frozen=True)
-    class Config(DQNPolicy.Config):
-        """Settings of C51."""
-
-        type: str = "c51"
-        model: C51ModelConfig = section(C51ModelConfig, "the network")
-        learn: C51LearnConfig = section(C51LearnConfig, "the update")
+    Config = C51Config
+    _cfg: C51Config
+    _learn: C51LearnConfig
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """Actions int64 [batch], and the means of their returns, that they follow from."""

@@ -7,16 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.compat import component_class
+from hpcdi.config.compat import component_class, parse
 from hpcdi.config.fields import ComponentConfig
-from hpcdi.policy import c51 as _c51  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import dqn as _dqn  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import impala as _impala  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import ppo as _ppo  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import qrdqn as _qrdqn  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import r2d2 as _r2d2  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import sac as _sac  # noqa: F401  (registers a built-in policy)
-from hpcdi.policy import td3 as _td3  # noqa: F401  (registers a built-in policy)
 from hpcdi.policy.base import Policy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
@@ -29,9 +21,16 @@ def create_policy(
 ) -> Policy:
     """The policy that ``cfg.type`` names, with the modes of `enable_field`.
 
+    With the command mode alone, a built-in policy is its settings: torch is not imported.
+
     Raises:
         UnknownTypeError: no policy has that type. ConfigError: its settings are wrong.
     """
+    is_command = enable_field is not None and list(enable_field) == ["command"]
+    settings = POLICY_REGISTRY.settings_apart(cfg["type"] if isinstance(cfg, Mapping) else cfg.type)
+    if is_command and settings is not None:
+        config = cfg if isinstance(cfg, settings) else parse(settings, cfg, settings.__name__)
+        return Policy(config, enable_field, seed=seed)
     policy: Policy = get_policy_cls(cfg)(cfg, enable_field, seed=seed)
     return policy
 

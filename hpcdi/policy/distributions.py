@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hpcdi.types import Array, Columns, Leaf
 from hpcdi.utils.packed import column_of, packed_dtype
-from hpcdi.utils.registry import lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy_module("torch")
 
 _LOG_2_PI = math.log(2 * math.pi)
 _ILLEGAL = -1e8

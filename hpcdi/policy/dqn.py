@@ -12,67 +12,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from hpcdi.config.fields import section, setting
+from hpcdi.config.algorithms import DQNConfig, DQNLearnConfig
+from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.exploration import (
     LastingActions,
     epsilon_greedy,
-    get_epsilon_greedy_fn,
     ladder,
 )
-from hpcdi.policy.settings import LearnConfig, ModelConfig, ReplayPolicyConfig
 from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hpcdi.policy import gradient_step, networks
-else:
-    torch = lazy_module("torch")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    networks = lazy_module("hpcdi.policy.networks")
 
 _EXPLORING, _LEARNING = range(2)  # streams of random numbers
 
 
-@dataclass(frozen=True)
-class DQNModelConfig(ModelConfig):
-    """The network; shapes left empty are taken from the environment."""
-
-    action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
-    dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
-    noisy: bool = setting(
-        False, "explore by learnt noise on the weights of all linear layers, which evaluations are "
-        "without; set other.eps.start and .end to 0 beside it",
-    )  # fmt: skip
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of the network for each action, side by side."""
-        return 1
-
-
-@dataclass(frozen=True)
-class DQNLearnConfig(LearnConfig):
-    """The update."""
-
-    PAPER_RATIO: ClassVar[float | None] = 8  # batches of 32 after every 4 steps (Mnih et al. 2015)
-
-    target_update_freq: int = setting(
-        200, "updates between renewals of the target network", minimum=1
-    )
-    double: bool = setting(True, "choose by one network, value by the other (double Q-learning)")
-    loss: str = setting("huber", "of the TD error", choices=("huber", "mse"))
-
-
-@POLICY_REGISTRY.register("dqn", "dqn_command")
 class DQNPolicy(ReplayPolicy):
     """DQN, for discrete actions, with or without masks of legal ones.
 
@@ -80,22 +38,16 @@ class DQNPolicy(ReplayPolicy):
     of one size; scalars and priorities are of each learner's own batch.
     """
 
-    @dataclass(frozen=True)
-    class Config(ReplayPolicyConfig):
-        """Settings of DQN."""
+    Config: ClassVar[type] = DQNConfig
+    _cfg: DQNConfig
+    _learn: DQNLearnConfig
 
-        type: str = "dqn"
-        model: DQNModelConfig = section(DQNModelConfig, "the network")
-        learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
-
-    ACTIONS = ("discrete",)
-    TAKES_MASKS = True
     OUTPUTS = ("action", "values")
 
     def make_network(self) -> nn.Module:
         """See the module's docstring."""
         model = self._cfg.model
-        outputs = dataclasses.replace(model, action_shape=model.action_shape * model.outputs)
+        outputs = dataclasses.replace(model, action_shape=model.actions * model.outputs)
         return networks.make_network(outputs, "dueling_q" if model.dueling else "q")
 
     # ----------------------------------------------------------------------------------- acting
@@ -109,18 +61,12 @@ class DQNPolicy(ReplayPolicy):
         self._env_num = 1
         self._collector = (0, 1)  # its number, and how many there are: a collector sets it
 
-    def _get_setting_collect(self, info: Settings) -> dict[str, Any]:
-        """On rank 0: the exploration rate, by the steps of the whole run."""
-        eps = self._cfg.other.eps
-        rate = get_epsilon_greedy_fn(eps.start, eps.end, eps.decay, eps.type)
-        return {"eps": rate(info.get("envstep", 0))}
-
     def act(self, observation: Array, setting: Settings) -> Columns:
         """Actions int64 [envs]: the best, or with probability ``setting["eps"]`` random ones."""
         with self._exploring:
             best = self._act_greedily(observation, setting)["action"]
         eps, legal = setting.get("eps", 0.0), setting.get("action_mask")
-        count = self._cfg.model.action_shape
+        count = self._cfg.model.actions
         envs = np.asarray(setting.get("env_ids", range(len(best))))
         if self._cfg.other.eps.ladder:
             number, collectors = self._collector
@@ -223,7 +169,7 @@ class DQNPolicy(ReplayPolicy):
 
     def by_action(self, output: Tensor) -> Tensor:
         """[batch, actions * outputs] as [batch, actions, outputs]."""
-        return output.view(-1, self._cfg.model.action_shape, self._cfg.model.outputs)
+        return output.view(-1, self._cfg.model.actions, self._cfg.model.outputs)
 
     def of_action(self, output: Tensor, action: Tensor) -> Tensor:
         """Outputs [batch, outputs] of one action each, of those of all [batch, actions * ...]."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from hpcdi.config.policy import EpsConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.base import TrainColumns
 from hpcdi.types import Array, Columns, Settings, Spaces
@@ -31,11 +31,9 @@ def get_epsilon_greedy_fn(
     "exp": ``end + (start - end) * exp(-step / decay)``; "linear": from `start` at step 0 to `end`
     at step `decay`, and `end` from there on.
     """
-    if type_ == "exp":
-        return lambda step: end + (start - end) * math.exp(-step / decay)
-    if type_ == "linear":
-        return lambda step: start + (end - start) * min(max(step / decay, 0.0), 1.0)
-    raise ValueError(f"the decay must be 'exp' or 'linear', not {type_!r}")
+    if type_ not in ("exp", "linear"):
+        raise ValueError(f"the decay must be 'exp' or 'linear', not {type_!r}")
+    return EpsConfig(type_, start, end, decay).rate
 
 
 def ladder(eps: float, exponent: float, rungs: Array, count: int) -> Array:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.comm.gradients import GradientSync, share_state
+from hpcdi.config.policy import LearnConfig, StepConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
-from hpcdi.policy.settings import LearnConfig, StepConfig
 from hpcdi.utils.packed import grouped, ungrouped
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -11,91 +11,28 @@ Network, actions and acting are in `actor_critic`; what is not there is in `torc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from hpcdi.config.fields import section, setting
-from hpcdi.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+from hpcdi.config.algorithms import IMPALAConfig, IMPALALearnConfig
+from hpcdi.policy import gradient_step, memories, minibatches
+from hpcdi.policy.actor_critic import ActorCriticPolicy
 from hpcdi.policy.base import TrainColumns
+from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.returns import NEXT_OBSERVATION
-from hpcdi.policy.settings import CollectConfig, LearnConfig, OnPolicyConfig
 from hpcdi.types import Array
 from hpcdi.utils.packed import ACTION_MASK, rows_of
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from hpcdi.policy import gradient_step, memories, minibatches
-    from hpcdi.policy.minibatches import Joint
-else:
-    torch = lazy_module("torch")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    memories = lazy_module("hpcdi.policy.memories")
-    minibatches = lazy_module("hpcdi.policy.minibatches")
 
 
-@dataclass(frozen=True)
-class IMPALALearnConfig(LearnConfig):
-    """The update; `batch_size` is that of a minibatch, in transitions."""
-
-    SCHEDULED = ("learning_rate", "entropy_weight")
-
-    batch_size: int = setting(500, "transitions of one update (of each learner)", minimum=1)
-    learning_rate: float = setting(6e-4, "step size of the optimizer", above=0)
-    epoch_per_collect: int = setting(
-        1, "passes over the data; above 1 they are replayed", minimum=1
-    )
-    rho_clip: float = setting(1.0, "limit to the importance weight of a TD error", above=0)
-    trace_clip: float = setting(
-        1.0, "limit to how far a TD error counts for earlier steps", above=0
-    )
-    clip_ratio: float | None = setting(
-        None, "APPO: limit to the change of an action's probability; empty: IMPALA", above=0
-    )
-    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
-    entropy_weight: float = setting(0.01, "weight of the entropy bonus", minimum=0)
-    grad_clip_norm: float = setting(40.0, "clip the gradient's norm to this; 0: do not", minimum=0)
-
-
-@dataclass(frozen=True)
-class IMPALACollectConfig(CollectConfig):
-    """Collecting."""
-
-    n_sample: int = setting(
-        40, "steps of each environment in a rollout, by one policy", minimum=1, maximum=65_535
-    )
-    unroll_len: int = setting(
-        20, "transitions of a sequence, at most: V-trace bootstraps after them", minimum=1,
-        maximum=65_535,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class IMPALAConfig(OnPolicyConfig):
-    """Settings of IMPALA."""
-
-    DATA = "uses its data as they come"
-    HORIZON = "collect.unroll_len"
-    CORRECTS_STALENESS = True
-    LEARNS_FROM_SEQUENCES = True
-    TAKES_MEMORY = True
-
-    type: str = "impala"
-    on_policy: bool = setting(True, "data are used once, as they come")
-    model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")
-    learn: IMPALALearnConfig = section(IMPALALearnConfig, "the update")
-    collect: IMPALACollectConfig = section(IMPALACollectConfig, "collecting")
-
-
-@POLICY_REGISTRY.register("impala")
 class IMPALAPolicy(ActorCriticPolicy):
     """IMPALA, or APPO. Several learners learn from joint minibatches."""
 
-    Config: ClassVar[type] = IMPALAConfig
+    Config = IMPALAConfig
+    _cfg: IMPALAConfig
+    _learn: IMPALALearnConfig
 
     def train_columns(
         self,

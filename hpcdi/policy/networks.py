@@ -56,9 +56,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state
-from hpcdi.policy.settings import ModelConfig
 from hpcdi.policy.spaces import SMALLEST_IMAGE, action_leaves, as_shape, image_axes, obs_leaves
 from hpcdi.types import Array, Leaf
 from hpcdi.utils.packed import fields_of, grouped, packed_dtype

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from hpcdi.comm import dist
+from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy import memories
 from hpcdi.policy.base import TrainColumns
-from hpcdi.policy.settings import PolicyConfig
 from hpcdi.policy.spaces import is_normalised, obs_leaves
 from hpcdi.types import Array, Columns
 from hpcdi.utils.packed import column_of
@@ -89,11 +89,11 @@ class Normalizer(nn.Module):
         cfg: a policy's settings, filled with the environment's spaces.
     """
 
-    def __init__(self, cfg: PolicyConfig) -> None:
+    def __init__(self, cfg: TorchPolicyConfig) -> None:
         super().__init__()
         settings = cfg.normalize
         self._clip, self._on_policy = settings.clip, cfg.on_policy
-        leaves = obs_leaves(cfg.model) if settings.observation else ()  # type: ignore[attr-defined]
+        leaves = obs_leaves(cfg.model) if settings.observation else ()
         seen = [leaf for leaf in leaves if is_normalised(leaf)]
         self._columns = [column_of("observation", leaf) for leaf in seen]
         self.observation = nn.ModuleList(Moments(leaf.shape) for leaf in seen)
@@ -193,7 +193,7 @@ class RewardTracker:
         actor: acts.
     """
 
-    def __init__(self, cfg: PolicyConfig, normalizer: Normalizer, actor: Any) -> None:
+    def __init__(self, cfg: TorchPolicyConfig, normalizer: Normalizer, actor: Any) -> None:
         self.act, self.forget = actor.act, getattr(actor, "forget", None)
         self._cfg, self._normalizer, self._actor = cfg, normalizer, actor
         self._running = np.zeros(0)

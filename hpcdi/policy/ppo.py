@@ -6,95 +6,23 @@ Network, actions and acting are in `actor_critic`; what is not there is in `torc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from hpcdi.config.fields import section, setting
-from hpcdi.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+import torch
+from torch import Tensor
+
+from hpcdi.comm import dist
+from hpcdi.config.algorithms import PPOConfig, PPOLearnConfig
+from hpcdi.policy import gradient_step, memories, minibatches
+from hpcdi.policy.actor_critic import ActorCriticPolicy
 from hpcdi.policy.base import TrainColumns
 from hpcdi.policy.distributions import ActionDistribution
+from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.returns import gae
-from hpcdi.policy.settings import CollectConfig, LearnConfig, OnPolicyConfig
 from hpcdi.types import Array
 from hpcdi.utils.packed import ACTION_MASK
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, memories, minibatches
-    from hpcdi.policy.minibatches import Joint
-else:
-    torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    memories = lazy_module("hpcdi.policy.memories")
-    minibatches = lazy_module("hpcdi.policy.minibatches")
 
 
-@dataclass(frozen=True)
-class PPOLearnConfig(LearnConfig):
-    """The update; `batch_size` is that of a minibatch."""
-
-    SCHEDULED = ("learning_rate", "entropy_weight", "clip_ratio")
-
-    learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
-    optimizer: dict[str, Any] = setting(
-        {"type": "Adam", "eps": 1e-5}, "as of every algorithm; the epsilon is that of PPO's first "
-        "implementation",
-    )  # fmt: skip
-    epoch_per_collect: int = setting(10, "passes over the data of one policy", minimum=1)
-    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
-    entropy_weight: float = setting(0.0, "weight of the entropy bonus", minimum=0)
-    clip_ratio: float = setting(0.2, "limit to the change of an action's probability", above=0)
-    value_clip: bool = setting(False, "limit the change of values by clip_ratio too")
-    adv_norm: bool = setting(True, "advantages of each minibatch to mean 0, deviation 1")
-    grad_clip_norm: float = setting(0.5, "clip the gradient's norm to this; 0: do not", minimum=0)
-    target_kl: float | None = setting(
-        None, "an update ends where the policy has moved farther than this; empty: never", above=0
-    )
-
-    @staticmethod
-    def renewed(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Returns settings of earlier versions as they are now, and a note about that."""
-        old = ("lr_decay_iterations", "lr_end")
-        kept = {key: value for key, value in given.items() if key not in old}
-        if given.get(old[0]) is None:
-            return kept, ""
-        schedule = {"end": given.get(old[1], 0.0), "iterations": given[old[0]]}
-        note = f"{', '.join(old)} are taken as schedule: {{end: ..., iterations: ...}}"
-        return {**kept, "schedule": schedule}, note
-
-
-@dataclass(frozen=True)
-class PPOCollectConfig(CollectConfig):
-    """Collecting."""
-
-    n_sample: int = setting(
-        128, "steps of each environment between updates of the policy", minimum=1, maximum=65_535
-    )
-    gae_lambda: float = setting(
-        0.95, "0: advantages by one step of reward, 1: by all steps", minimum=0, maximum=1
-    )
-
-
-@dataclass(frozen=True)
-class PPOConfig(OnPolicyConfig):
-    """Settings of PPO."""
-
-    DATA = "learns from its present policy's data"
-    HORIZON = "collect.gae_lambda"
-    TAKES_MEMORY = True
-
-    type: str = "ppo"
-    model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")
-    learn: PPOLearnConfig = section(PPOLearnConfig, "the update")
-    collect: PPOCollectConfig = section(PPOCollectConfig, "collecting")
-
-
-@POLICY_REGISTRY.register("ppo", "ppo_command")
 class PPOPolicy(ActorCriticPolicy):
     """PPO, for actions of every space, with or without masks of legal ones.
 
@@ -102,7 +30,9 @@ class PPOPolicy(ActorCriticPolicy):
     moments and one for the logs, and with `target_kl` one a minibatch, beside the gradients.
     """
 
-    Config: ClassVar[type] = PPOConfig
+    Config = PPOConfig
+    _cfg: PPOConfig
+    _learn: PPOLearnConfig
 
     def train_columns(
         self, transitions: Mapping[str, Array], item_len: Array, last_observation: Array

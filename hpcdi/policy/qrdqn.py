@@ -10,52 +10,20 @@ quantiles one after the other. A factory is asked for that many actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hpcdi.config.fields import section, setting
-from hpcdi.policy.dqn import DQNLearnConfig, DQNModelConfig, DQNPolicy
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy_module("torch")
+from hpcdi.config.algorithms import QRDQNConfig, QRDQNLearnConfig
+from hpcdi.policy.dqn import DQNPolicy
 
 
-@dataclass(frozen=True)
-class QRDQNModelConfig(DQNModelConfig):
-    """The network, and how finely it tells returns apart."""
-
-    num_quantiles: int = setting(64, "quantiles that a distribution consists of", minimum=1)
-
-    @property
-    def outputs(self) -> int:
-        """Quantiles of each action."""
-        return self.num_quantiles
-
-
-@dataclass(frozen=True)
-class QRDQNLearnConfig(DQNLearnConfig):
-    """The update."""
-
-    double: bool = setting(False, "choose by one network, value by the other (double Q-learning)")
-    loss: str = setting("quantile_huber", "of the quantiles", choices=("quantile_huber",))
-    kappa: float = setting(1.0, "errors from which on the loss is linear", above=0)
-
-
-@POLICY_REGISTRY.register("qrdqn", "qrdqn_command")
 class QRDQNPolicy(DQNPolicy):
     """QR-DQN, for discrete actions, with or without masks of legal ones."""
 
-    @dataclass(frozen=True)
-    class Config(DQNPolicy.Config):
-        """Settings of QR-DQN."""
-
-        type: str = "qrdqn"
-        model: QRDQNModelConfig = section(QRDQNModelConfig, "the network")
-        learn: QRDQNLearnConfig = section(QRDQNLearnConfig, "the update")
+    Config = QRDQNConfig
+    _cfg: QRDQNConfig
+    _learn: QRDQNLearnConfig
 
     def greedy(self, output: Tensor, legal: Tensor | None = None) -> tuple[Tensor, ...]:
         """Actions int64 [batch], and the means of their returns, that they follow from."""

@@ -11,100 +11,24 @@ Read `dqn` and `torch_policy` for what is not here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
-from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
-from hpcdi.policy.dqn import DQNLearnConfig, DQNModelConfig, DQNPolicy
-from hpcdi.policy.settings import CollectConfig, ReplayPolicyConfig
+import torch
+from torch import Tensor
+
+from hpcdi.config.algorithms import R2D2Config, R2D2LearnConfig
+from hpcdi.policy import memories
+from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.utils.packed import rows_of
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from hpcdi.policy import memories
-else:
-    torch = lazy_module("torch")
-    memories = lazy_module("hpcdi.policy.memories")
 
 
-@dataclass(frozen=True)
-class R2D2ModelConfig(DQNModelConfig):
-    """The network."""
-
-    dueling: bool = setting(True, "value and advantage apart (Wang et al. 2016)")
-    memory: str = setting("lstm", "lstm, gru, or 'my_module:make'")
-
-
-@dataclass(frozen=True)
-class R2D2LearnConfig(DQNLearnConfig):
-    """The update; `batch_size` counts sequences."""
-
-    PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
-
-    burn_in: int = setting(
-        10, "steps at the start of a sequence that only the memory reads", minimum=0
-    )
-    eta: float = setting(
-        0.9, "share of the largest TD error in a sequence's priority; the mean has the rest",
-        minimum=0, maximum=1,
-    )  # fmt: skip
-    rescale: float = setting(
-        1e-3, "slope, far from 0, of the function that values are rescaled by; 1: they are not",
-        above=0, maximum=1,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class R2D2CollectConfig(CollectConfig):
-    """Collecting."""
-
-    n_sample: int = setting(
-        80, "transitions of one environment that are processed together; sequences end there",
-        minimum=2, maximum=65_535,
-    )  # fmt: skip
-    unroll_len: int = setting(
-        40, "transitions of a sequence, burn-in included", minimum=2, maximum=65_535
-    )
-    stride: int = setting(20, "transitions from one sequence's start to the next's", minimum=1)
-
-
-@POLICY_REGISTRY.register("r2d2")
 class R2D2Policy(DQNPolicy):
     """R2D2; priorities are of sequences."""
 
-    @dataclass(frozen=True)
-    class Config(ReplayPolicyConfig):
-        """Settings of R2D2."""
-
-        LEARNS_FROM_SEQUENCES = True
-        TAKES_MEMORY = True
-
-        type: str = "r2d2"
-        priority: bool = setting(True, "sample in proportion to priority")
-        nstep: int = setting(5, "steps of reward before the value is bootstrapped", minimum=1)
-        discount_factor: float = setting(0.997, "discount of one step", minimum=0, maximum=1)
-        model: R2D2ModelConfig = section(R2D2ModelConfig, "the network")
-        learn: R2D2LearnConfig = section(R2D2LearnConfig, "the update")
-        collect: R2D2CollectConfig = section(R2D2CollectConfig, "collecting")
-
-        def problems(self) -> Iterator[Problem]:
-            """Rules over several settings."""
-            yield from ReplayPolicyConfig.problems(self)
-            if self.model.memory == "none":
-                yield Problem("model.memory", "R2D2 is DQN with a memory: lstm or gru; or use dqn")
-            if self.collect.stride > self.collect.unroll_len:
-                yield Problem(
-                    "collect.stride", "is above unroll_len: transitions would be left out"
-                )
-            if self.learn.burn_in >= self.collect.unroll_len:
-                yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
-            if self.random_collect_size:
-                yield Problem("random_collect_size", "has no states for a memory; leave this 0")
+    Config = R2D2Config
+    _cfg: R2D2Config
+    _learn: R2D2LearnConfig
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """One gradient step; see `DQNPolicy.update`.

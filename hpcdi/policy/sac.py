@@ -15,67 +15,28 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from hpcdi.config.fields import section, setting
-from hpcdi.policy.settings import ContinuousConfig, LearnConfig
+from hpcdi.config.algorithms import SACConfig, SACLearnConfig
+from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hpcdi.policy import gradient_step, networks
-else:
-    torch = lazy_module("torch")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    networks = lazy_module("hpcdi.policy.networks")
 
 _ACTIONS, _UPDATES = range(2)  # streams of random numbers
 _LOG_STD = (-20.0, 2.0)  # limits
 
 
-@dataclass(frozen=True)
-class SACLearnConfig(LearnConfig):
-    """The update."""
-
-    PAPER_RATIO = 256  # a batch of 256 after every step (Haarnoja et al. 2018)
-
-    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
-    learning_rate: float = setting(3e-4, "step size of all three optimizers", above=0)
-    tau: float = setting(
-        0.005, "share by which target critics follow in an update", above=0, maximum=1
-    )
-    alpha: float = setting(0.2, "temperature, the weight of the entropy, at first", above=0)
-    auto_alpha: bool = setting(True, "learn the temperature")
-    target_entropy: float | None = setting(
-        None, "entropy that the temperature is learnt for; empty: -1 for each component"
-    )
-
-
-@dataclass(frozen=True)
-class SACConfig(ContinuousConfig):
-    """Settings of SAC."""
-
-    DRAWS_ACTIONS = True
-
-    type: str = "sac"
-    learn: SACLearnConfig = section(SACLearnConfig, "the update")
-
-
-@POLICY_REGISTRY.register("sac", "sac_command")
 class SACPolicy(ReplayPolicy):
     """SAC, for continuous actions within bounds."""
 
-    Config: ClassVar[type] = SACConfig
-    ACTIONS = ("continuous",)
-    BOUNDED = True
+    Config = SACConfig
+    _cfg: SACConfig
+    _learn: SACLearnConfig
 
     def make_network(self) -> nn.Module:
         """The actor; see the module's docstring."""
@@ -122,9 +83,8 @@ class SACPolicy(ReplayPolicy):
         )
         box = box_of(cfg.model.action_low, cfg.model.action_high)
         self._box = [torch.from_numpy(part).to(device) for part in box]
-        self._target_entropy = learn.target_entropy
-        if self._target_entropy is None:
-            self._target_entropy = -float(len(cfg.model.action_low))
+        entropy = learn.target_entropy
+        self._target_entropy = -float(len(cfg.model.action_low)) if entropy is None else entropy
         self._noise = self.random(_UPDATES)
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.errors import Problem
 from hpcdi.types import Array, Leaf, Spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
+
+P = TypeVar("P", bound=TorchPolicyConfig)
 
 SMALLEST_IMAGE = 36
 """Pixels that the convolutions need in height and width."""
@@ -24,9 +27,9 @@ KINDS = {
 """Kinds of action spaces, see `Spaces.action_kind`."""
 
 
-def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """A shape; a number is that of a vector."""
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+def as_shape(shape: int | Sequence[int] | None) -> tuple[int, ...]:
+    """A shape; a number is that of a vector, and None, which says nothing, that of a number."""
+    return (shape,) if isinstance(shape, int) else tuple(shape or ())
 
 
 def box_of(low: Sequence[float], high: Sequence[float]) -> tuple[Array, Array]:
@@ -58,7 +61,7 @@ def obs_leaves(model: Any) -> tuple[Leaf, ...]:
     if model.obs_leaves:
         leaves: tuple[Leaf, ...] = model.obs_leaves
         return leaves
-    shape = as_shape(model.obs_shape or ())
+    shape = as_shape(model.obs_shape)
     return (Leaf("", shape, "uint8" if len(shape) == 3 else "float32"),)
 
 
@@ -104,37 +107,50 @@ def network_shape(spaces: Spaces) -> tuple[int, ...] | None:
     return (math.prod(first.shape),) if is_board(first) else first.shape
 
 
-def fill_spaces(cfg: Any, spaces: Spaces, *, actions: Sequence[str]) -> tuple[Any, list[Problem]]:
-    """Returns settings with empty shapes and bounds filled, and where given ones are wrong.
+def with_spaces(cfg: P, spaces: Spaces) -> tuple[P, list[Problem]]:
+    """Fill empty shapes and bounds from the environment; say where given ones contradict it.
 
     Args:
-        cfg: a policy's settings; its section ``model`` has ``obs_shape, obs_leaves, action_shape``
-            and, where actions may be others than Discrete, ``action_space, action_low,
-            action_high, action_leaves``.
+        cfg: a policy's settings; its section ``model`` has, where actions may be others than
+            Discrete, ``action_space, action_low, action_high, action_leaves``.
         spaces: of the environment.
-        actions: kinds that the policy can act in, of `KINDS`.
+
+    Returns:
+        The filled settings, and the problems.
     """
     model, kind = cfg.model, spaces.action_kind
     problems = list(_observation_problems(model, spaces))
-    if kind not in actions:
+    if kind not in cfg.ACTIONS:
         takers = sorted(
             name
             for name in POLICY_REGISTRY
-            if kind in getattr(POLICY_REGISTRY.get(name), "ACTIONS", ())
+            if kind in getattr(POLICY_REGISTRY.settings(name), "ACTIONS", ())
             and not name.endswith("_command")
         )
         problems.append(
             Problem(
                 "type",
-                f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in actions)}, and "
-                f"this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
+                f"{cfg.type} takes actions that are {' or '.join(KINDS[k] for k in cfg.ACTIONS)}, "
+                f"and this environment's are {KINDS[kind]}, {_said(spaces.action)}; "
                 f"{_listed(takers)} would",
             )
         )
     found = {"action_space": kind, **_of_actions(spaces)}
     found = {name: value for name, value in found.items() if hasattr(model, name)}
-    if kind in actions:
+    if kind in cfg.ACTIONS:
         problems += _action_problems(model, found)
+    if spaces.is_masked and not cfg.TAKES_MASKS:
+        said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
+        problems.append(Problem("type", said))
+    if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
+        said = (
+            f"has nothing to do: observations are {_said(spaces.observation)}, which encoders "
+            "scale themselves"
+        )
+        problems.append(Problem("normalize.observation", said))
+    bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
+    if cfg.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
+        problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
     leaves = spaces.observation if needs_leaves(spaces) else ()
     shape = network_shape(spaces)
     filled = dataclasses.replace(model, obs_shape=shape, obs_leaves=leaves, **found)

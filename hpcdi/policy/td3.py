@@ -14,72 +14,27 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from hpcdi.config.fields import section, setting
-from hpcdi.policy.settings import CollectConfig, ContinuousConfig, LearnConfig
+from hpcdi.config.algorithms import TD3Config, TD3LearnConfig
+from hpcdi.policy import gradient_step, networks
 from hpcdi.policy.spaces import as_shape, box_of
 from hpcdi.policy.torch_policy import ReplayPolicy
 from hpcdi.types import Array, Columns, Settings
-from hpcdi.utils.registry import POLICY_REGISTRY, lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hpcdi.policy import gradient_step, networks
-else:
-    torch = lazy_module("torch")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    networks = lazy_module("hpcdi.policy.networks")
 
 _ACTIONS, _UPDATES = range(2)  # streams of random numbers
 
 
-@dataclass(frozen=True)
-class TD3LearnConfig(LearnConfig):
-    """The update."""
-
-    PAPER_RATIO = 256  # a batch of 256 after every step (Fujimoto et al. 2018, their code)
-
-    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
-    tau: float = setting(0.005, "share by which target networks follow", above=0, maximum=1)
-    critics: int = setting(2, "critics; the least of their values counts", minimum=1)
-    policy_delay: int = setting(2, "updates of the critics for one of the actor", minimum=1)
-    target_noise: float = setting(
-        0.2, "deviation of the noise of actions that targets value, of half the range", minimum=0
-    )
-    target_noise_clip: float = setting(0.5, "limit of that noise", minimum=0)
-
-
-@dataclass(frozen=True)
-class TD3CollectConfig(CollectConfig):
-    """Collecting."""
-
-    noise: float = setting(
-        0.1, "deviation of the noise of actions that explore, of half the range", minimum=0
-    )
-
-
-@dataclass(frozen=True)
-class TD3Config(ContinuousConfig):
-    """Settings of TD3."""
-
-    type: str = "td3"
-    learn: TD3LearnConfig = section(TD3LearnConfig, "the update")
-    collect: TD3CollectConfig = section(TD3CollectConfig, "collecting")
-
-
-@POLICY_REGISTRY.register("td3", "td3_command")
 class TD3Policy(ReplayPolicy):
     """TD3, for continuous actions within bounds."""
 
-    Config: ClassVar[type] = TD3Config
-    ACTIONS = ("continuous",)
-    BOUNDED = True
+    Config = TD3Config
+    _cfg: TD3Config
+    _learn: TD3LearnConfig
 
     def make_network(self) -> nn.Module:
         """The actor; see the module's docstring."""

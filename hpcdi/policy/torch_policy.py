@@ -12,24 +12,27 @@ An algorithm is one file with one class derived from `TorchPolicy` (`ppo.py`), o
                     what else is needed, beside the network and its optimizer
     update          a batch -> gradient steps, what comes after them, scalars
 
-This file and the algorithms' import torch at its first use (`lazy_module`): rank 0 needs a policy's
-command mode and settings, not its networks.
+Settings are in `hpcdi.config`: rank 0 needs these, and does not import torch.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from hpcdi.errors import PolicyError, Problem
+from hpcdi.comm import dist
+from hpcdi.config.policy import LearnConfig, ReplayPolicyConfig, TorchPolicyConfig, no_memory
+from hpcdi.errors import PolicyError
+from hpcdi.policy import gradient_step, memories, networks, normalization
 from hpcdi.policy.base import CollectMode, EvalMode, Policy, TrainColumns
 from hpcdi.policy.returns import n_step_columns
-from hpcdi.policy.settings import no_memory
-from hpcdi.policy.spaces import fill_spaces, is_normalised, obs_leaves
-from hpcdi.types import NUMBERS, Array, Columns, Settings, Spaces, Transition
+from hpcdi.policy.spaces import action_leaves, obs_leaves
+from hpcdi.types import NUMBERS, Array, Columns, Settings, Transition
 from hpcdi.utils.nested import flatten, split_columns, stack_columns
 from hpcdi.utils.packed import (
     ACTION_MASK,
@@ -40,21 +43,6 @@ from hpcdi.utils.packed import (
     spread,
     ungrouped,
 )
-from hpcdi.utils.registry import lazy_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hpcdi.comm import dist
-    from hpcdi.policy import gradient_step, memories, networks, normalization
-else:
-    torch = lazy_module("torch")
-    dist = lazy_module("hpcdi.comm.dist")
-    gradient_step = lazy_module("hpcdi.policy.gradient_step")
-    memories = lazy_module("hpcdi.policy.memories")
-    networks = lazy_module("hpcdi.policy.networks")
-normalization = lazy_module("hpcdi.policy.normalization")
 
 
 class TorchPolicy(Policy):
@@ -71,18 +59,13 @@ class TorchPolicy(Policy):
     ``_updates``: when learning: gradient steps so far, for `update` to count.
     """
 
-    ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
-    """Kinds of action spaces that the algorithm can act in."""
-    BOUNDED: ClassVar[bool] = False
-    """True if continuous actions need bounds on both sides."""
-    TAKES_MASKS: ClassVar[bool] = False
-    """True if `act` and `greedy` heed masks of legal actions."""
+    Config: ClassVar[type] = TorchPolicyConfig
+    _cfg: TorchPolicyConfig
+
     OUTPUTS: ClassVar[tuple[str, ...]] = ("action",)
     """Names of what `greedy` returns."""
 
-    NORMALIZES = True
-
-    _cfg: Any
+    _learn: LearnConfig
     _model: nn.Module
     _normalizer: normalization.Normalizer | None
     """Statistics of observations and rewards, a part of the network; None: there are none."""
@@ -322,7 +305,7 @@ class TorchPolicy(Policy):
             action = self.greedy(output, mask)[0]
         if isinstance(action, torch.Tensor):
             return {"action": action.numpy(force=True)}
-        dtype, _ = packed_dtype("action", self._cfg.model.action_leaves)
+        dtype, _ = packed_dtype("action", action_leaves(self._cfg.model))
         packed = np.empty(len(observation), dtype)
         for name, part in ungrouped({"action": action}).items():
             packed[name] = part.numpy(force=True)
@@ -354,7 +337,7 @@ class TorchPolicy(Policy):
         """
         masks: Columns = {}
         if isinstance(given[0], Mapping) and ACTION_MASK in given[0]:
-            if not self.TAKES_MASKS:
+            if not self._cfg.TAKES_MASKS:
                 raise PolicyError(f"{type(self).__name__} knows no action masks; DQN and PPO do")
             masks = {ACTION_MASK: np.array([obs[ACTION_MASK] for obs in given]) != 0}
         inner = [unmasked(obs) for obs in given]
@@ -400,29 +383,8 @@ class TorchPolicy(Policy):
     # ---------------------------------------------------------------------------- spaces, network
 
     @classmethod
-    def with_spaces(cls, cfg: Any, spaces: Spaces) -> tuple[Any, list[Problem]]:
-        """Fill empty shapes and bounds from the environment; say where given ones contradict it.
-
-        Args:
-            cfg: a `Config`.
-            spaces: of the environment.
-        """
-        filled, problems = fill_spaces(cfg, spaces, actions=cls.ACTIONS)
-        if spaces.is_masked and not cls.TAKES_MASKS:
-            said = f"{cfg.type} knows no action masks; dqn, c51, qrdqn, impala and ppo do"
-            problems.append(Problem("type", said))
-        if cfg.normalize.observation and not any(map(is_normalised, spaces.observation)):
-            listed = ", ".join(map(str, spaces.observation))
-            said = f"has nothing to do: observations are {listed}, which encoders scale themselves"
-            problems.append(Problem("normalize.observation", said))
-        bounds = [[*leaf.low, *leaf.high] for leaf in spaces.action]
-        if cls.BOUNDED and not all(np.isfinite(each).all() for each in bounds):
-            problems.append(Problem("type", f"{cfg.type} needs actions bounded on both sides"))
-        return filled, problems
-
-    @classmethod
-    def try_own_parts(cls, cfg: Any) -> None:
-        """Make a network and an optimizer of the user's own once.
+    def try_own_parts(cls, cfg: TorchPolicyConfig) -> None:
+        """Make a network and an optimizer once, see `TorchPolicyConfig.own_parts`.
 
         Args:
             cfg: a `Config` with the environment's spaces.
@@ -430,11 +392,9 @@ class TorchPolicy(Policy):
         Raises:
             PolicyError: they cannot be made, or do not fit.
         """
-        model = cfg.model
-        slots = (model.type, model.encoder, model.memory, model.head, *model.leaf_encoders.values())
-        if any(":" in name for name in slots):
+        if cfg.has_own_network:
             cls(cfg, ["collect"])
-        if cfg.learn.optimizer != {"type": "Adam"}:
+        if cfg.has_own_optimizer:
             gradient_step.make_optimizer(torch.nn.Linear(1, 1), cfg.learn)
 
     def _use(self, network: nn.Module) -> None:
@@ -451,7 +411,7 @@ class TorchPolicy(Policy):
         if missing:
             raise PolicyError(
                 f"policy.model.{', '.join(missing)}: not known; set them, or have "
-                f"{type(self).__name__}.with_spaces take them from an environment"
+                "hpcdi.policy.spaces.with_spaces take them from an environment"
             )
         torch.manual_seed(int(self._seed.generate_state(1)[0]))
         network = self.make_network()
@@ -480,6 +440,9 @@ class TorchPolicy(Policy):
 
 class ReplayPolicy(TorchPolicy):
     """Base of algorithms that learn from a replay buffer by n-step returns."""
+
+    Config: ClassVar[type] = ReplayPolicyConfig
+    _cfg: ReplayPolicyConfig
 
     def train_columns(
         self,

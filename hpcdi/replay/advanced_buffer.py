@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcdi.config.fields import section, setting
-from hpcdi.errors import BufferContractError, Problem
-from hpcdi.replay.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
+from hpcdi.config.replay import (
+    AdvancedBufferConfig,
+    DequeBufferConfig,
+)
+from hpcdi.errors import BufferContractError
+from hpcdi.replay.base_buffer import Drawn, RingBuffer, Sample
 from hpcdi.replay.index import (
     ItemIndex,
     add_marks,
@@ -23,53 +25,14 @@ from hpcdi.replay.index import (
     priorities_of,
     rows_of,
 )
-from hpcdi.replay.limits import Limits, ThruputControllerConfig
-from hpcdi.replay.monitor import MonitorConfig, Reports, SampledData
+from hpcdi.replay.limits import Limits
+from hpcdi.replay.monitor import Reports, SampledData
 from hpcdi.replay.ring import ObjectStore, Ring
 from hpcdi.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from hpcdi.replay.state import annealed_beta
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
-from hpcdi.utils.registry import BUFFER_REGISTRY
-
-
-@dataclass(frozen=True)
-class AdvancedBufferConfig(BufferConfig):
-    """Settings of the prioritized replay buffer."""
-
-    type: str = "advanced"
-    replay_buffer_size: int = setting(4096, "items that it holds", minimum=1)
-    min_fill: int = setting(1, "items that it must hold before anything is drawn", minimum=1)
-    max_use: float = setting(
-        float("inf"), "draws after which an item is dropped, checked once a request", minimum=1
-    )
-    max_staleness: float = setting(
-        float("inf"), "train iterations after which an item is dropped", minimum=0
-    )
-    alpha: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0, maximum=1)
-    beta: float = setting(0.4, "importance weights' exponent at the start", minimum=0, maximum=1)
-    anneal_step: int = setting(100_000, "draws after which beta is 1", minimum=1)
-    thruput_controller: ThruputControllerConfig = section(
-        ThruputControllerConfig, "when drawing, or pushing, has to wait"
-    )
-    monitor: MonitorConfig = section(MonitorConfig, "what is reported")
-
-    @property
-    def staleness_bound(self) -> int:
-        """Train iterations by which on-policy data may be older than the learner's policy."""
-        return int(self.max_staleness) if math.isfinite(self.max_staleness) else 0
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        yield from super().problems()
-        if self.min_fill > self.replay_buffer_size:
-            yield Problem("min_fill", f"is above replay_buffer_size ({self.replay_buffer_size})")
-        limit = self.thruput_controller.push_sample_rate_limit
-        if limit.min > limit.max:
-            yield Problem(
-                "thruput_controller.push_sample_rate_limit.min", f"is above max ({limit.max:g})"
-            )
 
 
 def to_positive_index(idx: int | None, size: int) -> int | None:
@@ -77,7 +40,6 @@ def to_positive_index(idx: int | None, size: int) -> int | None:
     return idx if idx is None or idx >= 0 else size + idx
 
 
-@BUFFER_REGISTRY.register("advanced")
 class AdvancedReplayBuffer(RingBuffer):
     """Draws by priority; bounds the use, staleness and rate of items, and reports them.
 
@@ -424,28 +386,6 @@ class AdvancedReplayBuffer(RingBuffer):
             self._ring.drop(self._index.drop_used(drawn.slots, self._cfg.max_use))
 
 
-@dataclass(frozen=True)
-class DequeBufferConfig(AdvancedBufferConfig):
-    """Settings of the buffer "deque"; `alpha`, `beta` and `anneal_step` follow from them."""
-
-    type: str = "deque"
-    replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
-    train_iter_per_log: int = setting(100, "train iterations between two reports", minimum=1)
-    priority: bool = setting(False, "draw by priority; else uniformly, no item twice")
-    priority_IS_weight: bool = setting(False, "learn with importance weights")
-    priority_power_factor: float = setting(0.6, "0 draws uniformly, 1 by priority", minimum=0)
-    IS_weight_power_factor: float = setting(0.4, "importance weights' exponent at the start")
-    IS_weight_anneal_train_iter: int = setting(100_000, "draws after which it is 1", minimum=1)
-    priority_max_limit: float = setting(1000, "larger priorities count as this one", above=0)
-
-    def __post_init__(self) -> None:
-        """Sets what a prioritized buffer calls by other names."""
-        object.__setattr__(self, "alpha", self.priority_power_factor)
-        object.__setattr__(self, "beta", self.IS_weight_power_factor)
-        object.__setattr__(self, "anneal_step", self.IS_weight_anneal_train_iter)
-
-
-@BUFFER_REGISTRY.register("deque")
 class DequeReplayBuffer(AdvancedReplayBuffer):
     """An `AdvancedReplayBuffer`; without `priority` it draws uniformly, no item twice.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, setting
-from hpcdi.errors import BufferContractError, Problem
+from hpcdi.errors import BufferContractError
 from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.ring import Ring, UsedData
 from hpcdi.replay.state import BufferState
@@ -26,25 +24,6 @@ from hpcdi.utils.registry import BUFFER_REGISTRY
 
 STATE_VERSION = 5
 _ALSO_READ = (2, 3, 4)  # "beta" for "annealing"; 2, 3: no records; 2: the oldest first, not by slot
-
-
-@dataclass(frozen=True)
-class BufferConfig(ComponentConfig):
-    """Settings that all buffers share."""
-
-    replay_buffer_size: int = setting(10_000, "items that it holds", minimum=1)
-    deepcopy: bool = setting(False, "copy objects deeply as they come and go (columns always are)")
-    enable_track_used_data: bool = setting(
-        False, "track which data files (data_id) no item refers to any more"
-    )
-    frames: tuple[str, ...] = setting(
-        (), "columns that stack frames, e.g. [observation]: each frame is stored once"
-    )
-
-    def problems(self) -> Iterator[Problem]:
-        """Rules over several settings."""
-        if len(self.frames) > 2 or len(set(self.frames)) < len(self.frames):
-            yield Problem("frames", "one or two columns, an observation and the next one")
 
 
 class IBuffer(Configurable, ABC):

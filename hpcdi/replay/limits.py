@@ -6,37 +6,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from hpcdi.config.fields import section, setting
+from hpcdi.config.replay import ThruputControllerConfig
 
 _BUCKETS = 100  # of the window: the rate forgets a hundredth of it at a time
-
-
-@dataclass(frozen=True)
-class RateLimitConfig:
-    """Items pushed for one that is drawn."""
-
-    max: float = setting(float("inf"), "above it, pushing waits", above=0)
-    min: float = setting(0.0, "below it, drawing waits", minimum=0)
-
-    @property
-    def is_set(self) -> bool:
-        """True if anything has to wait."""
-        return self.max < math.inf or self.min > 0
-
-
-@dataclass(frozen=True)
-class ThruputControllerConfig:
-    """When drawing, or pushing, has to wait."""
-
-    push_sample_rate_limit: RateLimitConfig = section(
-        RateLimitConfig, "items pushed for one that is drawn, over the window"
-    )
-    window_seconds: float = setting(30, "seconds that the rate looks back", above=0)
-    sample_min_limit_ratio: float = setting(
-        1.0, "items held for one that is drawn at once", minimum=0
-    )
 
 
 class Traffic:

@@ -492,7 +492,7 @@ def create_replay(
         player: that learns from it.
     """
     policy = config.policy
-    buffer_cfg = policy.other.replay_buffer
+    buffer_cfg = policy.buffer
     players = learners_of(config)
     learners = players[player]
     kind: type[Partition] = Partition

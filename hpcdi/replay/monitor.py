@@ -5,37 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.fields import section, setting
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
-
-
-@dataclass(frozen=True)
-class SampledDataConfig:
-    """Settings of the reports of drawn items."""
-
-    average_range: int = setting(5, "draws that a report is the mean of", minimum=1)
-    print_freq: int = setting(200, "draws between two reports", minimum=1)
-
-
-@dataclass(frozen=True)
-class PeriodicThruputConfig:
-    """Settings of the reports of traffic."""
-
-    seconds: float = setting(60, "seconds between two reports", above=0)
-
-
-@dataclass(frozen=True)
-class MonitorConfig:
-    """Settings of the reports."""
-
-    sampled_data_attr: SampledDataConfig = section(SampledDataConfig, "of drawn items")
-    periodic_thruput: PeriodicThruputConfig = section(PeriodicThruputConfig, "of the traffic")
 
 
 class Reports:

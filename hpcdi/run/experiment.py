@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdi.config.load import Compiled, load
+from hpcdi.config.policy import TorchPolicyConfig
 from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.types import Spaces
 
 _TYPES = {
@@ -43,15 +45,15 @@ def load_experiment(
     spaces = get_spaces(compiled.config.env)
     if over_ranks is not None:
         _check_can_run(compiled.config, path, players, over_ranks=over_ranks)
-    policy_cls = get_policy_cls(compiled.config.policy)
-    if not hasattr(policy_cls, "with_spaces"):
+    policy = compiled.config.policy
+    if not isinstance(policy, TorchPolicyConfig):
         return compiled, spaces
-    policy, problems = policy_cls.with_spaces(compiled.config.policy, spaces)
+    policy, problems = with_spaces(policy, spaces)
     if problems:
         raise ConfigError([Problem(f"policy.{p.path}", p.message) for p in problems], path)
-    if over_ranks is not None:
+    if over_ranks is not None and (policy.has_own_network or policy.has_own_optimizer):
         try:
-            policy_cls.try_own_parts(policy)
+            get_policy_cls(policy).try_own_parts(policy)
         except PolicyError as error:  # which names the setting
             raise ConfigError([Problem("", str(error))], path) from error
     return dataclasses.replace(

@@ -1,25 +1,37 @@
-"""Registries: the `type` of a configuration -> the class that implements it.
+"""Registries: the `type` of a configuration -> the class that implements it, and its settings.
 
-A class registers its type names with a decorator::
+Built-in types stand in tables of names, so that neither torch nor an environment's library is
+imported before a component is made; only its settings are, which stand in `hpcdi.config`. A class
+of your own registers its type names with a decorator::
 
-    @POLICY_REGISTRY.register("dqn")
-    class DQNPolicy: ...
+    @POLICY_REGISTRY.register("my_a2c")
+    class A2CPolicy: ...
 
-A registry imports the package of the built-in types when it is first asked for one. Types of your
-own are found through ``import_names``, which names their modules beside the ``type``.
+and is found through ``import_names``, which names its module beside the ``type``.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import types
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from hpcdi.errors import ConfigError, Problem, UnknownTypeError
 
 T = TypeVar("T", bound=type)
+
+
+class BuiltIn(NamedTuple):
+    """Where a built-in type stands, both as ``module:Name``.
+
+    Attributes:
+        component: the class.
+        settings: the class of its settings; empty: the component's attribute `Config`.
+    """
+
+    component: str
+    settings: str = ""
 
 
 class Registry:
@@ -27,12 +39,12 @@ class Registry:
 
     Args:
         kind: name of the kind in messages.
-        home: package whose import registers the built-in types; imported when first needed.
+        built_in: the built-in types.
     """
 
-    def __init__(self, kind: str, home: str) -> None:
+    def __init__(self, kind: str, built_in: Mapping[str, BuiltIn] | None = None) -> None:
         self.kind = kind
-        self._home = home
+        self._built_in = built_in or {}
         self._classes: dict[str, type] = {}
 
     def register(self, *names: str) -> Callable[[T], T]:
@@ -43,65 +55,222 @@ class Registry:
         """
 
         def add(cls: T) -> T:
+            path = f"{cls.__module__}:{cls.__qualname__}"
             for name in names:
                 known = self._classes.get(name)
-                if known is not None and _identity(known) != _identity(cls):
+                taken = self._built_in[name].component if name in self._built_in else path
+                if known is not None:
+                    taken = f"{known.__module__}:{known.__qualname__}"
+                if taken != path:
                     raise ValueError(
-                        f"{self.kind} type {name!r} is already {known.__module__}.{known.__name__}"
+                        f"{self.kind} type {name!r} is already {taken.replace(':', '.')}"
                     )
                 self._classes[name] = cls
             return cls
 
         return add
 
-    def get(self, name: str) -> Any:
+    def get(self, name: object) -> Any:
         """Returns the class of a type name.
 
         Raises:
             UnknownTypeError: no class is registered as `name`; suggests the nearest name.
         """
         if isinstance(name, str):
-            if name not in self._classes:
-                importlib.import_module(self._home)
             if name in self._classes:
                 return self._classes[name]
+            if name in self._built_in:
+                return load_object(self._built_in[name].component)
         raise UnknownTypeError(self.explain(name))
+
+    def settings(self, name: object) -> Any:
+        """Returns the class of a type's settings; of a built-in type without importing the type.
+
+        Raises:
+            UnknownTypeError: no class is registered as `name`; suggests the nearest name.
+        """
+        settings = self.settings_apart(name)
+        return settings if settings is not None else self.get(name).Config
+
+    def settings_apart(self, name: object) -> Any:
+        """Returns the class of a built-in type's settings; None if they stand in the type's class.
+
+        It is imported without the type.
+        """
+        built_in = self._built_in.get(name) if isinstance(name, str) else None
+        return load_object(built_in.settings) if built_in and built_in.settings else None
 
     def explain(self, name: object) -> str:
         """Returns the message for an unknown `name`, with the nearest known one."""
-        near = difflib.get_close_matches(str(name), self._classes, n=1)
+        near = difflib.get_close_matches(str(name), self, n=1)
         guess = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(sorted(self._classes)) or "none"
+        known = ", ".join(sorted(self)) or "none"
         return (
             f"no {self.kind} of type {name!r} is registered{guess} (known: {known}; "
             "a type of your own needs its module in import_names)"
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._classes
+        return name in self._classes or name in self._built_in
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
+        return iter(dict.fromkeys([*self._built_in, *self._classes]))
 
 
-def _identity(cls: type) -> tuple[str, str]:
-    return cls.__module__, cls.__qualname__
+def load_object(path: str) -> Any:
+    """Returns what a module has under a name, both given as ``module:Name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-POLICY_REGISTRY = Registry("policy", "hpcdi.policy.create")
-ENV_REGISTRY = Registry("environment", "hpcdi.env.create")
-ENV_MANAGER_REGISTRY = Registry("environment manager", "hpcdi.env.create")
-BUFFER_REGISTRY = Registry("replay buffer", "hpcdi.worker")
-LEARNER_REGISTRY = Registry("learner", "hpcdi.roles.learner.base_learner")
-COMM_LEARNER_REGISTRY = Registry("comm learner", "hpcdi.roles.learner.mpi_fs_learner")
-PARALLEL_COLLECTOR_REGISTRY = Registry(
-    "parallel collector", "hpcdi.roles.collector.marine_parallel_collector"
+def _algorithm(module: str, prefix: str) -> BuiltIn:
+    return BuiltIn(
+        f"hpcdi.policy.{module}:{prefix}Policy", f"hpcdi.config.algorithms:{prefix}Config"
+    )
+
+
+_ALGORITHMS = {
+    "dqn": _algorithm("dqn", "DQN"),
+    "c51": _algorithm("c51", "C51"),
+    "qrdqn": _algorithm("qrdqn", "QRDQN"),
+    "r2d2": _algorithm("r2d2", "R2D2"),
+    "sac": _algorithm("sac", "SAC"),
+    "td3": _algorithm("td3", "TD3"),
+    "ppo": _algorithm("ppo", "PPO"),
+    "impala": _algorithm("impala", "IMPALA"),
+}
+POLICY_REGISTRY = Registry(
+    "policy",
+    {
+        **_ALGORITHMS,
+        # DI-engine's names for what rank 0 makes
+        **{f"{name}_command": built_in for name, built_in in _ALGORITHMS.items()},
+        "ding": BuiltIn("hpcdi.worker.ding.policy:DingPolicy"),
+    },
 )
-SERIAL_COLLECTOR_REGISTRY = Registry("serial collector", "hpcdi.worker")
-SERIAL_EVALUATOR_REGISTRY = Registry("serial evaluator", "hpcdi.worker")
-COMM_COLLECTOR_REGISTRY = Registry("comm collector", "hpcdi.roles.collector.mpi_fs_collector")
+_GYMNASIUM = BuiltIn("hpcdi.env.gymnasium:GymnasiumEnv", "hpcdi.config.env:GymnasiumConfig")
+ENV_REGISTRY = Registry(
+    "environment",
+    {
+        "gymnasium": _GYMNASIUM,
+        "gym": _GYMNASIUM,
+        "envpool": BuiltIn("hpcdi.env.envpool:EnvPoolEnv", "hpcdi.config.env:EnvPoolConfig"),
+        "pettingzoo": BuiltIn(
+            "hpcdi.env.pettingzoo:PettingZooEnv", "hpcdi.config.env:PettingZooConfig"
+        ),
+        "ding": BuiltIn("hpcdi.worker.ding.env:DingEnv"),
+    },
+)
+_IN_PROCESS = BuiltIn("hpcdi.env.create:BaseEnvManager", "hpcdi.config.env:ManagerConfig")
+ENV_MANAGER_REGISTRY = Registry(
+    "environment manager",
+    {
+        "base": _IN_PROCESS,
+        "gym": _IN_PROCESS,
+        "subprocess": BuiltIn(
+            "hpcdi.env.create:SubprocessEnvManager", "hpcdi.config.env:ChildConfig"
+        ),
+    },
+)
+BUFFER_REGISTRY = Registry(
+    "replay buffer",
+    {
+        "advanced": BuiltIn(
+            "hpcdi.replay.advanced_buffer:AdvancedReplayBuffer",
+            "hpcdi.config.replay:AdvancedBufferConfig",
+        ),
+        "deque": BuiltIn(
+            "hpcdi.replay.advanced_buffer:DequeReplayBuffer",
+            "hpcdi.config.replay:DequeBufferConfig",
+        ),
+        "naive": BuiltIn("hpcdi.worker.replay_buffer.naive_buffer:NaiveReplayBuffer"),
+        "elastic": BuiltIn("hpcdi.worker.replay_buffer.naive_buffer:ElasticReplayBuffer"),
+        "sequence": BuiltIn("hpcdi.worker.replay_buffer.naive_buffer:SequenceReplayBuffer"),
+        "episode": BuiltIn("hpcdi.worker.replay_buffer.episode_buffer:EpisodeReplayBuffer"),
+    },
+)
+LEARNER_REGISTRY = Registry(
+    "learner",
+    {
+        "base": BuiltIn(
+            "hpcdi.roles.learner.base_learner:BaseLearner", "hpcdi.config.roles:LearnerConfig"
+        )
+    },
+)
+_COMM_LEARNER = BuiltIn(
+    "hpcdi.roles.learner.mpi_fs_learner:MPIFileSystemLearner",
+    "hpcdi.config.roles:CommLearnerConfig",
+)
+COMM_LEARNER_REGISTRY = Registry(
+    "comm learner", {"mpi_fs": _COMM_LEARNER, "flask_fs": _COMM_LEARNER}
+)
+_COMM_COLLECTOR = BuiltIn(
+    "hpcdi.roles.collector.mpi_fs_collector:MPIFileSystemCollector",
+    "hpcdi.config.roles:CommCollectorConfig",
+)
+COMM_COLLECTOR_REGISTRY = Registry(
+    "comm collector", {"mpi_fs": _COMM_COLLECTOR, "flask_fs": _COMM_COLLECTOR}
+)
+PARALLEL_COLLECTOR_REGISTRY = Registry(
+    "parallel collector",
+    {
+        "zergling": BuiltIn(
+            "hpcdi.roles.collector.base_parallel_collector:ZerglingParallelCollector",
+            "hpcdi.config.roles:ZerglingCollectorConfig",
+        ),
+        "marine": BuiltIn(
+            "hpcdi.roles.collector.marine_parallel_collector:MarineParallelCollector",
+            "hpcdi.config.roles:MarineCollectorConfig",
+        ),
+    },
+)
 PARALLEL_COMMANDER_REGISTRY = Registry(
-    "parallel commander", "hpcdi.roles.coordinator.one_vs_one_parallel_commander"
+    "parallel commander",
+    {
+        "solo": BuiltIn(
+            "hpcdi.roles.coordinator.commanders:SoloCommander",
+            "hpcdi.config.roles:SoloCommanderConfig",
+        ),
+        "naive": BuiltIn(
+            "hpcdi.roles.coordinator.commanders:NaiveCommander",
+            "hpcdi.config.roles:NaiveCommanderConfig",
+        ),
+        "one_vs_one": BuiltIn(
+            "hpcdi.roles.coordinator.one_vs_one_parallel_commander:OneVsOneCommander",
+            "hpcdi.config.league:OneVsOneCommanderConfig",
+        ),
+    },
+)
+_SERIAL_COLLECTORS = "hpcdi.worker.collector.serial_collectors"
+SERIAL_COLLECTOR_REGISTRY = Registry(
+    "serial collector",
+    {
+        "sample": BuiltIn(
+            f"{_SERIAL_COLLECTORS}:SampleSerialCollector",
+            "hpcdi.config.roles:SampleCollectorConfig",
+        ),
+        "sample_1v1": BuiltIn(
+            f"{_SERIAL_COLLECTORS}:BattleSampleSerialCollector",
+            "hpcdi.config.roles:BattleSampleCollectorConfig",
+        ),
+        "episode": BuiltIn(f"{_SERIAL_COLLECTORS}:EpisodeSerialCollector"),
+        "episode_1v1": BuiltIn(f"{_SERIAL_COLLECTORS}:BattleEpisodeSerialCollector"),
+    },
+)
+_EVALUATION = "hpcdi.worker.collector.evaluation"
+SERIAL_EVALUATOR_REGISTRY = Registry(
+    "serial evaluator",
+    {
+        "interaction": BuiltIn(
+            f"{_EVALUATION}:InteractionSerialEvaluator",
+            "hpcdi.config.roles:InteractionEvaluatorConfig",
+        ),
+        "battle_interaction": BuiltIn(
+            f"{_EVALUATION}:BattleInteractionSerialEvaluator",
+            "hpcdi.config.roles:BattleEvaluatorConfig",
+        ),
+        "metric": BuiltIn("hpcdi.worker.collector.metric_serial_evaluator:MetricSerialEvaluator"),
+    },
 )
 
 
@@ -132,15 +301,3 @@ def missing_module(wanted: str, error: ModuleNotFoundError) -> str:
         f"there is no module {missing!r}{needed}; install it into this environment, "
         "or put its folder on PYTHONPATH"
     )
-
-
-def lazy_module(name: str) -> Any:
-    """Returns a stand-in for a module, which is imported when an attribute is first used."""
-    return _LazyModule(name)
-
-
-class _LazyModule(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self.__name__), name)
-        setattr(self, name, value)
-        return value

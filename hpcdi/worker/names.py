@@ -23,9 +23,10 @@ import numpy as np
 
 from hpcdi.comm.messages import DataDemand, LearnInfo, LearnResult, LearnTask, WorkerReady
 from hpcdi.config.fields import Parser
+from hpcdi.config.replay import ThruputControllerConfig
 from hpcdi.config.schema import SystemConfig
 from hpcdi.errors import CommError
-from hpcdi.replay.limits import Limits, ThruputControllerConfig
+from hpcdi.replay.limits import Limits
 from hpcdi.replay.monitor import PeriodicThruput as PeriodicThruputMonitor
 from hpcdi.replay.monitor import SampledData as SampledDataAttrMonitor
 from hpcdi.roles.coordinator.workers import Workers

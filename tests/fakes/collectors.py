@@ -12,8 +12,8 @@ import torch
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.comm.messages import CollectProgress, Message
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.policy.base import CollectMode, EvalMode, TrainColumns
-from hpcdi.policy.settings import PolicyConfig
 from hpcdi.roles.collector.base_parallel_collector import CollectorTask, create_parallel_collector
 from hpcdi.store.builder import Segment
 from hpcdi.types import Array, Columns, Settings

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from hpcdi.env.base import ManagerConfig, VectorStep
+from hpcdi.config.env import ManagerConfig
+from hpcdi.env.base import VectorStep
 from hpcdi.env.create import make_env_manager
 from hpcdi.env.gymnasium import GymnasiumEnv
 from hpcdi.env.manager import VectorManager

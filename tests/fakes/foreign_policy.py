@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcdi.policy.settings import PolicyConfig
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 Learn = namedtuple(

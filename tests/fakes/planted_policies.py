@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdi.config.algorithms import PPOConfig
 from hpcdi.policy.dqn import DQNPolicy
-from hpcdi.policy.ppo import PPOConfig, PPOPolicy
+from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 

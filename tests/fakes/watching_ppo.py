@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from hpcdi.config.algorithms import PPOConfig
 from hpcdi.policy.distributions import log_prob_entropy
-from hpcdi.policy.ppo import PPOConfig, PPOPolicy
+from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 

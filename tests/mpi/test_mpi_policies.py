@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from hpcdi.comm import dist
 from hpcdi.comm.dist import dist_finalize, dist_init, gather_objects, get_world_size
 from hpcdi.comm.world import World, open_world
+from hpcdi.config.policy import NormalizeConfig
 from hpcdi.policy import minibatches
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.minibatches import Joint
 from hpcdi.policy.ppo import PPOPolicy, ppo_losses
-from hpcdi.policy.settings import NormalizeConfig
 from hpcdi.roles.learner.checkpointing import copied
 
 pytestmark = [pytest.mark.mpi(RANKS), pytest.mark.usefixtures("one_torch_thread")]

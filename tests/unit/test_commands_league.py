@@ -11,8 +11,9 @@ import pytest
 from fakes.videos import decode_mp4
 from hpcdi.cli import main
 from hpcdi.commands.versus import Result
+from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import dump
-from hpcdi.league.league import League, LeagueConfig, frozen_file
+from hpcdi.league.league import League, frozen_file
 from hpcdi.league.view import LeagueView, heat_map, scores_of, shown_of
 from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment

@@ -26,7 +26,7 @@ from hpcdi.config.fields import (
 from hpcdi.errors import Problem
 from hpcdi.utils.registry import Registry
 
-ENGINES = Registry("engine", "json")
+ENGINES = Registry("engine")
 
 
 @ENGINES.register("petrol")
@@ -50,7 +50,7 @@ class Electric:
         kilowatts: float = setting(50.0, "power", above=0)
 
 
-STEAM = Registry("engine", "json")
+STEAM = Registry("engine")
 
 
 @STEAM.register("steam")

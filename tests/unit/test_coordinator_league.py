@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from hpcdi.league.league import League, LeagueConfig, Payoff, Strengths, frozen_file
+from hpcdi.config.league import LeagueConfig
+from hpcdi.league.league import League, Payoff, Strengths, frozen_file
 from hpcdi.types import Array
 
 

@@ -31,10 +31,10 @@ from hpcdi.comm.messages import (
     TakeSnapshot,
     WorkerReady,
 )
+from hpcdi.config.league import LeagueConfig
 from hpcdi.config.load import compile_config
 from hpcdi.config.schema import check_over_ranks, learners_of
 from hpcdi.errors import LaunchError
-from hpcdi.league.league import LeagueConfig
 from hpcdi.replay.manager import ReplayBuffers, ReplayRatio
 from hpcdi.roles.coordinator.commanders import create_parallel_commander
 from hpcdi.roles.coordinator.scheduler import Scheduler

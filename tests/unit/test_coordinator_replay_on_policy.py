@@ -24,8 +24,8 @@ from hpcdi.comm.messages import (
     LearnTask,
 )
 from hpcdi.config.load import compile_config
+from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import ConfigError
-from hpcdi.replay.advanced_buffer import AdvancedBufferConfig
 from hpcdi.replay.manager import ReplayManager, create_replay
 from hpcdi.replay.partition import (
     AsTheyComePartition,

@@ -26,11 +26,11 @@ from fakes.policies import (
     policy_of,
     with_scale,
 )
+from hpcdi.config.policy import StepConfig
 from hpcdi.errors import ConfigError
 from hpcdi.policy.dqn import DQNPolicy
 from hpcdi.policy.gradient_step import GradientStep, cut, forward_of, mean_share
 from hpcdi.policy.ppo import PPOPolicy
-from hpcdi.policy.settings import StepConfig
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -16,6 +16,7 @@ from hpcdi.errors import ConfigError, PolicyError, UnknownTypeError
 from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.dqn import DQNPolicy
+from hpcdi.policy.spaces import with_spaces
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -224,7 +225,7 @@ def spaces_of(
     model: dict[str, Any], shape: tuple[int, ...], actions: int | None, dtype: str = "float32"
 ) -> Any:
     cfg = DQNPolicy.parse_config({"type": "dqn", "model": model})
-    filled, problems = DQNPolicy.with_spaces(cfg, simple_spaces(shape, dtype, actions, ()))
+    filled, problems = with_spaces(cfg, simple_spaces(shape, dtype, actions, ()))
     return (filled.model.obs_shape, filled.model.action_shape), [str(p) for p in problems]
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from hpcdi.config.algorithms import ActorCriticModelConfig
+from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
-from hpcdi.policy.actor_critic import ActorCriticModelConfig
 from hpcdi.policy.networks import QHead, Vector, encoder_of, make_network, mlp
-from hpcdi.policy.settings import ModelConfig
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

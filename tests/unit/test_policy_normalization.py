@@ -12,7 +12,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.policies import data_of
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import VectorStep
-from hpcdi.errors import PolicyError
+from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.base import Policy, TrainColumns
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.normalization import (
@@ -22,7 +22,7 @@ from hpcdi.policy.normalization import (
     RewardTracker,
     packed_moments,
 )
-from hpcdi.policy.settings import PolicyConfig
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.roles.collector.loop import ColumnAgent
 from hpcdi.types import Leaf, Spaces
 
@@ -200,12 +200,12 @@ def test_what_cannot_be_normalised_is_refused_at_once() -> None:
     cls: Any = get_policy_cls({"type": "dqn"})
     cfg = cls.parse_config({"type": "dqn", "normalize": {"observation": True}})
     pictures = Spaces((Leaf("", (84, 84, 4), "uint8"),), (Leaf("", (), "int64", (2,)),))
-    _, problems = cls.with_spaces(cfg, pictures)
+    _, problems = with_spaces(cfg, pictures)
     assert [problem.path for problem in problems] == ["normalize.observation"]
     assert "which encoders scale themselves" in problems[0].message
-    assert not cls.with_spaces(cfg, simple_spaces((4,), "float32", 2, ()))[1]
-    with pytest.raises(PolicyError, match=r"policy\.normalize needs a policy in torch"):
-        Policy(PolicyConfig(normalize=cfg.normalize), ())
+    assert not with_spaces(cfg, simple_spaces((4,), "float32", 2, ()))[1]
+    with pytest.raises(ConfigError, match="normalize: unknown key"):  # it needs a policy in torch
+        Policy({"normalize": {"observation": True}}, ())
 
 
 def test_samples_without_returns_and_infinite_values_are_named() -> None:

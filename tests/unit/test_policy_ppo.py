@@ -18,6 +18,7 @@ from hpcdi.env.base import BaseEnvTimestep, VectorStep
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.ppo import PPOPolicy
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.roles.collector.loop import ColumnAgent
 from hpcdi.roles.collector.recorder import Recorder
 from hpcdi.store.block import transition_rows
@@ -414,7 +415,7 @@ def test_attributes_that_workers_ask_for() -> None:
 
 def test_command_mode_asks_for_nothing_and_needs_no_torch() -> None:
     code = """
-import sys, hpcdi.policy.ppo, hpcdi.policy.exploration
+import sys, hpcdi.policy.exploration
 from hpcdi.policy.create import create_policy
 mode = create_policy({"type": "ppo_command"}, ["command"]).command_mode
 print(mode.get_setting_collect({"envstep": 0}), "torch" in sys.modules)
@@ -457,7 +458,7 @@ def test_cuda_without_a_device() -> None:
 
 def filled(model: dict[str, Any], spaces: Spaces) -> tuple[Any, list[str]]:
     cfg = PPOPolicy.parse_config({"type": "ppo", "model": model})
-    made, problems = PPOPolicy.with_spaces(cfg, spaces)
+    made, problems = with_spaces(cfg, spaces)
     return made.model, [str(problem) for problem in problems]
 
 

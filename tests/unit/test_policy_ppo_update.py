@@ -13,10 +13,11 @@ from torch import Tensor
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.networks import Table as TableOf
+from hpcdi.config.algorithms import PPOLearnConfig
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.distributions import ActionDistribution, log_prob_entropy
 from hpcdi.policy.minibatches import Joint, minibatches
-from hpcdi.policy.ppo import Losses, PPOLearnConfig, ppo_losses
+from hpcdi.policy.ppo import Losses, ppo_losses
 from hpcdi.types import Leaf
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -17,6 +17,7 @@ import hpcdi.policy
 import hpcdi.worker
 from fakes.spaces import simple_spaces
 from hpcdi.policy.create import create_policy, get_policy_cls
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -51,7 +52,7 @@ def policy_of(kind: str) -> Any:
     given = [yaml.safe_load(block)["policy"] for block in blocks("yaml")]
     (cfg,) = [policy for policy in given if policy["type"] == kind]
     cls = get_policy_cls(cfg)
-    filled, problems = cls.with_spaces(cls.parse_config(cfg), SPACES)
+    filled, problems = with_spaces(cls.parse_config(cfg), SPACES)
     assert problems == []
     return create_policy(filled, seed=np.random.SeedSequence(0))
 

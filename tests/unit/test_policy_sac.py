@@ -17,6 +17,7 @@ import hpcdi.worker  # noqa: F401  (registers the components that a policy's set
 from fakes.spaces import simple_spaces
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.sac import SACPolicy, squashed_normal
+from hpcdi.policy.spaces import with_spaces
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -320,12 +321,12 @@ def test_images_and_networks_of_ones_own_learn() -> None:
 def test_unbounded_and_discrete_actions_are_refused() -> None:
     cfg = SACPolicy.parse_config({"type": "sac"})
     unbounded = simple_spaces((3,), "float32", None, (2,), (-math.inf, 0.0), (math.inf, 1.0))
-    _, problems = SACPolicy.with_spaces(cfg, simple_spaces((3,), "float32", 2, ()))
+    _, problems = with_spaces(cfg, simple_spaces((3,), "float32", 2, ()))
     said = "sac takes actions that are a Box, and this environment's are Discrete, Discrete(2); "
     assert [str(problem) for problem in problems] == [
         f"type: {said}c51, dqn, impala, ppo, qrdqn and r2d2 would"
     ]
-    _, problems = SACPolicy.with_spaces(cfg, unbounded)
+    _, problems = with_spaces(cfg, unbounded)
     assert any("bounded" in str(problem) for problem in problems)
 
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from fakes.policies import data_of, first
-from hpcdi.config.fields import Parser
+from hpcdi.config.policy import LearnConfig, ScheduleConfig
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.ppo import PPOLearnConfig, PPOPolicy
-from hpcdi.policy.settings import LearnConfig, ScheduleConfig
+from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.worker import BaseLearner
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -143,20 +142,6 @@ def test_states_of_earlier_versions_count_updates_alone() -> None:
     del state["iterations"]
     built.learn_mode.load_state_dict({**state, "updates": 2})
     assert built.learn_mode.forward(batch_of("dqn"))["cur_lr"] == pytest.approx(0.2)
-
-
-def test_the_old_keys_of_ppo_are_read_with_a_note() -> None:
-    parser = Parser()
-    old = {"learning_rate": 0.1, "lr_decay_iterations": 100, "lr_end": 0.01}
-    learn = parser.parse(PPOLearnConfig, old, "policy.learn")
-    assert parser.problems == []
-    (note,) = parser.notes
-    assert note.startswith("policy.learn.lr_decay_iterations, lr_end are taken as schedule:")
-    new = {"learning_rate": 0.1, "schedule": {"end": 0.01, "iterations": 100}}
-    assert learn == Parser().parse(PPOLearnConfig, new)
-    unused = Parser()  # as in the config.yaml of a run that had none
-    empty = unused.parse(PPOLearnConfig, {"lr_decay_iterations": None, "lr_end": 0.0})
-    assert (empty, unused.notes) == (PPOLearnConfig(), [])
 
 
 # -------------------------------------------------------------------------------------- optimizers

@@ -13,12 +13,13 @@ from torch import Tensor, distributions
 
 import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.serial_runs import serial_run, train
+from hpcdi.config.policy import ModelConfig
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces
 from hpcdi.errors import PolicyError
 from hpcdi.policy.create import create_policy, get_policy_cls
 from hpcdi.policy.distributions import ActionDistribution
 from hpcdi.policy.networks import ImpalaCNN, MultiEncoder, NatureCNN, encoder_of
-from hpcdi.policy.settings import ModelConfig
+from hpcdi.policy.spaces import with_spaces
 from hpcdi.policy.torch_policy import columns_of_samples
 from hpcdi.types import Leaf, Spaces
 from hpcdi.worker import SampleSerialCollector
@@ -219,7 +220,7 @@ KEY: dict[str, Any] = {
 
 def policy_for(env: dict[str, Any], **settings: Any) -> Any:
     cls = get_policy_cls(settings)
-    filled, problems = cls.with_spaces(cls.parse_config(settings), get_spaces_of(env))
+    filled, problems = with_spaces(cls.parse_config(settings), get_spaces_of(env))
     assert problems == []
     return create_policy(filled, seed=np.random.SeedSequence(0))
 
@@ -278,7 +279,7 @@ def test_lists_of_dicts_are_the_same_samples() -> None:
 def test_who_cannot_act_in_a_space_says_who_can(kind: str, takers: str) -> None:
     cls = get_policy_cls({"type": kind})
     spaces = Spaces((Leaf("", (3,)),), (Leaf("", (2,), "int64", (2, 3)),))
-    _, problems = cls.with_spaces(cls.parse_config({"type": kind}), spaces)
+    _, problems = with_spaces(cls.parse_config({"type": kind}), spaces)
     said = "are MultiDiscrete or MultiBinary, MultiDiscrete(2, 3)"
     assert [str(p) for p in problems] == [
         f"type: {kind} takes actions that are {'Discrete' if kind == 'dqn' else 'a Box'}, and this "

@@ -22,7 +22,7 @@ class Two:
 
 @pytest.fixture
 def registry() -> Registry:
-    registry = Registry("policy", "json")
+    registry = Registry("policy")
     registry.register("dqn", "dqn_command")(One)
     return registry
 
@@ -71,7 +71,7 @@ def test_a_type_that_is_no_text_is_unknown(registry: Registry, name: object) -> 
 
 def test_an_empty_registry_knows_none() -> None:
     with pytest.raises(UnknownTypeError, match="known: none"):
-        Registry("env", "json").get("x")
+        Registry("env").get("x")
 
 
 # ------------------------------------------------------------------------------------- importing

@@ -28,6 +28,7 @@ from hpcdi.commands.run_state import RunStatus
 from hpcdi.commands.sweep.pbt import Copy, Member, Space, decide
 from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, look, read
 from hpcdi.config.load import compile_config, dump, load
+from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.errors import LaunchError
 from hpcdi.run import resume
 from hpcdi.run.run_folder import short
@@ -73,7 +74,11 @@ def population_of(
             f"--pbt: the runs differ in {', '.join(fixed)}: none could continue from the weights, "
             "the data or the optimizer of another. Make a population for each value"
         )
-    limits = {compile_config(e).config.policy.other.commander.max_env_step for e in experiments}
+    commanders = [compile_config(e).config.policy.other.commander for e in experiments]
+    limits = {
+        commander.max_env_step if isinstance(commander, SoloCommanderConfig) else math.inf
+        for commander in commanders
+    }
     limit = min(limits)
     if len(limits) > 1 or math.isinf(limit) or limit <= every:
         raise LaunchError(

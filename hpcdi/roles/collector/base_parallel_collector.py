@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from hpcdi.comm.messages import CollectProgress, CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.env.create import create_env_manager
-from hpcdi.errors import CommError, Problem
+from hpcdi.errors import CommError
 from hpcdi.policy.base import Policy
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.collector.loop import collect_loop
@@ -126,26 +126,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         port: to the message side.
     """
 
-    @dataclass(frozen=True)
-    class Config(ComponentConfig):
-        """Settings that every parallel collector has."""
-
-        collector_num: int = setting(2, "collectors that `hpcdi train` starts", minimum=1)
-        collector_max: int | None = setting(
-            None,
-            "collector ranks to start; collector_num of them work at first, the others wait until "
-            "one is lost or `hpcdi scale` asks for more; empty: collector_num",
-            minimum=1,
-        )
-        update_policy_second: float = setting(
-            3.0, "seconds between updates of the acting policy", minimum=0
-        )
-
-        def problems(self) -> Iterator[Problem]:
-            """`collector_max` must not be below `collector_num`."""
-            if self.collector_max is not None and self.collector_max < self.collector_num:
-                said = f"must be at least collector_num, {self.collector_num}, or empty"
-                yield Problem("collector_max", f"{said}, not {self.collector_max}")
+    Config = ParallelCollectorConfig
 
     TASK_KEYS = (
         "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",
@@ -278,7 +259,6 @@ class BaseParallelCollector(Configurable, Closing, ABC):
         return f"{type(self).__name__}(task={self.task.task_id!r}, evaluates={self.evaluates})"
 
 
-@PARALLEL_COLLECTOR_REGISTRY.register("zergling")
 class ZerglingParallelCollector(BaseParallelCollector):
     """Steps many environments by one policy, which it updates between rollouts.
 
@@ -290,11 +270,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         port: to the message side.
     """
 
-    @dataclass(frozen=True)
-    class Config(BaseParallelCollector.Config):
-        """Settings of the zergling collector."""
-
-        type: str = "zergling"
+    Config = ZerglingCollectorConfig
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
         super().__init__(cfg, port)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.fields import setting
+from hpcdi.config.roles import MarineCollectorConfig
 from hpcdi.env.spaces import read_spaces
 from hpcdi.errors import ConfigError, Problem
 from hpcdi.policy.create import create_policy
@@ -17,10 +16,8 @@ from hpcdi.roles.collector.base_parallel_collector import CollectorTask, Zerglin
 from hpcdi.roles.collector.battle_loop import BattleLoop, Players, actor_of
 from hpcdi.store.policies import PolicyImage
 from hpcdi.types import Array
-from hpcdi.utils.registry import PARALLEL_COLLECTOR_REGISTRY
 
 
-@PARALLEL_COLLECTOR_REGISTRY.register("marine")
 class MarineParallelCollector(ZerglingParallelCollector):
     """Steps battle environments by one learning policy and its opponents; see `BattleLoop`.
 
@@ -40,17 +37,7 @@ class MarineParallelCollector(ZerglingParallelCollector):
         PolicyError: the policy wants dicts, or has a memory that leagues cannot keep.
     """
 
-    @dataclass(frozen=True)
-    class Config(ZerglingParallelCollector.Config):
-        """Settings of the marine collector."""
-
-        type: str = "marine"
-        opponent_bytes: int = setting(
-            1 << 28, "frozen policies that a collector keeps in memory", minimum=1
-        )
-        opponents_explore: bool = setting(
-            True, "other players than the learner act as it does; false: as in evaluations"
-        )
+    Config = MarineCollectorConfig
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs; see `ZerglingParallelCollector.begin`."""

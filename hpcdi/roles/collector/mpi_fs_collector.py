@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,8 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.compat import component_class
-from hpcdi.config.fields import ComponentConfig, to_mapping
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.roles import CommCollectorConfig
 from hpcdi.errors import EXIT_REQUEUE, CommError, EnvError
 from hpcdi.roles.collector.base_parallel_collector import (
     BaseParallelCollector,
@@ -69,7 +69,6 @@ class BaseCommCollector(MessageSide, CollectorPort):
         return create_parallel_collector({**settings, **rest}, port=self)
 
 
-@COMM_COLLECTOR_REGISTRY.register("mpi_fs", "flask_fs")
 class MPIFileSystemCollector(BaseCommCollector):
     """Receives tasks, runs them by a parallel collector, publishes the data.
 
@@ -81,11 +80,7 @@ class MPIFileSystemCollector(BaseCommCollector):
         context: this rank's place in a run.
     """
 
-    @dataclass(frozen=True)
-    class Config(ComponentConfig):
-        """It has no settings of its own."""
-
-        type: str = "mpi_fs"
+    Config = CommCollectorConfig
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)

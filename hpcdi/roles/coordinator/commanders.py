@@ -16,7 +16,8 @@ import numpy as np
 
 from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask, LearnTask
 from hpcdi.config.compat import ConfigDict, Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.config.fields import ComponentConfig
+from hpcdi.config.roles import CommanderConfig, NaiveCommanderConfig, SoloCommanderConfig
 from hpcdi.league.league import League
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import get_task_uid
@@ -32,6 +33,8 @@ class BaseCommander(Configurable, ABC):
         cfg: the whole experiment: an `ExperimentConfig`, or a mapping with ``policy`` and ``env``.
     """
 
+    Config = CommanderConfig
+
     def __init__(self, cfg: Any) -> None:
         self._main = ConfigDict(cfg) if isinstance(cfg, Mapping) else cfg
         self._cfg: Any = self.parse_config(self._main.policy.other.commander)
@@ -40,15 +43,6 @@ class BaseCommander(Configurable, ABC):
 
     league: League | None = None
     """Players and results, of a commander that has a league."""
-
-    @dataclass(frozen=True)
-    class Config(ComponentConfig):
-        """Settings that every commander has."""
-
-        collector_task_space: int | None = setting(
-            None, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
-        )
-        learner_task_space: int = setting(1, "learner tasks at a time", minimum=1, maximum=1)
 
     @property
     def collector_task_space(self) -> int | None:
@@ -148,19 +142,10 @@ class BaseCommander(Configurable, ABC):
         """Restore a `state_dict`."""
 
 
-@PARALLEL_COMMANDER_REGISTRY.register("naive")
 class NaiveCommander(BaseCommander):
     """Hands out numbered tasks and counts results; for tests of everything else."""
 
-    @dataclass(frozen=True)
-    class Config(BaseCommander.Config):
-        """Settings of the naive commander."""
-
-        type: str = "naive"
-        collector_task_space: int | None = setting(2, "collect tasks at a time", minimum=1)
-        collector_task_count: int = setting(
-            2, "collect tasks until the run has reached its goal", minimum=1
-        )
+    Config = NaiveCommanderConfig
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -215,7 +200,6 @@ class NaiveCommander(BaseCommander):
         self._learner_task_count -= 1
 
 
-@PARALLEL_COMMANDER_REGISTRY.register("solo")
 class SoloCommander(BaseCommander):
     """Collects with every free collector, evaluates now and then, ends at the goal.
 
@@ -223,20 +207,7 @@ class SoloCommander(BaseCommander):
     evaluation's mean return reaches ``env.stop_value``, or at `max_env_step` or `max_train_iter`.
     """
 
-    @dataclass(frozen=True)
-    class Config(BaseCommander.Config):
-        """Settings of the solo commander."""
-
-        type: str = "solo"
-        eval_interval: float = setting(
-            60.0, "seconds between evaluations, where policy.eval.every is empty", above=0
-        )
-        max_env_step: float = setting(
-            float("inf"), "environment steps after which the run ends", minimum=1
-        )
-        max_train_iter: float = setting(
-            float("inf"), "train iterations after which the run ends", minimum=1
-        )
+    Config = SoloCommanderConfig
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)

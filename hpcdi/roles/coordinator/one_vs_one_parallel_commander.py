@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.messages import BlockReady, CollectResult, CollectTask
-from hpcdi.config.fields import section, setting
-from hpcdi.errors import Problem
-from hpcdi.league.league import League, LeagueConfig, frozen_file
+from hpcdi.config.league import OneVsOneCommanderConfig
+from hpcdi.league.league import League, frozen_file
 from hpcdi.roles.coordinator.commanders import EvaluationClock, PlayerProgress, SoloCommander
 from hpcdi.types import MAIN, Settings
-from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
 
-@PARALLEL_COMMANDER_REGISTRY.register("one_vs_one")
 class OneVsOneCommander(SoloCommander):
     """Trains the players of a league by games against each other and frozen copies; see `League`.
 
@@ -28,34 +24,7 @@ class OneVsOneCommander(SoloCommander):
     Results of games come with the blocks that hold their last transitions.
     """
 
-    @dataclass(frozen=True)
-    class Config(SoloCommander.Config):
-        """Settings of the one-vs-one commander."""
-
-        type: str = "one_vs_one"
-        collector_task_space: int | None = setting(
-            2, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
-        )
-        learner_task_space: int = setting(
-            1, "learner tasks at a time: one for each player that learns", minimum=1
-        )
-        evaluate_against: str = setting(
-            "random",
-            "opponent of evaluations: 'random', or my_module:play, which takes an observation and "
-            "random numbers; a main exploiter's is the main player's newest policy",
-        )
-        league: LeagueConfig = section(LeagueConfig, "players, opponents, and frozen copies")
-
-        def problems(self) -> Iterator[Problem]:
-            """There is a learner task for each player that learns."""
-            if self.learner_task_space != len(self.league.players):
-                names = ", ".join(self.league.players)
-                said = f"must be {len(self.league.players)}, a learner task for each of {names}"
-                yield Problem("learner_task_space", f"{said}; not {self.learner_task_space}")
-
-        def share_learners(self, count: int) -> dict[str, int]:
-            """See `LeagueConfig.share_learners`."""
-            return self.league.share_learners(count)
+    Config = OneVsOneCommanderConfig
 
     league: League
 

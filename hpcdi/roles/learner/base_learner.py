@@ -10,16 +10,16 @@ import itertools
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, section, setting
-from hpcdi.errors import GroupBrokenError, PolicyError, Problem
+from hpcdi.config.roles import LearnerConfig
+from hpcdi.errors import GroupBrokenError, PolicyError
 from hpcdi.policy.base import Policy
 from hpcdi.roles.learner.checkpointing import (
     NOT_SHARED,
@@ -34,19 +34,11 @@ from hpcdi.roles.learner.learner_hook import (
     LogPolicyHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
-    hook_problems,
 )
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import CHART, HISTOGRAM, CountVar, ScalarMonitor
 from hpcdi.utils.registry import LEARNER_REGISTRY
-
-DEFAULT_HOOKS: dict[str, Any] = {
-    "load_ckpt_before_run": "",
-    "log_show_after_iter": 100,
-    "save_ckpt_after_iter": 10000,
-    "save_ckpt_after_run": True,
-}
 
 
 class LearnerPort(Protocol):
@@ -86,68 +78,6 @@ class LearnerPort(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class DataloaderConfig:
-    """How batches of loading functions become batches of samples."""
-
-    num_workers: int = setting(0, "threads that load samples; 0: the learner's own", minimum=0)
-
-    @classmethod
-    def renewed(cls, mapping: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-        """The mapping without ``chunk_size``, which the predecessor knows, and a note on it."""
-        kept = {key: value for key, value in mapping.items() if key != "chunk_size"}
-        ignored = len(kept) < len(mapping)
-        return kept, "chunk_size is ignored: samples are loaded one by one" if ignored else ""
-
-
-@dataclass(frozen=True)
-class LearnerConfig(ComponentConfig):
-    """Settings of the training loop."""
-
-    type: str = "base"
-    learner_num: int = setting(1, "learner ranks", minimum=1)
-    train_iterations: int = setting(int(1e9), "iterations until the run ends", minimum=1)
-    dataloader: DataloaderConfig = section(DataloaderConfig, "samples that are still to be loaded")
-    pin_memory: bool = setting(
-        True, "copy batches to the GPU ahead of time through page-locked memory; no effect on CPUs"
-    )
-    log_policy: bool = setting(True, "log the policy's description at the start")
-    only_monitor_rank0: bool = setting(
-        True, "of a group of learners only the first keeps and shows a log"
-    )
-    is_multitask_pipeline: bool = setting(
-        False, "a batch is a list with one entry a task and the policy returns one log a task; "
-        "scalars are named task0/..., by a log's task_id or else by its place",
-    )  # fmt: skip
-    ckpt_format: str = setting(
-        "folder", "'pth.tar': beside each checkpoint, a file that torch.load reads, as DI-engine's",
-        choices=("folder", "pth.tar"),
-    )  # fmt: skip
-    send_policy_freq: int = setting(
-        1, "iterations between offers of the policy to collectors", minimum=1
-    )
-    keep_checkpoints: int = setting(
-        5, "newest checkpoints that are kept, of those by iteration; ckpt_best and ckpt_final stay",
-        minimum=1,
-    )  # fmt: skip
-    hook: dict[str, Any] = setting(
-        DEFAULT_HOOKS, "hooks over these ones, see learner_hook.py; 0, false or '' is none"
-    )
-
-    def __post_init__(self) -> None:
-        """Merges the given hooks over the defaults; a hook that is off keeps its key's type."""
-        given = {
-            key: value or type(DEFAULT_HOOKS[key])() if key in DEFAULT_HOOKS else value
-            for key, value in self.hook.items()
-        }
-        object.__setattr__(self, "hook", {**DEFAULT_HOOKS, **given})
-
-    def problems(self) -> Iterator[Problem]:
-        """Yields what is wrong with the hooks."""
-        return iter(hook_problems(self.hook))
-
-
-@LEARNER_REGISTRY.register("base")
 class BaseLearner(Configurable):
     """Updates a policy from batches and calls hooks around each update.
 
@@ -177,7 +107,7 @@ class BaseLearner(Configurable):
         world_size: of the learners' group.
     """
 
-    Config: ClassVar[type] = LearnerConfig
+    Config = LearnerConfig
 
     policy: Any
     priority_info: dict[str, Any]

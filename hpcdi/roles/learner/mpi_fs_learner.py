@@ -7,7 +7,6 @@ import os
 import queue
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.comm.pump import LinkPump
 from hpcdi.config.compat import component_class
-from hpcdi.config.fields import ComponentConfig
+from hpcdi.config.roles import CommLearnerConfig
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import COORDINATOR_RANK, WorkerContext
@@ -122,7 +121,6 @@ class BaseCommLearner(MessageSide, LearnerPort):
         return learner
 
 
-@COMM_LEARNER_REGISTRY.register("mpi_fs", "flask_fs")
 class MPIFileSystemLearner(BaseCommLearner):
     """Runs learner tasks: feeds a learner with batches and publishes its policies.
 
@@ -131,11 +129,7 @@ class MPIFileSystemLearner(BaseCommLearner):
         context: this rank's place in a run.
     """
 
-    @dataclass(frozen=True)
-    class Config(ComponentConfig):
-        """No settings of its own."""
-
-        type: str = "mpi_fs"
+    Config = CommLearnerConfig
 
     def __init__(self, cfg: Any = None, context: WorkerContext | None = None) -> None:
         super().__init__(cfg, context)

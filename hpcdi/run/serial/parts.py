@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.config.roles import ReturnEvaluatorConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.policy.create import create_policy
@@ -33,7 +34,7 @@ from hpcdi.types import Spaces
 from hpcdi.utils.curves import TensorBoardWriter
 from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY
 from hpcdi.worker.collector.base_serial_collector import create_serial_collector
-from hpcdi.worker.collector.evaluation import ReturnsConfig, create_serial_evaluator
+from hpcdi.worker.collector.evaluation import create_serial_evaluator
 
 _OF_BATTLE = {
     "sample": (SERIAL_COLLECTOR_REGISTRY, "sample_1v1"),
@@ -112,11 +113,10 @@ class PartsMaker:
         env = self._config.env
         cfg = _for_players(self._config.policy.eval.evaluator, self._players)
         n_episode, stop_value = evaluation_goal(self._config)
-        endless = dataclasses.replace(env, evaluator_episode_num=None)
         others = [self._random(policy.eval_mode) for _ in range(self._players - 1)]
         return create_serial_evaluator(
             dataclasses.replace(cfg, n_episode=n_episode, stop_value=stop_value),
-            env=create_env_manager(endless, evaluate=True, seed=self._next_seed()),
+            env=create_env_manager(env, evaluate=True, is_endless=True, seed=self._next_seed()),
             policy=[policy.eval_mode, *others] if others else policy.eval_mode,
             tb_logger=self._curves, exp_name=str(self._layout.root),
         )  # fmt: skip
@@ -169,7 +169,7 @@ def evaluation_goal(config: ExperimentConfig) -> tuple[int, float]:
     """Returns the episodes of an evaluation, and the mean return to reach."""
     env, cfg = config.env, config.policy.eval.evaluator
     n_episode, stop_value = env.evaluator_env_num * env.evaluator_episode_num, env.stop_value
-    if not isinstance(cfg, ReturnsConfig):
+    if not isinstance(cfg, ReturnEvaluatorConfig):
         return n_episode, stop_value
     return cfg.n_episode or n_episode, stop_value if np.isinf(cfg.stop_value) else cfg.stop_value
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from hpcdi.config.roles import SoloCommanderConfig
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.coordinator.commanders import BaseSerialCommander
 from hpcdi.roles.learner.base_learner import BaseLearner
@@ -167,6 +168,8 @@ class SerialPipeline:
 
     def _limit(self) -> str | None:
         limits = self._config.policy.other.commander
+        if not isinstance(limits, SoloCommanderConfig):
+            return None
         if self.env_steps >= limits.max_env_step:
             return f"max_env_step reached: {self.env_steps} of {limits.max_env_step:.0f}"
         if self.train_iter >= limits.max_train_iter:

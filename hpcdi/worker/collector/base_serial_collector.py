@@ -7,14 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcdi.comm.learners import sum_over_ranks
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.config.roles import SerialCollectorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent
 from hpcdi.roles.collector.dict_envs import DictEnvs
@@ -65,19 +64,6 @@ class ISerialCollector(Configurable, ABC):
     @abstractmethod
     def envstep(self) -> int:
         """Environment steps so far."""
-
-
-@dataclass(frozen=True)
-class SerialCollectorConfig(ComponentConfig):
-    """Settings that all serial collectors share."""
-
-    deepcopy_obs: bool = setting(
-        False, "copy observations, for environments that write each over the one before"
-    )
-    transform_obs: bool = setting(False, "give the policy float32 tensors, not arrays")
-    collect_print_freq: int = setting(
-        100, "train iterations between two reports of collecting", minimum=1
-    )
 
 
 class SerialCollector(Closing, ISerialCollector):

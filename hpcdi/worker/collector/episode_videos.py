@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcdi.config.fields import setting
 from hpcdi.errors import EnvError
 from hpcdi.types import Array
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.video import as_frame
 
 NAMES = ("worst", "median", "best")
-
-
-@dataclass(frozen=True)
-class RenderConfig:
-    """When an evaluation is filmed, and how."""
-
-    render_freq: int = setting(
-        -1, "train iterations, or environment steps, from one film to the next; -1: none"
-    )
-    mode: str = setting("train_iter", "what render_freq counts", choices=("train_iter", "envstep"))
-    fps: int = setting(20, "frames a second, were every step kept", minimum=1, maximum=50)
-    max_size: int = setting(320, "pixels; larger pictures are scaled down", minimum=1)
-    memory_mb: int = setting(
-        256, "MiB of pictures; beyond that, every second one is dropped", minimum=1
-    )
 
 
 class EpisodeVideos:

@@ -16,7 +16,6 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.fields import ComponentConfig, section, setting
+from hpcdi.config.roles import BattleEvaluatorConfig, InteractionEvaluatorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
 from hpcdi.roles.collector.dict_envs import DictEnvs
@@ -38,7 +37,7 @@ from hpcdi.utils.nested import to_tensors
 from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.utils.video import as_frame, encode_video
-from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos, RenderConfig
+from hpcdi.worker.collector.episode_videos import NAMES, Camera, EpisodeVideos
 
 
 class ISerialEvaluator(Configurable, ABC):
@@ -487,19 +486,6 @@ def play_episodes(
             yield infos
 
 
-@dataclass(frozen=True)
-class ReturnsConfig(ComponentConfig):
-    """Settings of evaluators by returns."""
-
-    eval_freq: int = setting(50, "train iterations from one evaluation to the next", minimum=1)
-    n_episode: int | None = setting(
-        None, "episodes of an evaluation; empty: one of each environment", minimum=1
-    )
-    stop_value: float = setting(float("inf"), "mean return that ends the run")
-    transform_obs: bool = setting(False, "policies get float32 tensors, instead of numpy arrays")
-
-
-@SERIAL_EVALUATOR_REGISTRY.register("interaction")
 class InteractionSerialEvaluator(SerialEvaluator):
     """Evaluates a policy by its mean return; see `SerialEvaluator` for the arguments.
 
@@ -507,18 +493,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
     ``<exp_name>/videos`` where there is a `tb_logger` and no `figure_path`.
     """
 
-    @dataclass(frozen=True)
-    class Config(ReturnsConfig):
-        """Settings of an evaluation by interaction."""
-
-        type: str = "interaction"
-        eval_freq: int = setting(
-            1000, "train iterations from one evaluation to the next", minimum=1
-        )
-        render: RenderConfig = section(RenderConfig, "when it is filmed, and how")
-        figure_path: str | None = setting(
-            None, "folder for films; empty: the experiment's, where there is a TensorBoard writer"
-        )
+    Config = InteractionEvaluatorConfig
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset`."""
@@ -641,7 +616,6 @@ def describe(scalars: Mapping[str, float]) -> str:
     )
 
 
-@SERIAL_EVALUATOR_REGISTRY.register("battle_interaction")
 class BattleInteractionSerialEvaluator(SerialEvaluator):
     """Evaluates the first of several policies that play together; see `SerialEvaluator`.
 
@@ -649,11 +623,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
     lists, one element a player: both are None where that player does not act in this step.
     """
 
-    @dataclass(frozen=True)
-    class Config(ReturnsConfig):
-        """Settings of an evaluation by battle."""
-
-        type: str = "battle_interaction"
+    Config = BattleEvaluatorConfig
 
     def reset_policy(self, _policy: Any = None) -> None:
         """See `ISerialEvaluator.reset_policy`; `_policy` is a list of all policies.

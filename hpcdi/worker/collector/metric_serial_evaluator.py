@@ -10,7 +10,6 @@ from typing import Any
 from hpcdi.comm.learners import from_all_ranks
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import EnvError
-from hpcdi.utils.registry import SERIAL_EVALUATOR_REGISTRY
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.collector.evaluation import SerialEvaluator
 
@@ -36,7 +35,6 @@ class IMetric(ABC):
         """Returns whether `metric1` is not worse than `metric2`; true where `metric2` is None."""
 
 
-@SERIAL_EVALUATOR_REGISTRY.register("metric")
 class MetricSerialEvaluator(SerialEvaluator):
     """Evaluates a policy on labelled data; see `SerialEvaluator` for the other arguments.
 

@@ -10,6 +10,11 @@ from functools import partial
 from typing import Any
 
 from hpcdi.config.fields import setting
+from hpcdi.config.roles import (
+    BattleSampleCollectorConfig,
+    SampleCollectorConfig,
+    SerialCollectorConfig,
+)
 from hpcdi.errors import PolicyError
 from hpcdi.roles.collector.loop import (
     Act,
@@ -25,17 +30,11 @@ from hpcdi.store.builder import Segment
 from hpcdi.store.rows import transitions
 from hpcdi.types import Array, Columns, Settings, Transition
 from hpcdi.utils.nested import column_rows, concatenate_columns
-from hpcdi.utils.registry import SERIAL_COLLECTOR_REGISTRY
-from hpcdi.worker.collector.base_serial_collector import (
-    CollectCall,
-    SerialCollector,
-    SerialCollectorConfig,
-)
+from hpcdi.worker.collector.base_serial_collector import CollectCall, SerialCollector
 
 _MADE_AT = "collect_iter"
 
 
-@SERIAL_COLLECTOR_REGISTRY.register("sample")
 class SampleSerialCollector(SerialCollector):
     """Collects a number of training samples; see `SerialCollector` for the arguments.
 
@@ -43,11 +42,7 @@ class SampleSerialCollector(SerialCollector):
     not finished at the end of a call is dropped, as another policy acts from there on.
     """
 
-    @dataclass(frozen=True)
-    class Config(SerialCollectorConfig):
-        """Settings of the collector of samples."""
-
-        type: str = "sample"
+    Config = SampleCollectorConfig
 
     def collect(
         self,
@@ -148,7 +143,6 @@ class SampleSerialCollector(SerialCollector):
         return [TrajectoryRecorder(self._env.env_num, 1, partial(self._samples, 0))]
 
 
-@SERIAL_COLLECTOR_REGISTRY.register("episode")
 class EpisodeSerialCollector(SerialCollector):
     """Collects a number of whole episodes; see `SerialCollector` for the arguments.
 
@@ -232,18 +226,13 @@ class BattleSerialCollector(SerialCollector):
         return list(policy)
 
 
-@SERIAL_COLLECTOR_REGISTRY.register("sample_1v1")
 class BattleSampleSerialCollector(BattleSerialCollector):
     """Collects training samples of a battle of n policies; see `SerialCollector`.
 
     A policy whose attribute ``collect_data`` is false plays, but its samples are not collected.
     """
 
-    @dataclass(frozen=True)
-    class Config(SerialCollectorConfig):
-        """Settings of the collector of a battle's samples."""
-
-        type: str = "sample_1v1"
+    Config = BattleSampleCollectorConfig
 
     def collect(
         self,
@@ -292,7 +281,6 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         ]
 
 
-@SERIAL_COLLECTOR_REGISTRY.register("episode_1v1")
 class BattleEpisodeSerialCollector(BattleSerialCollector):
     """Collects whole episodes of a battle of n policies; see `SerialCollector`."""
 

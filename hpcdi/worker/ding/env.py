@@ -14,17 +14,15 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.compat import Configurable
+from hpcdi.config.env import EnvConfig
 from hpcdi.config.fields import setting
-from hpcdi.env.base import EnvConfig
 from hpcdi.env.gymnasium import spaces_of
 from hpcdi.env.old_gym import OldEnv
 from hpcdi.errors import Problem
 from hpcdi.types import Array, Spaces
-from hpcdi.utils.registry import ENV_REGISTRY
 from hpcdi.worker.ding.library import attribute_dict, class_of
 
 
-@ENV_REGISTRY.register("ding")
 class DingEnv(Configurable):
     """Makes environments of DI-engine's form; never instantiated."""
 

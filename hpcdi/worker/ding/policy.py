@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from hpcdi.config.fields import ComponentConfig, component, section, setting
+from hpcdi.config.policy import CollectConfig, PolicyConfig
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy
-from hpcdi.policy.settings import CollectConfig, PolicyConfig
 from hpcdi.types import Settings, Transition
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
     PARALLEL_COMMANDER_REGISTRY,
-    POLICY_REGISTRY,
 )
 from hpcdi.worker.ding.library import attribute_dict, class_of, policy_settings
 
@@ -96,7 +95,6 @@ class DingPolicyConfig(PolicyConfig):
                 yield Problem(name, f"is the policy's own setting: policy.ding.{name}")
 
 
-@POLICY_REGISTRY.register("ding")
 class DingPolicy(Policy):
     """Delegates hpcdi's modes to a policy of DI-engine's form.
 
@@ -105,6 +103,7 @@ class DingPolicy(Policy):
     """
 
     Config = DingPolicyConfig
+    _cfg: DingPolicyConfig
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from hpcdi.replay.ring import Ring
 from hpcdi.replay.samplers import positions
 from hpcdi.store.rows import RowStore, arrays_of
 from hpcdi.types import Array, Columns
-from hpcdi.utils.registry import BUFFER_REGISTRY
 from hpcdi.worker.replay_buffer.naive_buffer import NaiveBufferConfig, NaiveReplayBuffer
 
 _FIRST_ROWS = 1024
@@ -38,7 +37,6 @@ class EpisodeBufferConfig(NaiveBufferConfig):
     type: str = "episode"
 
 
-@BUFFER_REGISTRY.register("episode")
 class EpisodeReplayBuffer(NaiveReplayBuffer):
     """Items are whole episodes; the oldest are overwritten.
 

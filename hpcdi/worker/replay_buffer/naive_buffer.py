@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpcdi.config.fields import setting
+from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError
-from hpcdi.replay.base_buffer import BufferConfig, Drawn, RingBuffer, Sample
+from hpcdi.replay.base_buffer import Drawn, RingBuffer, Sample
 from hpcdi.replay.ring import Ring
 from hpcdi.replay.samplers import positions
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
-from hpcdi.utils.registry import BUFFER_REGISTRY
 
 _ENDS = ("done", "terminated", "truncated")
 _TRIALS = 4  # starts drawn for one that is needed, before all are listed
@@ -35,7 +35,6 @@ class NaiveBufferConfig(BufferConfig):
     )
 
 
-@BUFFER_REGISTRY.register("naive")
 class NaiveReplayBuffer(RingBuffer):
     """First in, first out; every item is drawn with the same probability.
 
@@ -151,7 +150,6 @@ class ElasticBufferConfig(NaiveBufferConfig):
     )
 
 
-@BUFFER_REGISTRY.register("elastic")
 class ElasticReplayBuffer(NaiveReplayBuffer):
     """Draws among the newest ``set_buffer_size(env steps)`` items, at most `replay_buffer_size`.
 
@@ -212,7 +210,6 @@ class SequenceBufferConfig(NaiveBufferConfig):
     type: str = "sequence"
 
 
-@BUFFER_REGISTRY.register("sequence")
 class SequenceReplayBuffer(NaiveReplayBuffer):
     """Draws runs of items that follow each other in one episode.
 

@@ -1,4 +1,4 @@
-"""Settings that all policies share; an algorithm derives its own from them."""
+"""Settings that policies share: `policy` in an experiment. `algorithms` has those of each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hpcdi.config.fields import ComponentConfig, component, section, sections, setting
+from hpcdi.config.replay import AdvancedBufferConfig, BufferConfig
+from hpcdi.config.roles import (
+    CommanderConfig,
+    EvaluatorConfig,
+    LearnerConfig,
+    ParallelCollectorConfig,
+    SerialCollectorConfig,
+    SoloCommanderConfig,
+)
 from hpcdi.errors import Problem
-from hpcdi.types import Interval, Leaf, SequenceRule
+from hpcdi.types import Interval, Leaf, SequenceRule, Settings
 from hpcdi.utils.registry import (
     BUFFER_REGISTRY,
     LEARNER_REGISTRY,
@@ -36,19 +45,28 @@ class EpsConfig:
     end: float = setting(0.1, "rate that is approached", minimum=0, maximum=1)
     decay: int = setting(10000, "steps: 1/e of the way (exp), or the whole way (linear)", minimum=1)
     ladder: float = setting(
-        0.0, "as in Ape-X, environments explore differently: from the first at this rate to the "
+        0.0,
+        "as in Ape-X, environments explore differently: from the first at this rate to the "
         "last of all collectors at rate ** (1 + ladder). There: 7, with start and end 0.4",
         minimum=0,
-    )  # fmt: skip
+    )
     duration: float = setting(
-        0.0, "random actions last n steps with a probability that falls as n ** -duration, where "
-        "single ones come to nothing (ez-greedy, Dabney et al. 2021: 2); 0: one step", minimum=0,
-    )  # fmt: skip
+        0.0,
+        "random actions last n steps with a probability that falls as n ** -duration, where "
+        "single ones come to nothing (ez-greedy, Dabney et al. 2021: 2); 0: one step",
+        minimum=0,
+    )
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
         if 0 < self.duration <= 1:
             yield Problem("duration", "must be above 1, or 0: else random actions never end")
+
+    def rate(self, env_steps: int) -> float:
+        """The rate after so many environment steps: see `type`."""
+        if self.type == "exp":
+            return self.end + (self.start - self.end) * math.exp(-env_steps / self.decay)
+        return self.start + (self.end - self.start) * min(max(env_steps / self.decay, 0.0), 1.0)
 
 
 _BUILT_IN = {
@@ -60,8 +78,12 @@ _BUILT_IN = {
 """Names of the parts that `networks` has in its slots, without importing torch."""
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 INITIALIZATIONS = (
-    "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal",
-)  # fmt: skip
+    "orthogonal",
+    "xavier_uniform",
+    "xavier_normal",
+    "kaiming_uniform",
+    "kaiming_normal",
+)
 """Functions of `torch.nn.init`, without the underscore at their end."""
 
 
@@ -76,38 +98,45 @@ class ModelConfig:
         Leaf, "arrays of an observation, where its shape alone does not say what it is"
     )
     action_shape: int | tuple[int, ...] | None = setting(
-        None, "number of discrete actions, or shape of a continuous one; of actions of several "
+        None,
+        "number of discrete actions, or shape of a continuous one; of actions of several "
         "parts the number of all outputs",
-    )  # fmt: skip
+    )
     encoder: str = setting(
-        "auto", "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
+        "auto",
+        "observations to features: mlp, nature_cnn, impala_cnn, multi (of several arrays), "
         "auto (by the space), or 'my_module:make'",
-    )  # fmt: skip
+    )
     leaf_encoders: dict[str, Any] = setting(
         {}, "with multi: array -> its encoder, e.g. {camera: impala_cnn}; else auto"
     )
     embedding_size: int = setting(
-        0, "features that are learnt of each discrete part of an observation; 0: it is one-hot",
+        0,
+        "features that are learnt of each discrete part of an observation; 0: it is one-hot",
         minimum=0,
-    )  # fmt: skip
+    )
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (128, 128), "sizes of the hidden layers", minimum=1
     )
     activation: str = setting("relu", "of the hidden layers", choices=ACTIVATIONS)
     layer_norm: bool = setting(False, "normalise each hidden layer before its activation")
     init: str = setting(
-        "", "how the weights of linear and convolutional layers are drawn, biases being 0; empty: "
-        "orthogonal for PPO and IMPALA, else PyTorch's own", choices=("", *INITIALIZATIONS),
-    )  # fmt: skip
+        "",
+        "how the weights of linear and convolutional layers are drawn, biases being 0; empty: "
+        "orthogonal for PPO and IMPALA, else PyTorch's own",
+        choices=("", *INITIALIZATIONS),
+    )
     init_gain: float = setting(1.0, "scale of weights drawn orthogonal or xavier", above=0)
     memory: str = setting(
         "none", "what is remembered within an episode: none, lstm, gru, or 'my_module:make'"
     )
     memory_size: int = setting(128, "size of the memory's state", minimum=1)
     memory_span: int | None = setting(
-        None, "steps that an lstm or gru keeps something for before it has learnt anything (chrono "
-        "initialization, Tallec and Ollivier 2018); empty: some few", minimum=3,
-    )  # fmt: skip
+        None,
+        "steps that an lstm or gru keeps something for before it has learnt anything (chrono "
+        "initialization, Tallec and Ollivier 2018); empty: some few",
+        minimum=3,
+    )
     head: str = setting("", "features to outputs, or 'my_module:make'; empty: the algorithm's own")
 
     def problems(self) -> Iterator[Problem]:
@@ -133,15 +162,22 @@ class CollectConfig:
     """How data are collected."""
 
     n_sample: int = setting(
-        32, "transitions of one environment that are processed together; n-step returns end there",
-        minimum=1, maximum=65_535,
-    )  # fmt: skip
+        32,
+        "transitions of one environment that are processed together; n-step returns end there",
+        minimum=1,
+        maximum=65_535,
+    )
     unroll_len: int = setting(
-        1, "transitions in a row of an episode that one sample of a memory holds, at most; above 1 "
-        "with a memory, 1 without", minimum=1, maximum=65_535,
-    )  # fmt: skip
-    collector: Any = component(PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop")
-    serial_collector: Any = component(
+        1,
+        "transitions in a row of an episode that one sample of a memory holds, at most; above 1 "
+        "with a memory, 1 without",
+        minimum=1,
+        maximum=65_535,
+    )
+    collector: ParallelCollectorConfig = component(
+        PARALLEL_COLLECTOR_REGISTRY, "zergling", "the collecting loop"
+    )
+    serial_collector: SerialCollectorConfig = component(
         SERIAL_COLLECTOR_REGISTRY, "sample", "the collecting loop of a serial run"
     )
 
@@ -151,14 +187,15 @@ class EvalConfig:
     """How the policy is evaluated."""
 
     every: str | None = setting(
-        None, "how often, over ranks and in one process: '20000 env_steps', '500 iterations' or "
+        None,
+        "how often, over ranks and in one process: '20000 env_steps', '500 iterations' or "
         "'10 seconds'; empty: as DI-engine has it, evaluator.eval_freq iterations of a serial run, "
         "other.commander.eval_interval seconds over ranks",
-    )  # fmt: skip
+    )
     sample: bool = setting(
         False, "draw the evaluated actions from the policy's distribution; else the likeliest"
     )
-    evaluator: Any = component(
+    evaluator: EvaluatorConfig = component(
         SERIAL_EVALUATOR_REGISTRY, "interaction", "the evaluator of a serial run"
     )
 
@@ -174,29 +211,43 @@ class StepConfig:
     """How a loss becomes a step of the network, whatever the algorithm; see `gradient_step`."""
 
     precision: str = setting(
-        "float32", "what the network computes in; bf16 and fp16 are faster on a GPU (autocast; "
+        "float32",
+        "what the network computes in; bf16 and fp16 are faster on a GPU (autocast; "
         "weights stay float32), and fp16 scales its losses and skips steps that overflow",
         choices=("float32", "bf16", "fp16"),
-    )  # fmt: skip
+    )
     accumulate: int = setting(
-        1, "parts that a batch is computed in, one after the other, to need less memory; their "
-        "gradients add up to the whole batch's", minimum=1,
-    )  # fmt: skip
+        1,
+        "parts that a batch is computed in, one after the other, to need less memory; their "
+        "gradients add up to the whole batch's",
+        minimum=1,
+    )
     grad_clip_norm: float = setting(0.0, "clip the gradient's norm to this; 0: do not", minimum=0)
     compile: bool = setting(
-        False, "have torch.compile make the network faster; its first updates take some ten "
+        False,
+        "have torch.compile make the network faster; its first updates take some ten "
         "seconds longer, and it needs a C++ compiler where the learner runs",
-    )  # fmt: skip
+    )
     tf32: bool = setting(
-        False, "let a GPU multiply float32 matrices with 10 bits of mantissa instead of 23, which "
+        False,
+        "let a GPU multiply float32 matrices with 10 bits of mantissa instead of 23, which "
         "is faster",
-    )  # fmt: skip
+    )
 
 
 OPTIMIZERS = (
-    "Adam", "AdamW", "RAdam", "NAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "SGD",
+    "Adam",
+    "AdamW",
+    "RAdam",
+    "NAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Rprop",
+    "SGD",
     "ASGD",
-)  # fmt: skip
+)
 """Of torch.optim, without importing it; others are 'torch.optim:Name'."""
 
 
@@ -228,34 +279,28 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
-class LearnConfig(StepConfig):
-    """How a learner updates; algorithms add their own."""
+class BaseLearnConfig:
+    """What a run must know of learning, whatever the policy."""
 
-    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    """Settings that may have a schedule."""
     PAPER_RATIO: ClassVar[float | None] = None
     """What `replay_ratio` is in the algorithm's paper; None: it has none."""
 
     batch_size: int = setting(64, "samples of one update (of each learner)", minimum=1)
-    learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
-    optimizer: dict[str, Any] = setting(
-        {"type": "Adam"}, "type: its name in torch.optim, or 'my_module:Class'; beside it its "
-        "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}",
-    )  # fmt: skip
-    schedule: tuple[ScheduleConfig, ...] = sections(
-        ScheduleConfig, "settings of this section that change while the run goes on"
-    )
     update_per_collect: int | None = setting(
-        None, "updates after each collecting of a serial or deterministic run; empty: one for 64 "
-        "transitions, or one on-policy", minimum=1,
-    )  # fmt: skip
+        None,
+        "updates after each collecting of a serial or deterministic run; empty: one for 64 "
+        "transitions, or one on-policy",
+        minimum=1,
+    )
     replay_ratio: float | str | None = setting(
-        PAPER, "samples drawn for each transition, by all learners together, once the buffer has "
+        PAPER,
+        "samples drawn for each transition, by all learners together, once the buffer has "
         "its first items; learners wait for collectors, or collectors for learners. 'paper': as "
         "the algorithm's paper has it (DQN, C51, QR-DQN: 8; SAC, TD3: 256), unless "
-        "update_per_collect or a push_sample_rate_limit says it; null: both run free", above=0,
-    )  # fmt: skip
-    learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
+        "update_per_collect or a push_sample_rate_limit says it; null: both run free",
+        above=0,
+    )
+    learner: LearnerConfig = component(LEARNER_REGISTRY, "base", "the training loop")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
@@ -263,6 +308,28 @@ class LearnConfig(StepConfig):
             yield Problem("replay_ratio", f"is a number, null or {PAPER!r}")
         if isinstance(self.replay_ratio, float | int) and self.update_per_collect is not None:
             yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
+
+
+@dataclass(frozen=True)
+class LearnConfig(StepConfig, BaseLearnConfig):
+    """How a learner updates by an optimizer of torch; algorithms add their own."""
+
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    """Settings that may have a schedule."""
+
+    learning_rate: float = setting(1e-3, "step size of the optimizer", above=0)
+    optimizer: dict[str, Any] = setting(
+        {"type": "Adam"},
+        "type: its name in torch.optim, or 'my_module:Class'; beside it its "
+        "arguments but lr, e.g. {type: AdamW, weight_decay: 0.01}",
+    )
+    schedule: tuple[ScheduleConfig, ...] = sections(
+        ScheduleConfig, "settings of this section that change while the run goes on"
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from BaseLearnConfig.problems(self)
         keys = [schedule.key for schedule in self.schedule]
         for key in keys:
             if key not in self.SCHEDULED:
@@ -289,14 +356,20 @@ class LearnConfig(StepConfig):
 
 
 @dataclass(frozen=True)
-class OtherConfig:
+class BaseOtherConfig:
+    """What a run must know beside learning and collecting, whatever the policy."""
+
+    replay_buffer: BufferConfig = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
+    commander: CommanderConfig = component(
+        PARALLEL_COMMANDER_REGISTRY, "solo", "who sets tasks, and when it ends"
+    )
+
+
+@dataclass(frozen=True)
+class OtherConfig(BaseOtherConfig):
     """Settings that belong to neither learning nor collecting alone."""
 
     eps: EpsConfig = section(EpsConfig, "exploration rate")
-    replay_buffer: Any = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
-    commander: Any = component(
-        PARALLEL_COMMANDER_REGISTRY, "solo", "who sets tasks, and when it ends"
-    )
 
 
 @dataclass(frozen=True)
@@ -307,9 +380,10 @@ class NormalizeConfig:
         False, "observations to mean 0 and deviation 1; pictures of bytes and discrete ones stay"
     )
     reward: bool = setting(
-        False, "rewards divided by the deviation of the discounted return; evaluations report them "
+        False,
+        "rewards divided by the deviation of the discounted return; evaluations report them "
         "as they are",
-    )  # fmt: skip
+    )
     clip: float = setting(
         10.0, "limit to normalised observations, and to scaled rewards of single steps", above=0
     )
@@ -317,7 +391,7 @@ class NormalizeConfig:
 
 @dataclass(frozen=True)
 class PolicyConfig(ComponentConfig):
-    """Settings that every policy has; an algorithm's `Config` narrows the sections."""
+    """Settings that every policy has, and what a run must know of the algorithm."""
 
     CORRECTS_STALENESS: ClassVar[bool] = False
     """True if an `on_policy` algorithm may learn from older policies' data: nobody waits."""
@@ -327,14 +401,6 @@ class PolicyConfig(ComponentConfig):
     """True if `update` learns from sequences by a network's memory."""
     DRAWS_ACTIONS: ClassVar[bool] = True
     """True if `act` draws from the policy's distribution, which evaluations may do, too."""
-
-    @property
-    def sequence(self) -> SequenceRule:
-        """What an item of the replay buffer is: a transition, or a sequence."""
-        if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
-            return SequenceRule()
-        length = self.collect.unroll_len
-        return SequenceRule(length, getattr(self.collect, "stride", length))
 
     cuda: bool = setting(False, "learn on a GPU")
     on_policy: bool = setting(False, "data are used once, by the policy that made them")
@@ -347,27 +413,56 @@ class PolicyConfig(ComponentConfig):
     nstep: int = setting(
         1, "steps of reward before the value is bootstrapped", minimum=1, maximum=1000
     )
-    normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
     collect: CollectConfig = section(CollectConfig, "collecting")
     eval: EvalConfig = section(EvalConfig, "evaluating")
-    learn: LearnConfig = section(LearnConfig, "learning")
-    other: OtherConfig = section(OtherConfig, "exploration, replay, command")
+    learn: BaseLearnConfig = section(BaseLearnConfig, "learning")
+    other: BaseOtherConfig = section(BaseOtherConfig, "replay, command")
+
+    @property
+    def sequence(self) -> SequenceRule:
+        """What an item of the replay buffer is: a transition, or a sequence."""
+        if self.on_policy or not self.LEARNS_FROM_SEQUENCES:
+            return SequenceRule()
+        length = self.collect.unroll_len
+        return SequenceRule(length, getattr(self.collect, "stride", length))
+
+    @property
+    def memory(self) -> str:
+        """The memory of the policy's network, see `ModelConfig.memory`."""
+        return "none"
+
+    @property
+    def buffer(self) -> AdvancedBufferConfig:
+        """Settings of a run's replay buffer.
+
+        Raises:
+            TypeError: it is of a type that no run has; see `hpcdi.config.schema.check`.
+        """
+        buffer = self.other.replay_buffer
+        if not isinstance(buffer, AdvancedBufferConfig):
+            raise TypeError(f"a run has no replay buffer of type {buffer.type!r}")
+        return buffer
 
     @property
     def warm_up(self) -> int:
         """Transitions before learning begins."""
-        return max(self.random_collect_size, int(getattr(self.other.replay_buffer, "min_fill", 0)))
+        buffer = self.other.replay_buffer
+        min_fill = buffer.min_fill if isinstance(buffer, AdvancedBufferConfig) else 0
+        return max(self.random_collect_size, min_fill)
 
     @property
     def replay_ratio(self) -> float | None:
         """Samples drawn for each transition; None: as many as come, or as other settings say."""
-        ratio = self.learn.replay_ratio
+        ratio, buffer = self.learn.replay_ratio, self.other.replay_buffer
         if not isinstance(ratio, str):
             return ratio
-        control = getattr(self.other.replay_buffer, "thruput_controller", None)
-        is_limited = control is not None and control.push_sample_rate_limit.is_set
-        is_said = is_limited or self.learn.update_per_collect is not None
-        return None if self.on_policy or is_said else self.learn.PAPER_RATIO
+        is_limited = (
+            isinstance(buffer, AdvancedBufferConfig)
+            and buffer.thruput_controller.push_sample_rate_limit.is_set
+        )
+        if self.on_policy or is_limited or self.learn.update_per_collect is not None:
+            return None
+        return self.learn.PAPER_RATIO
 
     def updates_after(
         self, transitions: int, env_steps: int, train_iter: int, learners: int = 1
@@ -392,35 +487,81 @@ class PolicyConfig(ComponentConfig):
         """Updates after so many transitions, where the settings do not say."""
         return 1 if self.on_policy else max(1, transitions // TRANSITIONS_PER_UPDATE)
 
+    def collect_setting(self, info: Settings) -> dict[str, Any]:  # noqa: ARG002
+        """What rank 0 tells collectors of the policy: keyword arguments of its acting.
+
+        Args:
+            info: ``envstep``, environment steps of the run, and scalars of the last update.
+        """
+        return {}
+
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings; an algorithm's own come on top, `on_policy` among them."""
-        commander, evaluator = self.other.commander, self.eval.evaluator
-        for path, part, key in (
-            ("other.commander", commander, "eval_interval"),
-            ("eval.evaluator", evaluator, "eval_freq"),
-        ):
-            given = getattr(part, key, None)
-            if self.eval.every is not None and given != getattr(type(part)(), key, None):
-                said = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
-                yield Problem(f"{path}.{key}", said)
+        if self.eval.every is not None:
+            said = f"eval.every says how often to evaluate ({self.eval.every}); leave this out"
+            commander, evaluator = self.other.commander, self.eval.evaluator
+            if (
+                isinstance(commander, SoloCommanderConfig)
+                and commander.eval_interval != type(commander)().eval_interval
+            ):
+                yield Problem("other.commander.eval_interval", said)
+            if evaluator.eval_freq != type(evaluator)().eval_freq:
+                yield Problem("eval.evaluator.eval_freq", said)
         if self.eval.sample and not self.DRAWS_ACTIONS:
             yield Problem("eval.sample", f"{self.type} has no distribution of actions to draw from")
         if self.on_policy and self.replay_ratio is not None:
             yield Problem("learn.replay_ratio", "on-policy, each transition is learnt from once")
-        memory = getattr(getattr(self, "model", None), "memory", "none")
-        is_alone = memory == "none" and not self.LEARNS_FROM_SEQUENCES
-        if memory != "none" and not self.TAKES_MEMORY:
+        is_alone = self.memory == "none" and not self.LEARNS_FROM_SEQUENCES
+        if self.memory != "none" and not self.TAKES_MEMORY:
             yield Problem("model.memory", no_memory(self.type))
         elif not self.LEARNS_FROM_SEQUENCES and is_alone != (self.collect.unroll_len == 1):
             yield Problem(
                 "collect.unroll_len",
                 "is the length of sequences for a memory, and model.memory is none"
-                if memory == "none"
-                else f"must be above 1: {memory} learns from that many transitions in a row",
+                if is_alone
+                else f"must be above 1: {self.memory} learns from that many transitions in a row",
             )
         if self.collect.unroll_len > self.collect.n_sample:
             said = f"is above collect.n_sample ({self.collect.n_sample}), where sequences end"
             yield Problem("collect.unroll_len", said)
+
+
+@dataclass(frozen=True)
+class TorchPolicyConfig(PolicyConfig):
+    """Settings that every policy in torch has; an algorithm's narrow the sections."""
+
+    ACTIONS: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
+    """Kinds of action spaces that the algorithm can act in."""
+    BOUNDED: ClassVar[bool] = False
+    """True if continuous actions need bounds on both sides."""
+    TAKES_MASKS: ClassVar[bool] = False
+    """True if `act` and `greedy` heed masks of legal actions."""
+
+    normalize: NormalizeConfig = section(NormalizeConfig, "running normalisation")
+    model: ModelConfig = section(ModelConfig, "the network")
+    learn: LearnConfig = section(LearnConfig, "learning")
+    other: OtherConfig = section(OtherConfig, "exploration, replay, command")
+
+    @property
+    def memory(self) -> str:
+        """The memory of the policy's network, see `ModelConfig.memory`."""
+        return self.model.memory
+
+    @property
+    def has_own_network(self) -> bool:
+        """True if the network, or a part of it, is made by code of the user's."""
+        model = self.model
+        slots = (model.type, model.encoder, model.memory, model.head, *model.leaf_encoders.values())
+        return any(":" in name for name in slots)
+
+    @property
+    def has_own_optimizer(self) -> bool:
+        """True if the optimizer is another one than the algorithm's, or has other arguments."""
+        return self.learn.optimizer != type(self.learn)().optimizer
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from PolicyConfig.problems(self)
         if self.learn.accumulate > self.learn.batch_size:
             yield Problem(
                 "learn.accumulate",
@@ -437,7 +578,7 @@ def no_memory(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(PolicyConfig):
+class OnPolicyConfig(TorchPolicyConfig):
     """Settings of algorithms that use their data once.
 
     `DATA` and `HORIZON` complete two messages: which data they use, and their horizon's setting.
@@ -451,7 +592,7 @@ class OnPolicyConfig(PolicyConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        yield from PolicyConfig.problems(self)
+        yield from TorchPolicyConfig.problems(self)
         name = self.type.upper()
         if not self.on_policy:
             yield Problem("on_policy", f"{name} {self.DATA}; leave this true")
@@ -462,14 +603,14 @@ class OnPolicyConfig(PolicyConfig):
 
 
 @dataclass(frozen=True)
-class ReplayPolicyConfig(PolicyConfig):
+class ReplayPolicyConfig(TorchPolicyConfig):
     """Settings of algorithms that learn from a replay buffer."""
 
     DRAWS_ACTIONS = False
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        yield from PolicyConfig.problems(self)
+        yield from TorchPolicyConfig.problems(self)
         if self.on_policy:
             yield Problem(
                 "on_policy", f"{self.type.upper()} learns from a replay buffer; leave this false"
@@ -502,6 +643,9 @@ class ContinuousModelConfig(ModelConfig):
 @dataclass(frozen=True)
 class ContinuousConfig(ReplayPolicyConfig):
     """Settings of algorithms with a replay buffer for continuous, bounded actions."""
+
+    ACTIONS = ("continuous",)
+    BOUNDED = True
 
     discount_factor: float = setting(0.99, "discount of one step", minimum=0, maximum=1)
     model: ContinuousModelConfig = section(ContinuousModelConfig, "the networks")

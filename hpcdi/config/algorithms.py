@@ -1,0 +1,421 @@
+"""Settings of the built-in algorithms: `policy` in an experiment, for each of its types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpcdi.config.fields import section, sections, setting
+from hpcdi.config.policy import (
+    ACTIVATIONS,
+    CollectConfig,
+    ContinuousConfig,
+    LearnConfig,
+    ModelConfig,
+    OnPolicyConfig,
+    ReplayPolicyConfig,
+)
+from hpcdi.errors import Problem
+from hpcdi.types import Leaf, Settings
+
+
+@dataclass(frozen=True)
+class ActorCriticModelConfig(ModelConfig):
+    """The networks; shapes and bounds left empty are taken from the environment."""
+
+    action_space: str | None = setting(
+        None,
+        "'discrete', 'continuous' (a Box), 'multi_discrete' or 'mixed' (a Dict or Tuple)",
+        choices=(None, "discrete", "continuous", "multi_discrete", "mixed"),
+    )
+    action_leaves: tuple[Leaf, ...] = sections(Leaf, "parts of an action, where it has several")
+    action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
+    action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
+    encoder_hidden_size_list: tuple[int, ...] = setting(
+        (64, 64), "sizes of the hidden layers", minimum=1
+    )
+    activation: str = setting("tanh", "of the hidden layers", choices=ACTIVATIONS)
+    share_encoder: bool = setting(False, "one encoder for policy and value, e.g. of images")
+    log_std_init: float = setting(0.0, "logarithm of a continuous action's deviation at first")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from ModelConfig.problems(self)
+        if self.action_space == "discrete" and isinstance(self.action_shape, tuple):
+            yield Problem("action_shape", "is a number where actions are discrete")
+        if len(self.action_low) != len(self.action_high):
+            yield Problem("action_low", "has not as many numbers as model.action_high")
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(OnPolicyConfig):
+    """Settings of algorithms with a policy and a value."""
+
+    ACTIONS = ("discrete", "continuous", "multi_discrete", "mixed")
+    TAKES_MASKS = True
+    TAKES_MEMORY = True
+
+    model: ActorCriticModelConfig = section(ActorCriticModelConfig, "the networks")
+
+
+@dataclass(frozen=True)
+class DQNModelConfig(ModelConfig):
+    """The network; shapes left empty are taken from the environment."""
+
+    action_shape: int | None = setting(None, "number of discrete actions", minimum=2)
+    dueling: bool = setting(False, "value and advantage apart (Wang et al. 2016)")
+    noisy: bool = setting(
+        False,
+        "explore by learnt noise on the weights of all linear layers, which evaluations are "
+        "without; set other.eps.start and .end to 0 beside it",
+    )
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network for each action, side by side."""
+        return 1
+
+    @property
+    def actions(self) -> int:
+        """Number of discrete actions.
+
+        Raises:
+            TypeError: the settings do not know the environment's.
+        """
+        if self.action_shape is None:
+            raise TypeError("policy.model.action_shape is not known")
+        return self.action_shape
+
+
+@dataclass(frozen=True)
+class DQNLearnConfig(LearnConfig):
+    """The update."""
+
+    PAPER_RATIO: ClassVar[float | None] = 8  # batches of 32 after every 4 steps (Mnih et al. 2015)
+
+    target_update_freq: int = setting(
+        200, "updates between renewals of the target network", minimum=1
+    )
+    double: bool = setting(True, "choose by one network, value by the other (double Q-learning)")
+    loss: str = setting("huber", "of the TD error", choices=("huber", "mse"))
+
+
+@dataclass(frozen=True)
+class DQNConfig(ReplayPolicyConfig):
+    """Settings of DQN."""
+
+    ACTIONS = ("discrete",)
+    TAKES_MASKS = True
+
+    type: str = "dqn"
+    model: DQNModelConfig = section(DQNModelConfig, "the network")
+    learn: DQNLearnConfig = section(DQNLearnConfig, "the update")
+
+    def collect_setting(self, info: Settings) -> dict[str, Any]:
+        """The exploration rate, by the steps of the whole run."""
+        return {"eps": self.other.eps.rate(info.get("envstep", 0))}
+
+
+@dataclass(frozen=True)
+class C51ModelConfig(DQNModelConfig):
+    """The network, and the returns that it tells apart."""
+
+    n_atom: int = setting(51, "returns that a distribution consists of", minimum=2)
+    v_min: float = setting(-10.0, "the least of them")
+    v_max: float = setting(10.0, "the largest of them")
+
+    @property
+    def outputs(self) -> int:
+        """Logits for each action."""
+        return self.n_atom
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from DQNModelConfig.problems(self)
+        if self.v_min >= self.v_max:
+            yield Problem("v_min", f"is not below model.v_max ({self.v_max:g})")
+
+
+@dataclass(frozen=True)
+class C51LearnConfig(DQNLearnConfig):
+    """The update."""
+
+    double: bool = setting(False, "choose by one network, value by the other (as in Rainbow)")
+    loss: str = setting("cross_entropy", "of the distribution", choices=("cross_entropy",))
+
+
+@dataclass(frozen=True)
+class C51Config(DQNConfig):
+    """Settings of C51."""
+
+    type: str = "c51"
+    model: C51ModelConfig = section(C51ModelConfig, "the network")
+    learn: C51LearnConfig = section(C51LearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class QRDQNModelConfig(DQNModelConfig):
+    """The network, and how finely it tells returns apart."""
+
+    num_quantiles: int = setting(64, "quantiles that a distribution consists of", minimum=1)
+
+    @property
+    def outputs(self) -> int:
+        """Quantiles of each action."""
+        return self.num_quantiles
+
+
+@dataclass(frozen=True)
+class QRDQNLearnConfig(DQNLearnConfig):
+    """The update."""
+
+    double: bool = setting(False, "choose by one network, value by the other (double Q-learning)")
+    loss: str = setting("quantile_huber", "of the quantiles", choices=("quantile_huber",))
+    kappa: float = setting(1.0, "errors from which on the loss is linear", above=0)
+
+
+@dataclass(frozen=True)
+class QRDQNConfig(DQNConfig):
+    """Settings of QR-DQN."""
+
+    type: str = "qrdqn"
+    model: QRDQNModelConfig = section(QRDQNModelConfig, "the network")
+    learn: QRDQNLearnConfig = section(QRDQNLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class R2D2ModelConfig(DQNModelConfig):
+    """The network."""
+
+    dueling: bool = setting(True, "value and advantage apart (Wang et al. 2016)")
+    memory: str = setting("lstm", "lstm, gru, or 'my_module:make'")
+
+
+@dataclass(frozen=True)
+class R2D2LearnConfig(DQNLearnConfig):
+    """The update; `batch_size` counts sequences."""
+
+    PAPER_RATIO: ClassVar[float | None] = None  # as many as come (Kapturowski et al. 2019)
+
+    burn_in: int = setting(
+        10, "steps at the start of a sequence that only the memory reads", minimum=0
+    )
+    eta: float = setting(
+        0.9,
+        "share of the largest TD error in a sequence's priority; the mean has the rest",
+        minimum=0,
+        maximum=1,
+    )
+    rescale: float = setting(
+        1e-3,
+        "slope, far from 0, of the function that values are rescaled by; 1: they are not",
+        above=0,
+        maximum=1,
+    )
+
+
+@dataclass(frozen=True)
+class R2D2CollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = setting(
+        80,
+        "transitions of one environment that are processed together; sequences end there",
+        minimum=2,
+        maximum=65_535,
+    )
+    unroll_len: int = setting(
+        40, "transitions of a sequence, burn-in included", minimum=2, maximum=65_535
+    )
+    stride: int = setting(20, "transitions from one sequence's start to the next's", minimum=1)
+
+
+@dataclass(frozen=True)
+class R2D2Config(DQNConfig):
+    """Settings of R2D2."""
+
+    LEARNS_FROM_SEQUENCES = True
+    TAKES_MEMORY = True
+
+    type: str = "r2d2"
+    priority: bool = setting(True, "sample in proportion to priority")
+    nstep: int = setting(5, "steps of reward before the value is bootstrapped", minimum=1)
+    discount_factor: float = setting(0.997, "discount of one step", minimum=0, maximum=1)
+    model: R2D2ModelConfig = section(R2D2ModelConfig, "the network")
+    learn: R2D2LearnConfig = section(R2D2LearnConfig, "the update")
+    collect: R2D2CollectConfig = section(R2D2CollectConfig, "collecting")
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from DQNConfig.problems(self)
+        if self.model.memory == "none":
+            yield Problem("model.memory", "R2D2 is DQN with a memory: lstm or gru; or use dqn")
+        if self.collect.stride > self.collect.unroll_len:
+            yield Problem("collect.stride", "is above unroll_len: transitions would be left out")
+        if self.learn.burn_in >= self.collect.unroll_len:
+            yield Problem("learn.burn_in", "leaves nothing of collect.unroll_len to learn from")
+        if self.random_collect_size:
+            yield Problem("random_collect_size", "has no states for a memory; leave this 0")
+
+
+@dataclass(frozen=True)
+class SACLearnConfig(LearnConfig):
+    """The update."""
+
+    PAPER_RATIO = 256  # a batch of 256 after every step (Haarnoja et al. 2018)
+
+    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(3e-4, "step size of all three optimizers", above=0)
+    tau: float = setting(
+        0.005, "share by which target critics follow in an update", above=0, maximum=1
+    )
+    alpha: float = setting(0.2, "temperature, the weight of the entropy, at first", above=0)
+    auto_alpha: bool = setting(True, "learn the temperature")
+    target_entropy: float | None = setting(
+        None, "entropy that the temperature is learnt for; empty: -1 for each component"
+    )
+
+
+@dataclass(frozen=True)
+class SACConfig(ContinuousConfig):
+    """Settings of SAC."""
+
+    DRAWS_ACTIONS = True
+
+    type: str = "sac"
+    learn: SACLearnConfig = section(SACLearnConfig, "the update")
+
+
+@dataclass(frozen=True)
+class TD3LearnConfig(LearnConfig):
+    """The update."""
+
+    PAPER_RATIO = 256  # a batch of 256 after every step (Fujimoto et al. 2018, their code)
+
+    batch_size: int = setting(256, "samples of one update (of each learner)", minimum=1)
+    tau: float = setting(0.005, "share by which target networks follow", above=0, maximum=1)
+    critics: int = setting(2, "critics; the least of their values counts", minimum=1)
+    policy_delay: int = setting(2, "updates of the critics for one of the actor", minimum=1)
+    target_noise: float = setting(
+        0.2, "deviation of the noise of actions that targets value, of half the range", minimum=0
+    )
+    target_noise_clip: float = setting(0.5, "limit of that noise", minimum=0)
+
+
+@dataclass(frozen=True)
+class TD3CollectConfig(CollectConfig):
+    """Collecting."""
+
+    noise: float = setting(
+        0.1, "deviation of the noise of actions that explore, of half the range", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class TD3Config(ContinuousConfig):
+    """Settings of TD3."""
+
+    type: str = "td3"
+    learn: TD3LearnConfig = section(TD3LearnConfig, "the update")
+    collect: TD3CollectConfig = section(TD3CollectConfig, "collecting")
+
+
+@dataclass(frozen=True)
+class PPOLearnConfig(LearnConfig):
+    """The update; `batch_size` is that of a minibatch."""
+
+    SCHEDULED = ("learning_rate", "entropy_weight", "clip_ratio")
+
+    learning_rate: float = setting(3e-4, "step size of the optimizer", above=0)
+    optimizer: dict[str, Any] = setting(
+        {"type": "Adam", "eps": 1e-5},
+        "as of every algorithm; the epsilon is that of PPO's first implementation",
+    )
+    epoch_per_collect: int = setting(10, "passes over the data of one policy", minimum=1)
+    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
+    entropy_weight: float = setting(0.0, "weight of the entropy bonus", minimum=0)
+    clip_ratio: float = setting(0.2, "limit to the change of an action's probability", above=0)
+    value_clip: bool = setting(False, "limit the change of values by clip_ratio too")
+    adv_norm: bool = setting(True, "advantages of each minibatch to mean 0, deviation 1")
+    grad_clip_norm: float = setting(0.5, "clip the gradient's norm to this; 0: do not", minimum=0)
+    target_kl: float | None = setting(
+        None, "an update ends where the policy has moved farther than this; empty: never", above=0
+    )
+
+
+@dataclass(frozen=True)
+class PPOCollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = setting(
+        128, "steps of each environment between updates of the policy", minimum=1, maximum=65_535
+    )
+    gae_lambda: float = setting(
+        0.95, "0: advantages by one step of reward, 1: by all steps", minimum=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class PPOConfig(ActorCriticConfig):
+    """Settings of PPO."""
+
+    DATA = "learns from its present policy's data"
+    HORIZON = "collect.gae_lambda"
+
+    type: str = "ppo"
+    learn: PPOLearnConfig = section(PPOLearnConfig, "the update")
+    collect: PPOCollectConfig = section(PPOCollectConfig, "collecting")
+
+
+@dataclass(frozen=True)
+class IMPALALearnConfig(LearnConfig):
+    """The update; `batch_size` is that of a minibatch, in transitions."""
+
+    SCHEDULED = ("learning_rate", "entropy_weight")
+
+    batch_size: int = setting(500, "transitions of one update (of each learner)", minimum=1)
+    learning_rate: float = setting(6e-4, "step size of the optimizer", above=0)
+    epoch_per_collect: int = setting(
+        1, "passes over the data; above 1 they are replayed", minimum=1
+    )
+    rho_clip: float = setting(1.0, "limit to the importance weight of a TD error", above=0)
+    trace_clip: float = setting(
+        1.0, "limit to how far a TD error counts for earlier steps", above=0
+    )
+    clip_ratio: float | None = setting(
+        None, "APPO: limit to the change of an action's probability; empty: IMPALA", above=0
+    )
+    value_weight: float = setting(0.5, "weight of the value loss", minimum=0)
+    entropy_weight: float = setting(0.01, "weight of the entropy bonus", minimum=0)
+    grad_clip_norm: float = setting(40.0, "clip the gradient's norm to this; 0: do not", minimum=0)
+
+
+@dataclass(frozen=True)
+class IMPALACollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = setting(
+        40, "steps of each environment in a rollout, by one policy", minimum=1, maximum=65_535
+    )
+    unroll_len: int = setting(
+        20,
+        "transitions of a sequence, at most: V-trace bootstraps after them",
+        minimum=1,
+        maximum=65_535,
+    )
+
+
+@dataclass(frozen=True)
+class IMPALAConfig(ActorCriticConfig):
+    """Settings of IMPALA."""
+
+    DATA = "uses its data as they come"
+    HORIZON = "collect.unroll_len"
+    CORRECTS_STALENESS = True
+    LEARNS_FROM_SEQUENCES = True
+
+    type: str = "impala"
+    on_policy: bool = setting(True, "data are used once, as they come")
+    learn: IMPALALearnConfig = section(IMPALALearnConfig, "the update")
+    collect: IMPALACollectConfig = section(IMPALACollectConfig, "collecting")

@@ -1,0 +1,197 @@
+"""Settings of environments and their managers: `env` in an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdi.config.fields import ComponentConfig, component, setting
+from hpcdi.errors import Problem
+from hpcdi.utils.registry import ENV_MANAGER_REGISTRY
+
+AUTORESET = ("next_step", "same_step", "disabled")
+"""Modes of gymnasium's vector environments, by which an episode follows the one that ended."""
+
+
+@dataclass(frozen=True)
+class ManagerConfig(ComponentConfig):
+    """Settings that every manager has."""
+
+    type: str = "base"
+    episode_num: float | None = setting(
+        None, "episodes of each environment; empty or .inf: no limit", minimum=1
+    )
+    max_retry: int = setting(
+        5,
+        "failures of an environment that are tolerated within retry_window_s, and in a row; one "
+        "more retires it, and collecting ends when all are retired",
+        minimum=0,
+    )
+    retry_window_s: float = setting(
+        300.0, "seconds after which a failure does not count any more", above=0
+    )
+    retry_type: str = setting(
+        "reset",
+        "what happens to an environment that raised: it is reset, or re-created (renew)",
+        choices=("reset", "renew"),
+    )
+    auto_reset: bool = setting(True, "begin the next episode where one has ended")
+    step_timeout: float | None = setting(
+        None, "seconds until a step counts as hung; needs child processes", above=0
+    )
+    reset_timeout: float | None = setting(
+        None,
+        "seconds until a reset counts as hung; creating has a minute more; needs child processes",
+        above=0,
+    )
+    retry_waiting_time: float = setting(0.1, "seconds before the next retry", minimum=0)
+
+    def problems(self) -> Iterator[Problem]:
+        """Refuses time-outs: an environment of this process cannot be interrupted."""
+        for name in ("step_timeout", "reset_timeout"):
+            if getattr(self, name) is not None:
+                yield Problem(
+                    name,
+                    f"cannot be kept with type {self.type!r}: nothing interrupts an environment of "
+                    "this process; set env.manager.type: subprocess",
+                )
+
+    @property
+    def episodes(self) -> int | None:
+        """`episode_num`; None: no limit."""
+        number = self.episode_num
+        return None if number is None or number == float("inf") else int(number)
+
+
+@dataclass(frozen=True)
+class ChildConfig(ManagerConfig):
+    """Settings of managers that keep each environment in a child process."""
+
+    type: str = "subprocess"
+    start_method: str = setting(
+        "forkserver",
+        "how child processes start: forkserver is quicker, spawn shares nothing at all",
+        choices=("forkserver", "spawn"),
+    )
+    wait_num: int | None = setting(
+        None,
+        "environments whose steps a collector waits for: the policy acts for them while slower "
+        "ones are still in theirs; empty: all",
+        minimum=1,
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Allows time-outs."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class EnvConfig(ComponentConfig):
+    """Settings that every environment has."""
+
+    collector_env_num: int = setting(8, "environments of one collector", minimum=1)
+    collector_episode_num: int | None = setting(
+        None,
+        "episodes of each environment in one collect task; empty: until the task is closed",
+        minimum=1,
+    )
+    evaluator_env_num: int = setting(5, "environments of an evaluation", minimum=1)
+    evaluator_episode_num: int = setting(
+        1, "episodes of each environment in one evaluation", minimum=1
+    )
+    stop_value: float = setting(
+        float("inf"), "an evaluation whose mean return reaches this ends the run"
+    )
+    manager: ManagerConfig = component(
+        ENV_MANAGER_REGISTRY, "base", "how the environments are stepped"
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class NamedEnvConfig(EnvConfig):
+    """Settings of an environment that a library makes by its id."""
+
+    env_id: str = setting(
+        "",
+        "its id, e.g. CartPole-v1 or classic.connect_four_v3; or a class of yours, module:Class",
+    )
+    kwargs: dict[str, Any] = setting({}, "keyword arguments of the environment")
+
+    def problems(self) -> Iterator[Problem]:
+        """Demands the id."""
+        if not self.env_id:
+            yield Problem("env_id", f"is required: the id of a {self.type} environment")
+
+
+@dataclass(frozen=True)
+class GymnasiumConfig(NamedEnvConfig):
+    """Settings of a gymnasium environment."""
+
+    type: str = "gymnasium"
+    vectorization: str = setting(
+        "auto",
+        "'auto' takes the environment's own vectorised form where it has one",
+        choices=("auto", "sync", "vector_entry_point"),
+    )
+    autoreset: str | None = setting(
+        None, "autoreset mode of 'sync'; others state their own", choices=(None, *AUTORESET)
+    )
+    wrappers: tuple[str | dict[str, Any], ...] = setting(
+        (), "wrappers by name, or with arguments as {type: name, ...}; the innermost first"
+    )
+
+    action_mask: str = setting(
+        "",
+        "where masks of legal actions are: 'info' or a key of observations; empty: in the "
+        "key action_mask of observations, where there is one",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from NamedEnvConfig.problems(self)
+        if self.action_mask and self.vectorization == "vector_entry_point":
+            yield Problem("action_mask", "needs single environments: set vectorization: sync")
+        if self.autoreset is not None and self.vectorization != "sync":
+            yield Problem("autoreset", "can be chosen only with vectorization: sync")
+        if self.wrappers and self.vectorization == "vector_entry_point":
+            yield Problem("wrappers", "need single environments: set vectorization: sync")
+
+
+@dataclass(frozen=True)
+class PettingZooConfig(NamedEnvConfig):
+    """Settings of a PettingZoo environment."""
+
+    type: str = "pettingzoo"
+    api: str = setting(
+        "auto",
+        "all players act at once, or in turns (aec); auto: at once where there is a choice",
+        choices=("auto", "parallel", "aec"),
+    )
+    teams: dict[str, Any] = setting(
+        {},
+        "who plays together: team -> its players, by the environment's names or by numbers "
+        "from 0, e.g. {red: [first_0, third_0], blue: [second_0, fourth_0]}; one policy acts "
+        "for a team, whose result is its players' mean return; empty: each plays for itself",
+    )
+
+
+@dataclass(frozen=True)
+class EnvPoolConfig(NamedEnvConfig):
+    """Settings of EnvPool's environments."""
+
+    type: str = "envpool"
+
+    def problems(self) -> Iterator[Problem]:
+        """Rules over several settings."""
+        yield from NamedEnvConfig.problems(self)
+        if self.manager.type not in ("base", "gym"):
+            yield Problem(
+                "manager.type",
+                f"must be 'base' with envpool, not {self.manager.type!r}: its environments "
+                "live in threads of one library",
+            )
