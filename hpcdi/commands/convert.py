@@ -13,7 +13,6 @@ from hpcdi.config.load import compile_config, dump, show_notes
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.private_folder import own_folder
 from hpcdi.store.atomic import write_text
-from hpcdi.worker.ding.reader import read
 
 HELP = """\
 Write a configuration of DI-engine (Python with main_config and create_config) as an experiment of
@@ -49,6 +48,8 @@ def yaml_of(path: Path) -> str:
     Raises:
         ConfigError: the file cannot be run, or hpcdi has no run for it.
     """
+    from hpcdi.worker.ding.reader import read  # with it all of ding.worker, and torch
+
     experiment, notes = read(path)
     compile_config(experiment, str(path))
     show_notes(notes)

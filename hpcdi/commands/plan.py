@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import load_experiment
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
+def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     """Returns the lines to print.
 
     Raises:
@@ -103,7 +103,7 @@ def plan(config: Any, spaces: Spaces, ranks: int) -> list[str]:
     return lines
 
 
-def blocks_per_s_of(config: Any, row_bytes: int) -> float:
+def blocks_per_s_of(config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the blocks that one collector publishes a second, at the assumed speed."""
     policy = config.policy
     if policy.on_policy:
@@ -112,7 +112,7 @@ def blocks_per_s_of(config: Any, row_bytes: int) -> float:
     return float(max(by_age, _STEPS_PER_S / full_block(config, row_bytes)))
 
 
-def files_an_hour_of(config: Any, row_bytes: int) -> float:
+def files_an_hour_of(config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the shards that one collector fills in an hour, at the assumed speed."""
     from hpcdi.store.shard_file import SLOTS
 
@@ -120,7 +120,7 @@ def files_an_hour_of(config: Any, row_bytes: int) -> float:
     return float(max(1, in_bytes, 3600 * blocks_per_s_of(config, row_bytes) / SLOTS))
 
 
-def forecast_of_files(config: Any, row_bytes: int, ranks: int) -> str:
+def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> str:
     """Returns a line: the shards of a job's time limit, beside the files that may still be made.
 
     Args:
@@ -156,7 +156,7 @@ def files_left(folder: Path) -> int | None:
     return min(left + [space.f_favail] * bool(space.f_files), default=None)
 
 
-def row_size(config: Any, spaces: Spaces) -> int:
+def row_size(config: ExperimentConfig, spaces: Spaces) -> int:
     """Returns the bytes of one stored transition, its share of bootstrap rows included."""
     action = sum(leaf.n_bytes for leaf in spaces.action)
     observation, frames = spaces.observation_bytes, 1
@@ -170,19 +170,19 @@ def row_size(config: Any, spaces: Spaces) -> int:
     return round((observation + action + _ROW_EXTRA_BYTES) * (1 + frames / n_sample))
 
 
-def partition_size(config: Any) -> int:
+def partition_size(config: ExperimentConfig) -> int:
     """Returns the items of the replay buffer that one learner holds."""
     return int(config.policy.other.replay_buffer.replay_buffer_size) // learner_count(config)
 
 
-def full_block(config: Any, row_bytes: int) -> int:
+def full_block(config: ExperimentConfig, row_bytes: int) -> int:
     """Returns the rows at which a collector seals a block."""
     from hpcdi.store.block import block_rows
 
     return block_rows(config.system.storage.block_bytes, row_bytes, partition_size(config))
 
 
-def memory_of(role: str, config: Any, row_bytes: int) -> float:
+def memory_of(role: str, config: ExperimentConfig, row_bytes: int) -> float:
     """Returns the bytes that a role holds: a learner rows, rank 0 the index, a collector blocks."""
     from hpcdi.replay.partition import ring_rows
 

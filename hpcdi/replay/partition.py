@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpcdi.comm.messages import AdmitBlock, Batches, BlockAdmitted, BlockReady, DataDemand
+from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.store.block import block_rows, transition_rows
@@ -512,7 +513,9 @@ def in_order(batch: Batches) -> Batches:
     return dataclasses.replace(batch, rows=rows, unique_ids=ids, weights=weights)
 
 
-def on_policy_buffer(cfg: Any, rollouts: int, rollout_rows: int, least: int = 0) -> Any:
+def on_policy_buffer(
+    cfg: AdvancedBufferConfig, rollouts: int, rollout_rows: int, least: int = 0
+) -> AdvancedBufferConfig:
     """Settings of the index on-policy: how old items may be, and room for all rollouts under way.
 
     Args:

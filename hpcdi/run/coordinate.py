@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcdi.comm.failure import abort_job, describe, headline
 from hpcdi.errors import state_after
+from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
@@ -19,12 +20,13 @@ from hpcdi.run.placement import learner_count, table, working_collectors
 from hpcdi.run.requests import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
+from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
 
 
-def coordinate(context: Any, ends_at: float) -> int:
+def coordinate(context: WorkerContext, ends_at: float) -> int:
     """Run rank 0 from start to end; returns the exit code.
 
     Args:
@@ -75,7 +77,9 @@ def coordinate(context: Any, ends_at: float) -> int:
     return int(outcome.exit_code)
 
 
-def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
+def _turn(
+    watchdog: Watchdog, settings: resume.NewSettings, take: Callable[[], Any]
+) -> Callable[[], Any]:
     """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
@@ -89,7 +93,9 @@ def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callabl
     return ask
 
 
-def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
+def _keep(
+    layout: RunLayout, outcome: Any, coordinator: Coordinator, settings: resume.NewSettings
+) -> None:
     """Write how the run ended; a full disk is a warning: what the run has reached is not lost."""
     settings.look(time.monotonic(), at_once=True)
     if coordinator.lost:
@@ -98,7 +104,7 @@ def _keep(layout: Any, outcome: Any, coordinator: Any, settings: Any) -> None:
     or_warn("end of the run", partial(end, coordinator.figures()))
 
 
-def _opening(context: Any) -> list[str]:
+def _opening(context: WorkerContext) -> list[str]:
     config, size = context.config, context.link.size
     learners = config.policy.learn.learner.learner_num
     collectors = size - 1 - learners
@@ -113,7 +119,7 @@ def _opening(context: Any) -> list[str]:
     return [*run_folder.opening(title, context.layout), *_where(context.layout)]
 
 
-def _where(layout: Any) -> list[str]:
+def _where(layout: RunLayout) -> list[str]:
     """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
     job = allocation(os.environ)
     lines = [f"  job          {job}"] if job is not None else []

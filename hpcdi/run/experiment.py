@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdi.config.load import Compiled, load
 from hpcdi.config.policy import TorchPolicyConfig
-from hpcdi.config.schema import check_faults, check_over_ranks, check_serial
+from hpcdi.config.schema import ExperimentConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.env.create import battle_players, get_spaces
 from hpcdi.errors import ConfigError, PolicyError, Problem
 from hpcdi.policy.create import get_policy_cls
@@ -61,7 +60,7 @@ def load_experiment(
     ), spaces
 
 
-def _check_can_run(config: Any, path: str, players: int, *, over_ranks: bool) -> None:
+def _check_can_run(config: ExperimentConfig, path: str, players: int, *, over_ranks: bool) -> None:
     problems = check_over_ranks(config) if over_ranks else check_serial(config)
     problems += check_faults(config, os.environ)
     if over_ranks:
@@ -76,19 +75,19 @@ def _check_can_run(config: Any, path: str, players: int, *, over_ranks: bool) ->
         raise ConfigError(problems, path)
 
 
-def _types_of(config: Any) -> dict[str, str]:
+def _types_of(config: ExperimentConfig) -> dict[str, str]:
     """The types of `_TYPES` that an experiment has."""
     parts = (config.policy.collect.collector, config.policy.other.commander)
     return {path: part.type for path, part in zip(_TYPES, parts, strict=True)}
 
 
-def _as_a_league(config: Any) -> list[str]:
+def _as_a_league(config: ExperimentConfig) -> list[str]:
     """Overrides by which an experiment of several players, which says no more, is a league."""
     given = _types_of(config)
     return [f"{p}={league}" for p, (default, league) in _TYPES.items() if given[p] == default]
 
 
-def _check_league(config: Any, players: int) -> list[Problem]:
+def _check_league(config: ExperimentConfig, players: int) -> list[Problem]:
     """Battles over ranks need a collector and a commander of their own, and only they do."""
     wanted = players > 1
     needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"

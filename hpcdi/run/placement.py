@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdi.config.schema import learners_group, learners_of
+from hpcdi.config.schema import ExperimentConfig, learners_group, learners_of
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import compress
 from hpcdi.utils.metrics import counted
@@ -33,24 +33,24 @@ class Place:
     component: int = 0
 
 
-def learner_count(config: Any) -> int:
+def learner_count(config: ExperimentConfig) -> int:
     """Returns the number of learner ranks."""
     return int(config.policy.learn.learner.learner_num)
 
 
-def default_world_size(config: Any) -> int:
+def default_world_size(config: ExperimentConfig) -> int:
     """Returns the number of ranks of an experiment: coordinator, learners, collectors."""
     collector = config.policy.collect.collector
     return 1 + learner_count(config) + int(collector.collector_max or collector.collector_num)
 
 
-def working_collectors(world: int, config: Any) -> int:
+def working_collectors(world: int, config: ExperimentConfig) -> int:
     """Returns the number of collectors that work at first; others wait until they are needed."""
     collector, there = config.policy.collect.collector, world - 1 - learner_count(config)
     return there if collector.collector_max is None else min(there, int(collector.collector_num))
 
 
-def check_world(world: int, config: Any) -> None:
+def check_world(world: int, config: ExperimentConfig) -> None:
     """Check that a world is large enough.
 
     Raises:
@@ -80,7 +80,7 @@ def check_world(world: int, config: Any) -> None:
         )
 
 
-def roles_of(places: Sequence[Place], config: Any) -> list[str]:
+def roles_of(places: Sequence[Place], config: ExperimentConfig) -> list[str]:
     """Returns the role of every rank: 0 is the coordinator, then see `learner_ranks`.
 
     Raises:
@@ -126,7 +126,7 @@ def learner_ranks(places: Sequence[Place], count: int, *, cuda: bool) -> list[in
     return sorted(chosen + rest[: count - len(chosen)])
 
 
-def players_of(roles: Sequence[str], config: Any) -> dict[str, tuple[int, ...]]:
+def players_of(roles: Sequence[str], config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
     """Returns the learner ranks of each player that learns: ranks next to each other, in turn."""
     ranks = [rank for rank, role in enumerate(roles) if role == "learner"]
     players, first = dict[str, tuple[int, ...]](), 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.config.load import compile_config, read_mapping, show_notes
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.run import resume
 from hpcdi.run.environment import (
@@ -177,7 +178,7 @@ def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitSt
     return Agreement(mapping, str(path), placement, restarts, ends_at)
 
 
-def _assign(placement: list[dict[str, Any]], config: Any) -> None:
+def _assign(placement: list[dict[str, Any]], config: ExperimentConfig) -> None:
     """Add each rank's number, role, GPU and perhaps player to its entry of `placement`.
 
     Raises:
