@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from hpcdi.run.request import RunRequest
+
 EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 wrong configuration or command, 85 to be resumed (time limit,
 SIGTERM, SIGUSR2, a rank or node that was lost), 130 Ctrl-C, 143 a second SIGTERM
@@ -76,15 +78,23 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--resume", metavar="RUN", help="resume a run from its run folder")
 
 
-def experiment_of(given: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
-    """Returns the configuration file and the settings.
+def request_of(given: argparse.Namespace) -> RunRequest:
+    """Returns what the command line of a run asks for.
 
     With ``--resume`` the file may be left out: what looks like a setting is one.
     """
-    config, overrides = given.config, (*given.override, *getattr(given, "short", ()))
+    options = vars(given)
+    config, overrides = given.config, (*given.override, *options.get("short", ()))
     if given.resume is not None and config is not None and "=" in config:
-        return None, (config, *overrides)
-    return config, overrides
+        config, overrides = None, (config, *overrides)
+    return RunRequest(
+        config,
+        overrides,
+        given.run_dir,
+        given.resume,
+        options.get("ranks"),
+        options.get("time_limit"),
+    )
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:

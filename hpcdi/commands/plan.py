@@ -13,6 +13,7 @@ from hpcdi.errors import EXIT_DONE
 from hpcdi.run.environment import visible_gpus
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import (
+    HostShare,
     Place,
     check_world,
     default_world_size,
@@ -21,7 +22,7 @@ from hpcdi.run.placement import (
     threads_of,
     working_collectors,
 )
-from hpcdi.run.requests import seconds_of
+from hpcdi.run.signals import seconds_of
 from hpcdi.types import Spaces
 from hpcdi.utils.metrics import counted, human_bytes, human_count
 from hpcdi.utils.packed import column_of
@@ -75,8 +76,9 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     ]
     row_bytes = row_size(config, spaces)
     gpus = visible_gpus(os.environ)
+    share = HostShare(cores, ranks - learner_count(config), learner_count(config))
     for rank, role in enumerate(roles_of([Place("")] * ranks, config)):
-        threads = threads_of(role, cores, ranks - learner_count(config), learner_count(config))
+        threads = threads_of(role, share)
         is_on_gpu = role == "learner" and config.policy.cuda
         # by the learner's number; with fewer devices than learners, those in turn (`local_device`)
         device = f"cuda:{(rank - 1) % (len(gpus) or ranks)}" if is_on_gpu else "cpu"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from hpcdi.commands.convert import as_yaml
-from hpcdi.commands.options import add_experiment, add_run_folder, experiment_of, make_parser
+from hpcdi.commands.options import add_experiment, add_run_folder, make_parser, request_of
 
 HELP = """\
 Train an experiment in one process: no MPI, no other ranks. The same file as for `hpcdi train`, the
@@ -27,9 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("serial", HELP)
     add_experiment(parser, is_optional=True)
     add_run_folder(parser)
-    given = parser.parse_intermixed_args(arguments)
-    given.config, given.overrides = experiment_of(given)
+    request = request_of(parser.parse_intermixed_args(arguments))
     from hpcdi.run.serial.run import serial
 
-    with as_yaml(given.config) as given.config:
-        return serial(given)
+    with as_yaml(request.config) as config:
+        return serial(dataclasses.replace(request, config=config))

@@ -30,9 +30,9 @@ from hpcdi.commands.options import (
     add_experiment,
     add_run_folder,
     add_short_settings,
-    experiment_of,
     make_parser,
     print_lines,
+    request_of,
 )
 from hpcdi.commands.submitted import run_here, run_script
 from hpcdi.config.load import dump
@@ -41,8 +41,9 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import check_world, default_world_size
-from hpcdi.run.requests import seconds_of
+from hpcdi.run.request import RunRequest
 from hpcdi.run.run_folder import read, short
+from hpcdi.run.signals import seconds_of
 from hpcdi.store.atomic import load_json, write_json, write_text
 from hpcdi.store.disk_full import or_refuse
 from hpcdi.store.layout import RunLayout
@@ -87,14 +88,17 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: the experiment is wrong. LaunchError: the job cannot run as asked.
     """
     given = _parse(arguments)
-    job, experiment = prepare(given)
+    request = request_of(given)
+    request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(given)))
+    job, experiment = prepare(request)
     if given.print:
-        sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(given))))
+        sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(request))))
         return EXIT_DONE
     if given.local:
-        return _run_locally(with_folder(job, experiment, given.run_dir), experiment, given)
+        job = with_folder(job, experiment, request.run_dir)
+        return _run_locally(job, experiment, waits=given.wait or given.follow)
     check_job(job)  # before there is a folder
-    job = with_folder(job, experiment, given.run_dir)
+    job = with_folder(job, experiment, request.run_dir)
     try:
         write(job, experiment)
         number = to_slurm(job)
@@ -113,11 +117,11 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _run_locally(job: BatchJob, experiment: Mapping[str, Any], given: argparse.Namespace) -> int:
+def _run_locally(job: BatchJob, experiment: Mapping[str, Any], *, waits: bool) -> int:
     write(job, experiment)
     local = to_local(job)
     _say(f"local job {local.job_id}: {job.ranks} ranks on this host", job, f"kill {local.job_id}")
-    if not (given.wait or given.follow):
+    if not waits:
         return EXIT_DONE
     local.exception()  # waits; run.json says how the run ended
     sys.stdout.write(local.stdout() or "")
@@ -152,10 +156,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--follow", action="store_true", help="the same, showing its log")
     add_resources(parser)
-    given = parser.parse_intermixed_args(arguments)
-    given.config, overrides = experiment_of(given)
-    given.overrides = (*overrides, *settings_of(given))
-    return given
+    return parser.parse_intermixed_args(arguments)
 
 
 def add_resources(parser: argparse.ArgumentParser) -> None:
@@ -186,10 +187,10 @@ def settings_of(given: argparse.Namespace) -> list[str]:
     return settings
 
 
-def _arguments(given: argparse.Namespace) -> tuple[str, ...]:
+def _arguments(request: RunRequest) -> tuple[str, ...]:
     """Returns the arguments of `hpcdi train` for a script that is printed."""
-    config = [] if given.config is None else [str(Path(given.config).absolute())]
-    settings = [text for text in given.overrides if not text.startswith("slurm.")]
+    config = [] if request.config is None else [str(Path(request.config).absolute())]
+    settings = [text for text in request.overrides if not text.startswith("slurm.")]
     return (*config, *settings, "system.auto_resume=true")
 
 
@@ -202,37 +203,33 @@ def _quoted(text: str) -> str:
 # ------------------------------------------------------------------------------------------ the job
 
 
-def prepare(given: Any) -> tuple[BatchJob, dict[str, Any]]:
+def prepare(request: RunRequest) -> tuple[BatchJob, dict[str, Any]]:
     """Check an experiment; returns the job it becomes and the compiled configuration.
 
     Nothing is written. The folder of a new run is a proposal until `with_folder` takes one.
-
-    Args:
-        given: ``config``, ``overrides``, ``run_dir``, ``resume`` of the command line.
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: it asks for too few ranks, or the run
             folder cannot be used.
     """
-    source = resume.config_of(given)
-    compiled, spaces = load_experiment(source, given.overrides)
+    compiled, spaces = load_experiment(resume.config_of(request), request.overrides)
     config = compiled.config
     slurm = resolved(config.slurm, default_world_size(config))
     ranks = slurm.nodes * slurm.ntasks_per_node
     check_world(ranks, config)
     files = plan.forecast_of_files(config, plan.row_size(config, spaces), ranks)
     sys.stderr.write(f"hpcdi: {files}\n" if files.startswith("warning") else "")
-    if given.resume is not None:
-        folder = Path(given.resume).resolve()
+    if request.resume is not None:
+        folder = Path(request.resume).resolve()
         run_lock.check(RunLayout(folder))
         slurm = with_delay(slurm, last_snapshot_s(RunLayout(folder)))
-    elif given.run_dir is not None:
-        folder = run_folder.choose(config.exp_name, given.run_dir)
+    elif request.run_dir is not None:
+        folder = run_folder.choose(config.exp_name, request.run_dir)
     else:
         folder = Path("runs").absolute() / config.exp_name / time.strftime("%Y%m%d-%H%M%S")
     check_time(slurm)
     job = BatchJob(
-        f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, given.resume is not None
+        f"hpcdi-{config.exp_name}", folder, slurm, sys.executable, request.resume is not None
     )
     mapping = {**compiled.to_mapping(), "slurm": dataclasses.asdict(slurm)}
     mapping["system"]["auto_resume"] = True  # also with --local, outside of Slurm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -10,10 +10,11 @@ from hpcdi.commands.options import (
     add_experiment,
     add_ranks,
     add_run_folder,
-    experiment_of,
     make_parser,
+    request_of,
 )
 from hpcdi.run.environment import detect, limit_threads
+from hpcdi.run.request import RunRequest
 
 HELP = """\
 Train an experiment. Without a launcher it starts mpirun on this machine; under srun or mpirun it
@@ -47,9 +48,9 @@ def main(arguments: Sequence[str]) -> int:
         from hpcdi.commands.convert import as_yaml
         from hpcdi.run.local import train
 
-        given = _parse(arguments)
-        with as_yaml(given.config) as given.config:
-            return train(given)
+        request = _parse(arguments)
+        with as_yaml(request.config) as config:
+            return train(dataclasses.replace(request, config=config))
     from hpcdi.run.start_guard import StartGuard
 
     with StartGuard() as guard:  # before anything heavy is imported
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         return run_rank(_parse(arguments), launched, guard, chosen_by_user)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(arguments: Sequence[str]) -> RunRequest:
     parser = make_parser("train", HELP)
     add_experiment(parser, is_optional=True)
     add_ranks(parser)
@@ -69,6 +70,4 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
         "1:30:00, 2-12:00:00 (default: the job's, from SLURM_JOB_END_TIME)",
     )  # fmt: skip
-    given = parser.parse_intermixed_args(arguments)
-    given.config, given.overrides = experiment_of(given)
-    return given
+    return request_of(parser.parse_intermixed_args(arguments))

@@ -155,6 +155,27 @@ def to_mapping(config: Any) -> Any:
     return config
 
 
+def restore(cls: type[T], mapping: Mapping[str, Any]) -> T:
+    """Returns the settings that `to_mapping` has made a mapping of; nothing is checked again.
+
+    Modules that they name in `import_names` are imported.
+    """
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
+        value, meta = mapping[spec.name], spec.metadata
+        if "registry" in meta:
+            import_module(value["import_names"])
+            values[spec.name] = restore(meta["registry"].settings(value["type"]), value)
+        elif "section" in meta:
+            values[spec.name] = restore(meta["section"], value)
+        elif "sections" in meta:
+            values[spec.name] = tuple(restore(meta["sections"], each) for each in value or ())
+        else:
+            values[spec.name] = convert(value, hints[spec.name])
+    return cls(**values)
+
+
 class Parser:
     """Builds dataclasses from mappings, and collects problems and notes while it does.
 

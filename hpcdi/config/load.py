@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcdi.config.fields import Parser, to_mapping
+from hpcdi.config.fields import Parser, restore, to_mapping
 from hpcdi.config.schema import ExperimentConfig, check
 from hpcdi.errors import ConfigError, Problem
 
@@ -104,6 +104,12 @@ def compile_config(mapping: Mapping[str, Any], source: str = "the configuration"
     if problems:
         raise ConfigError(_with_places(problems), source)
     return Compiled(config, tuple(parser.notes))
+
+
+def restore_config(mapping: Mapping[str, Any]) -> ExperimentConfig:
+    """Returns the experiment that `Compiled.to_mapping` has made a mapping of, without checks."""
+    _make_importable(mapping["system"]["import_path"])
+    return restore(ExperimentConfig, mapping)
 
 
 def show_notes(notes: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from hpcdi.roles.coordinator.coordinator import Coordinator
 from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
-from hpcdi.run.placement import learner_count, table, working_collectors
-from hpcdi.run.requests import ScaleFile, TimeLimit
+from hpcdi.run.placement import RankPlace, learner_count, table, working_collectors
+from hpcdi.run.signals import ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -26,11 +26,12 @@ from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
 
 
-def coordinate(context: WorkerContext, ends_at: float) -> int:
+def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: float) -> int:
     """Run rank 0 from start to end; returns the exit code.
 
     Args:
         context: rank 0's place in the run.
+        placement: where each rank is.
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     layout, config = context.layout, context.config
@@ -38,7 +39,7 @@ def coordinate(context: WorkerContext, ends_at: float) -> int:
     requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     settings = resume.NewSettings(layout, config)
-    for line in _opening(context):
+    for line in _opening(context, placement):
         say(line)
     try:
         resumed = resume.newest(layout, repeats=config.system.deterministic)
@@ -104,7 +105,7 @@ def _keep(
     or_warn("end of the run", partial(end, coordinator.figures()))
 
 
-def _opening(context: WorkerContext) -> list[str]:
+def _opening(context: WorkerContext, placement: Sequence[RankPlace]) -> list[str]:
     config, size = context.config, context.link.size
     learners = config.policy.learn.learner.learner_num
     collectors = size - 1 - learners
@@ -116,16 +117,15 @@ def _opening(context: WorkerContext) -> list[str]:
         f"of {config.env.collector_env_num} environments{waiting}"
         f"{f', restart {context.restarts}' if context.restarts else ''}"
     )
-    return [*run_folder.opening(title, context.layout), *_where(context.layout)]
+    return [*run_folder.opening(title, context.layout), *_where(placement)]
 
 
-def _where(layout: RunLayout) -> list[str]:
+def _where(placement: Sequence[RankPlace]) -> list[str]:
     """Returns lines about the batch job and, on several hosts or with GPUs, where each rank is."""
     job = allocation(os.environ)
     lines = [f"  job          {job}"] if job is not None else []
-    placement = run_folder.read(layout.root).get("placement", [])
     rows = table(placement)
     LOGGER.info("which rank is where", extra={"table": rows})
-    if len({place["host"] for place in placement}) > 1 or any(place["gpu"] for place in placement):
+    if len({place.host for place in placement}) > 1 or any(place.gpu for place in placement):
         lines += rows
     return lines

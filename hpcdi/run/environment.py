@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcdi.errors import LaunchError
 
@@ -14,6 +18,8 @@ LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
 TERMINAL_VARIABLE = "HPCDI_TERMINAL"
 """Set to 1 where a person watches: ranks see a pipe, not the terminal."""
+EXPERIMENT_VARIABLE = "HPCDI_EXPERIMENT"
+"""Set by `hpcdi train` for the ranks that it starts: the experiment that it has checked."""
 REFUSED = 3
 """Exit code of rank 0 for `hpcdi train`, which returns 1 for it: mpirun's own 1 says nothing."""
 
@@ -67,6 +73,23 @@ def detect(variables: Mapping[str, str]) -> LaunchEnvironment:
         sizes = [int(variables[name]) for name in _SIZE_VARIABLES if name in variables]
         return LaunchEnvironment("mpirun", sizes[0] if sizes else 1)
     return LaunchEnvironment("none", 1)
+
+
+def hand_over(experiment: Mapping[str, Any]) -> str:
+    """Returns the value of `EXPERIMENT_VARIABLE` for an experiment, as a mapping."""
+    return base64.b64encode(zlib.compress(json.dumps(experiment).encode())).decode()
+
+
+def take_handed_over(variables: MutableMapping[str, str]) -> dict[str, Any] | None:
+    """Returns the experiment that this job's launcher has checked; None: no launcher of ours has.
+
+    The variable is removed: children of a rank do not need it.
+    """
+    text = variables.pop(EXPERIMENT_VARIABLE, None)
+    if text is None:
+        return None
+    experiment: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return experiment
 
 
 def rank_of(variables: Mapping[str, str]) -> str:

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcdi.config.load import show_notes
 from hpcdi.config.schema import SystemConfig
 from hpcdi.errors import (
     EXIT_DONE,
@@ -37,15 +37,18 @@ from hpcdi.errors import (
 )
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import (
+    EXPERIMENT_VARIABLE,
     LAUNCHER_VARIABLE,
     REFUSED,
     TERMINAL_VARIABLE,
     WITHOUT_NETWORK,
+    hand_over,
 )
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.placement import check_world, default_world_size
 from hpcdi.run.private_folder import TEMPORARY_VARIABLE, own_folder
-from hpcdi.run.requests import preempt_signals
+from hpcdi.run.request import RunRequest
+from hpcdi.run.signals import preempt_signals
 from hpcdi.run.start_guard import START_TIMEOUT_S
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
@@ -70,39 +73,41 @@ _LOOK_S, _SETTLED_S, _LIMIT_S = 0.02, 1.0, 30.0
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def train(arguments: Namespace) -> int:
+def train(request: RunRequest) -> int:
     """Check the experiment, start the ranks and wait for them; returns the exit code.
-
-    Args:
-        arguments: see `hpcdi.run.rank.run_rank`.
 
     Raises:
         ConfigError: the experiment is wrong.
         LaunchError: it cannot be started.
     """
-    experiment = resume.config_of(arguments)
-    compiled, _ = load_experiment(experiment, arguments.overrides)
-    ranks = arguments.ranks
-    if ranks is None and arguments.resume is not None:
-        ranks = resume.ranks_of(arguments.resume)
-    ranks = default_world_size(compiled.config) if ranks is None else ranks
-    check_world(ranks, compiled.config)
-    mode = resume.start_mode(arguments, compiled, os.environ)
-    path = resume.folder_of(arguments, mode, compiled.config.exp_name)
+    compiled, _ = load_experiment(resume.config_of(request), request.overrides)
+    config = compiled.config
+    ranks = request.ranks
+    if ranks is None and request.resume is not None:
+        ranks = resume.ranks_of(request.resume)
+    ranks = default_world_size(config) if ranks is None else ranks
+    check_world(ranks, config)
+    mode = resume.start_mode(request, config, os.environ)
+    path = resume.folder_of(request, mode, config.exp_name)
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(path)}\n")
         return EXIT_DONE
-    where = "--run-dir" if arguments.resume is None else "--resume"
-    what = [*filter(None, [arguments.config]), where]
-    mpirun = mpirun_command(ranks, may_die=_may_die(compiled.config.system))
+    show_notes(compiled.notes)
     command = [
-        *mpirun, sys.executable, "-m", "hpcdi", "train", *what, str(path), *arguments.overrides,
-    ]  # fmt: skip
-    if arguments.time_limit is not None:
-        command += ["--time-limit", arguments.time_limit]
+        *mpirun_command(ranks, may_die=_may_die(config.system), exports=[EXPERIMENT_VARIABLE]),
+        *(sys.executable, "-m", "hpcdi", "train"),
+        *filter(None, [request.config]),
+        "--run-dir" if request.resume is None else "--resume",
+        str(path),
+        *request.overrides,
+    ]
+    if request.time_limit is not None:
+        command += ["--time-limit", request.time_limit]
     try:
-        with mpi_folders(is_one_host()) as folders, Job(command, path, folders) as job:
-            return job.wait(Patience.of(compiled.config.system))
+        with mpi_folders(is_one_host()) as folders:
+            experiment = {EXPERIMENT_VARIABLE: hand_over(compiled.to_mapping())}
+            with Job(command, path, folders, experiment) as job:
+                return job.wait(Patience.of(config.system))
     finally:
         with contextlib.suppress(OSError):  # removes only an empty folder
             path.rmdir()
@@ -117,12 +122,13 @@ def _may_die(system: SystemConfig) -> bool:
     )
 
 
-def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
+def mpirun_command(ranks: int, *, may_die: bool = False, exports: Sequence[str] = ()) -> list[str]:
     """Returns the command that starts `ranks` processes with the MPI library that mpi4py uses.
 
     Args:
         ranks: number of processes.
         may_die: let the others continue when one is killed, if this library can.
+        exports: environment variables that ranks of other hosts get, too.
 
     Raises:
         LaunchError: there is no mpirun.
@@ -139,6 +145,8 @@ def mpirun_command(ranks: int, *, may_die: bool = False) -> list[str]:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
         if may_die and _has_ulfm(found):
             command += ["--with-ft", "ulfm"]
+        for name in exports:  # MPICH exports all
+            command += ["-x", name]
     return command
 
 
@@ -203,14 +211,21 @@ class Job:
         path: the run folder.
         folders: variables with folders for MPI's own files, for which the user's variables take
             precedence, and for the ranks' temporary ones, which lie in the user's.
+        variables: more of them, for the ranks.
     """
 
-    def __init__(self, command: list[str], path: Path, folders: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        path: Path,
+        folders: Mapping[str, str],
+        variables: Mapping[str, str],
+    ) -> None:
         self._path = path
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**folders, **os.environ, **private}),
+            env=rank_environment({**folders, **os.environ, **private, **variables}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +21,64 @@ _MOST_ROWS = 16
 
 @dataclass(frozen=True)
 class Place:
-    """The host, devices and component of a rank.
+    """Where a process runs, as it reports it at the start.
 
     Attributes:
         host: name of its host.
-        gpus: GPUs that the rank may use, as the scheduler names them.
+        gpus: GPUs that it may use, as the scheduler names them.
         component: its component of a heterogeneous job.
+        cores: that it may run on.
+        local_rank: its number among the ranks of its host.
+        pid: of the process.
     """
 
     host: str
     gpus: tuple[str, ...] = ()
     component: int = 0
+    cores: tuple[int, ...] = ()
+    local_rank: int = 0
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class RankPlace(Place):
+    """Where a rank runs, and what it does there.
+
+    Attributes:
+        rank: in the world.
+        role: "coordinator", "learner", "collector", or "serial".
+        gpu: the scheduler's name of the GPU that it computes on; empty: none.
+        player: that it learns for, where that is not the main one.
+    """
+
+    rank: int = 0
+    role: str = ""
+    gpu: str = ""
+    player: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Returns them as run.json has them."""
+        facts = dataclasses.asdict(self)
+        if not self.player:
+            del facts["player"]
+        return facts
+
+
+@dataclass(frozen=True)
+class HostShare:
+    """A rank's share of its host.
+
+    Attributes:
+        cores: that the rank may run on.
+        others: ranks of this job on the host that are not learners.
+        learners: ranks of this job on the host that are learners.
+        is_bound: whether the rank has its cores to itself.
+    """
+
+    cores: int
+    others: int = 0
+    learners: int = 1
+    is_bound: bool = False
 
 
 def learner_count(config: ExperimentConfig) -> int:
@@ -173,38 +221,32 @@ def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tu
     return tuple(sorted(learners, key=lambda one: one != own))
 
 
-def table(placement: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns lines with each rank's host, role, cores and GPU.
-
-    Args:
-        placement: per rank: ``rank``, ``host``, ``role``, ``cores`` (a list) and ``gpu`` (the name
-            of a learner's GPU, or empty); and ``player``, which it learns for, where it is not the
-            main one.
-    """
+def table(placement: Sequence[RankPlace]) -> list[str]:
+    """Returns lines with each rank's host, role, cores and GPU."""
     if len(placement) <= _MOST_ROWS:
-        width = max(4, *(len(place["host"]) for place in placement))
+        width = max(4, *(len(place.host) for place in placement))
         lines = [f"  rank  {'host':<{width}}  role         cores  GPU"]
         for place in placement:
+            player = f"  learns for {place.player}" if place.player else ""
             lines.append(
-                f"  {place['rank']:>4}  {place['host']:<{width}}  {place['role']:<11} "
-                f"{len(place['cores']):>6}  {place['gpu'] or '-'}"
-                f"{'  learns for ' * ('player' in place)}{place.get('player', '')}"
+                f"  {place.rank:>4}  {place.host:<{width}}  {place.role:<11} "
+                f"{len(place.cores):>6}  {place.gpu or '-'}{player}"
             )
         return lines
-    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    hosts: dict[str, list[RankPlace]] = {}
     for place in placement:
-        hosts.setdefault(place["host"], []).append(place)
+        hosts.setdefault(place.host, []).append(place)
     alike: dict[str, list[str]] = {}  # hosts by what is on them
-    for host, there in hosts.items():
-        alike.setdefault(_summary(there), []).append(host)
-    return [f"  {compress(names)}: {said}" for said, names in alike.items()]
+    for host, places in hosts.items():
+        alike.setdefault(_summary(places), []).append(host)
+    return [f"  {compress(names)}: {summary}" for summary, names in alike.items()]
 
 
-def _summary(there: Sequence[Mapping[str, Any]]) -> str:
+def _summary(places: Sequence[RankPlace]) -> str:
     """Returns roles, cores and GPUs of one host."""
-    roles = Counter(place["role"] for place in there)
-    gpus = list(dict.fromkeys(place["gpu"] for place in there if place["gpu"]))
-    cores = len({core for place in there for core in place["cores"]})
+    roles = Counter(place.role for place in places)
+    gpus = list(dict.fromkeys(place.gpu for place in places if place.gpu))
+    cores = len({core for place in places for core in place.cores})
     parts = ", ".join(counted(n, role) for role, n in sorted(roles.items()))
     return f"{parts}; {counted(cores, 'core')}{f'; GPU {chr(44).join(gpus)}' if gpus else ''}"
 
@@ -220,48 +262,60 @@ def gpu_names(places: Sequence[Place], roles: Sequence[str], *, cuda: bool) -> l
     return names
 
 
-def share_of_host(
-    place: Mapping[str, Any], placement: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Returns a rank's cores and who shares them: the arguments of `threads_of`."""
-    neighbours = [p for p in placement if p["host"] == place["host"]]
-    is_bound = all(p is place or not set(p["cores"]) & set(place["cores"]) for p in neighbours)
-    learners = sum(p["role"] == "learner" for p in neighbours)
-    return {
-        "cores": len(place["cores"]),
-        "others": len(neighbours) - learners,
-        "learners": learners,
-        "is_bound": is_bound,
-    }
+def placement_of(places: Sequence[Place], config: ExperimentConfig) -> list[RankPlace]:
+    """Returns what each rank does, and where.
+
+    Raises:
+        LaunchError: the world is too small for the experiment, or has no GPU for its learners.
+    """
+    check_gpus(places, cuda=config.policy.cuda)
+    roles = roles_of(places, config)
+    names = gpu_names(places, roles, cuda=config.policy.cuda)
+    others = list(players_of(roles, config).items())[1:]
+    player_of = {rank: player for player, ranks in others for rank in ranks}
+    return [
+        RankPlace(
+            **dataclasses.asdict(place),
+            rank=rank,
+            role=role,
+            gpu=name,
+            player=player_of.get(rank, ""),
+        )
+        for rank, (place, role, name) in enumerate(zip(places, roles, names, strict=True))
+    ]
 
 
-def threads_of(
-    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
-) -> int:
+def share_of_host(place: RankPlace, placement: Sequence[RankPlace]) -> HostShare:
+    """Returns a rank's share of its host, by where all ranks are."""
+    neighbours = [other for other in placement if other.host == place.host]
+    learners = sum(other.role == "learner" for other in neighbours)
+    return HostShare(
+        len(place.cores),
+        len(neighbours) - learners,
+        learners,
+        is_bound=all(p is place or not set(p.cores) & set(place.cores) for p in neighbours),
+    )
+
+
+def threads_of(role: str, share: HostShare) -> int:
     """Returns the number of threads that a rank computes with.
 
     A learner that is bound to its own cores uses all of them. On a shared host every other rank
     gets one core, and the learners divide the rest. Coordinators and collectors use one thread.
-
-    Args:
-        role: the rank's role.
-        cores: number of cores that the rank may run on.
-        others: ranks of this job on the host that are not learners.
-        learners: ranks of this job on the host that are learners.
-        is_bound: whether the rank has these cores to itself.
     """
     if role != "learner":
         return 1
-    return max(1, cores if is_bound else (cores - others) // learners)
+    if share.is_bound:
+        return max(1, share.cores)
+    return max(1, (share.cores - share.others) // share.learners)
 
 
-def niceness_of(
-    role: str, cores: int, others: int = 0, learners: int = 1, *, is_bound: bool = False
-) -> int:
-    """Returns a rank's Unix niceness, for the arguments of `threads_of`.
+def niceness_of(role: str, share: HostShare) -> int:
+    """Returns a rank's Unix niceness.
 
     If the ranks of a host outnumber its cores, learners come before collectors: new data are useful
     only as fast as they are learnt from.
     """
-    is_crowded = learners > 0 and learners + others > cores + 1  # rank 0 needs little
-    return COLLECTOR_NICENESS if role == "collector" and is_crowded and not is_bound else 0
+    # rank 0 needs little
+    is_crowded = share.learners > 0 and share.learners + share.others > share.cores + 1
+    return COLLECTOR_NICENESS if role == "collector" and is_crowded and not share.is_bound else 0

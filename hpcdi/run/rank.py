@@ -1,20 +1,20 @@
-"""One rank's program, from MPI's start to its exit code: builds its role and runs it."""
+"""One rank's program, from MPI's start to its exit code: it gets a role, and plays it."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcdi.config.load import compile_config, read_mapping, show_notes
+from hpcdi.comm.codec import sendable
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.load import read_mapping, restore_config, show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, LaunchError
 from hpcdi.run import resume
@@ -26,37 +26,55 @@ from hpcdi.run.environment import (
     check_world_size,
     component,
     is_one_host,
+    take_handed_over,
     thread_variables,
     visible_gpus,
 )
 from hpcdi.run.placement import (
     Place,
-    check_gpus,
-    gpu_names,
+    RankPlace,
     groups_of,
     learners_for,
     niceness_of,
+    placement_of,
     players_of,
-    roles_of,
     share_of_host,
     threads_of,
 )
 from hpcdi.run.private_folder import own_temporary_folder
-from hpcdi.run.requests import SignalFlag
+from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
+from hpcdi.run.signals import SignalFlag
 from hpcdi.run.start_guard import START_TIMEOUT_S, StartGuard
+
+if TYPE_CHECKING:
+    from hpcdi.comm.world import World
 
 _SWITCH_INTERVAL_S = 1e-3
 """Python's thread switch interval, shortened for the communication thread."""
 
+for _shared in (Place, RankPlace):
+    sendable(_shared)
 
+
+@sendable
 @dataclass(frozen=True)
-class Agreement:
-    """Start-up facts that rank 0 sends to every rank; all ranks end if `error` is not empty."""
+class RunStart:
+    """How a run begins, as rank 0 tells every rank; all ranks end if `error` is not empty.
+
+    Attributes:
+        experiment: the checked experiment, as a mapping.
+        run_dir: the run folder.
+        placement: where each rank is, and what it does.
+        restarts: how often the run has been resumed.
+        ends_at: when the queue will end the job, in seconds since the epoch.
+        error: why the run does not begin.
+        exit_code: of rank 0 in that case.
+    """
 
     experiment: Mapping[str, Any]
     run_dir: str
-    placement: list[dict[str, Any]]
+    placement: tuple[RankPlace, ...]
     restarts: int = 0
     ends_at: float = float("inf")
     error: str = ""
@@ -64,13 +82,12 @@ class Agreement:
 
 
 def run_rank(
-    arguments: Namespace, launched: LaunchEnvironment, guard: StartGuard, chosen_by_user: set[str]
+    request: RunRequest, launched: LaunchEnvironment, guard: StartGuard, chosen_by_user: set[str]
 ) -> int:
     """Start MPI and run this rank's role; returns the exit code.
 
     Args:
-        arguments: ``config``, ``overrides``, ``ranks``, ``run_dir``, ``resume`` and ``time_limit``
-            of `hpcdi train`.
+        request: the command line of `hpcdi train`.
         launched: how this process was started.
         guard: of this rank's start.
         chosen_by_user: see `limit_threads`; a learner may get more threads than one.
@@ -84,7 +101,8 @@ def run_rank(
     if is_one_host(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    guard.limit(_start_timeout_s(arguments))
+    handed_over = take_handed_over(os.environ)
+    guard.limit(_start_timeout_s(request, handed_over))
     from hpcdi.comm.failure import abort_job, describe, headline, leave_job
     from hpcdi.comm.world import open_world
 
@@ -101,12 +119,12 @@ def run_rank(
     try:
         with ExitStack() as held:
             held.enter_context(own_temporary_folder())
-            agreement = _agree(arguments, world, held)
-            if agreement.error:
+            start = _begin(request, handed_over, world, held)
+            if start.error:
                 guard.over()
-                exit_code = _refuse(agreement) if world.rank == 0 else EXIT_DONE
+                exit_code = _refuse(start) if world.rank == 0 else EXIT_DONE
             else:
-                exit_code = _play(agreement, world, flag, guard, chosen_by_user)
+                exit_code = _play(start, world, flag, guard, chosen_by_user)
         return leave_job(exit_code)
     except BaseException as error:  # any error must end the whole job, with its traceback
         failure = describe(error, "starting")
@@ -116,192 +134,136 @@ def run_rank(
     return failure.exit_code
 
 
-def _refuse(agreement: Agreement) -> int:
+def _refuse(start: RunStart) -> int:
     """Say why the run does not begin; returns rank 0's exit code, the only one that counts."""
-    sys.stderr.write(f"hpcdi: {agreement.error}\n")
+    sys.stderr.write(f"hpcdi: {start.error}\n")
     is_ours = LAUNCHER_VARIABLE in os.environ
-    return REFUSED if is_ours and agreement.exit_code == EXIT_FAILED else agreement.exit_code
+    return REFUSED if is_ours and start.exit_code == EXIT_FAILED else start.exit_code
 
 
-def _start_timeout_s(arguments: Namespace) -> float:
+def _start_timeout_s(request: RunRequest, handed_over: Mapping[str, Any] | None) -> float:
     """Returns how long the start may take; rank 0 says later what is wrong with the settings."""
     try:
-        settings = read_mapping(resume.config_of(arguments), arguments.overrides)
+        settings = handed_over or read_mapping(resume.config_of(request), request.overrides)
         return float(settings["system"]["coordinator"]["start_timeout_s"])
     except (HpcdiError, KeyError, TypeError, ValueError):
         return START_TIMEOUT_S
 
 
-def _agree(arguments: Namespace, world: Any, held: ExitStack) -> Agreement:
+def _begin(
+    request: RunRequest, handed_over: Mapping[str, Any] | None, world: World, held: ExitStack
+) -> RunStart:
     """Returns what rank 0 has prepared, on all ranks: the experiment and its run folder."""
-    facts = {
-        "host": platform.node(),
-        "local_rank": world.local_rank,
-        "pid": os.getpid(),
-        "cores": sorted(os.sched_getaffinity(0)),
-        "gpus": visible_gpus(os.environ),
-        "component": component(os.environ),
-    }
-    placement = world.collect(facts)
-    agreement = _prepare(arguments, placement, held) if world.rank == 0 else None
-    return Agreement(**world.share(agreement and dataclasses.asdict(agreement)))
+    place = Place(
+        platform.node(),
+        visible_gpus(os.environ),
+        component(os.environ),
+        tuple(sorted(os.sched_getaffinity(0))),
+        world.local_rank,
+        os.getpid(),
+    )
+    places = world.collect(place)
+    if world.rank == 0:
+        return world.share(_prepare(request, handed_over, places, held))
+    return world.share(RunStart({}, "", ()))
 
 
-def _prepare(arguments: Namespace, placement: list[dict[str, Any]], held: ExitStack) -> Agreement:
+def _prepare(
+    request: RunRequest,
+    handed_over: Mapping[str, Any] | None,
+    places: list[Place],
+    held: ExitStack,
+) -> RunStart:
+    """Take the run folder, and say what each rank does.
+
+    Args:
+        request: the command line.
+        handed_over: the experiment, where this job's launcher has checked it.
+        places: where the ranks run.
+        held: holds the lock of the run folder.
+    """
     from hpcdi.comm.failure import is_of_the_machine
     from hpcdi.comm.world import library_version
-    from hpcdi.run.experiment import load_experiment
-    from hpcdi.run.requests import end_of
+    from hpcdi.run.signals import end_of
     from hpcdi.store.layout import RunLayout
 
     try:
-        ends_at = end_of(arguments.time_limit, os.environ, time.time())
-        source = resume.config_of(arguments)
-        compiled, _ = load_experiment(source, arguments.overrides)
-        config, mapping = compiled.config, compiled.to_mapping()
-        _assign(placement, config)
-        if arguments.ranks not in (None, len(placement)):
+        ends_at = end_of(request.time_limit, os.environ, time.time())
+        config = _experiment(request) if handed_over is None else restore_config(handed_over)
+        placement = tuple(placement_of(places, config))
+        if request.ranks not in (None, len(placement)):
             raise LaunchError(
-                f"-n {arguments.ranks} was given, but the launcher has started {len(placement)} "
+                f"-n {request.ranks} was given, but the launcher has started {len(placement)} "
                 "ranks; set the number of ranks there"
             )
-        mode = resume.start_mode(arguments, compiled, os.environ)
-        path = resume.folder_of(arguments, mode, config.exp_name)
+        mode = resume.start_mode(request, config, os.environ)
+        path = resume.folder_of(request, mode, config.exp_name)
         if mode is resume.StartMode.DONE:
-            return Agreement({}, "", placement, error=resume.done_line(path))
+            return RunStart({}, "", placement, error=resume.done_line(path))
         held.enter_context(RunLock(RunLayout(path)))
-        restarts = resume.take(RunLayout(path), mode, mapping, placement, mpi=library_version())
+        restarts = resume.take(RunLayout(path), mode, config, placement, mpi=library_version())
     except HpcdiError as error:  # a full disk at a restart is not the user's error
         code = EXIT_REQUEUE if is_of_the_machine(error) else error.exit_code
-        return Agreement({}, "", placement, error=str(error), exit_code=code)
+        return RunStart({}, "", (), error=str(error), exit_code=code)
+    return RunStart(to_mapping(config), str(path), placement, restarts, ends_at)
+
+
+def _experiment(request: RunRequest) -> ExperimentConfig:
+    """Returns the experiment, checked here: srun or the user's own mpirun has started the ranks."""
+    from hpcdi.run.experiment import load_experiment
+
+    compiled, _ = load_experiment(resume.config_of(request), request.overrides)
     show_notes(compiled.notes)
-    return Agreement(mapping, str(path), placement, restarts, ends_at)
-
-
-def _assign(placement: list[dict[str, Any]], config: ExperimentConfig) -> None:
-    """Add each rank's number, role, GPU and perhaps player to its entry of `placement`.
-
-    Raises:
-        LaunchError: the world is too small for the experiment, or has no GPU for its learners.
-    """
-    places = [Place(place["host"], tuple(place["gpus"]), place["component"]) for place in placement]
-    check_gpus(places, cuda=config.policy.cuda)
-    roles = roles_of(places, config)
-    names = gpu_names(places, roles, cuda=config.policy.cuda)
-    for rank, (place, role, name) in enumerate(zip(placement, roles, names, strict=True)):
-        place.update(rank=rank, role=role, gpu=name)
-    for player, ranks in list(players_of(roles, config).items())[1:]:
-        for rank in ranks:
-            placement[rank]["player"] = player
+    return compiled.config
 
 
 def _play(
-    agreement: Agreement,
-    world: Any,
-    flag: SignalFlag,
-    guard: StartGuard,
-    chosen_by_user: set[str],
+    start: RunStart, world: World, flag: SignalFlag, guard: StartGuard, chosen_by_user: set[str]
 ) -> int:
     """Build this rank's role and run it."""
     from hpcdi.roles.context import WorkerContext, role_seed
     from hpcdi.roles.fault import FAULTS
-    from hpcdi.run.coordinate import coordinate
     from hpcdi.store.atomic import stay_in
     from hpcdi.store.layout import RunLayout
     from hpcdi.utils.log import close_log, open_log
 
-    place = agreement.placement[world.rank]
-    role = place["role"]
-    share = share_of_host(place, agreement.placement)
-    os.nice(niceness_of(role, **share))
-    threads = thread_variables(threads_of(role, **share))  # before torch
+    place = start.placement[world.rank]
+    share = share_of_host(place, start.placement)
+    os.nice(niceness_of(place.role, share))
+    threads = thread_variables(threads_of(place.role, share))  # before torch
     os.environ.update({k: v for k, v in threads.items() if k not in chosen_by_user})
-    config = compile_config(agreement.experiment).config
-    layout = RunLayout(Path(agreement.run_dir))
+    config = restore_config(start.experiment)
+    layout = RunLayout(Path(start.run_dir))
     stay_in(layout.root)
-    open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
-    FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
-    roles = [p["role"] for p in agreement.placement]
+    open_log(layout.log_file(world.rank), world.rank, place.role, start.restarts)
+    FAULTS.arm(config.fault, world.rank, place.role, start.restarts)
+    roles = [other.role for other in start.placement]
     players = players_of(roles, config)
     context = WorkerContext(
-        config, layout, world.open_link(),
+        config,
+        layout,
+        world.open_link(),
         role_seed(
-            config.seed, role, world.rank,
-            0 if config.system.deterministic else agreement.restarts,
+            config.seed,
+            place.role,
+            world.rank,
+            0 if config.system.deterministic else start.restarts,
         ),
         {name: learners_for(world.rank, roles, ranks) for name, ranks in players.items()},
         world.split(groups_of(players)),
-        flag.take, agreement.restarts,
-    )  # fmt: skip
+        flag.take,
+        start.restarts,
+    )
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones
     try:
-        exit_code = (
-            coordinate(context, agreement.ends_at)
-            if role == "coordinator"
-            else _work(role, context, _device_of(place))
-        )
+        if place.role == "coordinator":
+            from hpcdi.run.coordinate import coordinate
+
+            exit_code = coordinate(context, start.placement, start.ends_at)
+        else:
+            from hpcdi.run.work import work  # with it torch
+
+            exit_code = work(place, context)
     finally:
         close_log()
     return EXIT_DONE if LAUNCHER_VARIABLE in os.environ else exit_code
-
-
-def _device_of(place: Mapping[str, Any]) -> int | None:
-    """Returns the number of a learner's GPU among those that it sees; None: it needs none."""
-    return place["gpus"].index(place["gpu"]) if place["gpu"] else None
-
-
-def _work(role: str, context: Any, device: int | None) -> int:
-    """Run a learner or collector; returns its exit code."""
-    from hpcdi.comm.failure import abort_job, describe, die_alone, headline
-    from hpcdi.comm.pump import LinkPump
-    from hpcdi.roles.collector.mpi_fs_collector import create_comm_collector
-    from hpcdi.roles.learner.mpi_fs_learner import create_comm_learner
-    from hpcdi.roles.message_side import MessageSide
-    from hpcdi.utils.log import LOGGER
-
-    system = context.config.system
-    worker: MessageSide | None = None
-    _import_torch(role, device)
-    try:
-        if role == "learner":
-            worker = create_comm_learner(system.comm_learner, context)
-        else:
-            worker = create_comm_collector(system.comm_collector, context)
-        worker.run()
-    except BaseException as error:  # reported to rank 0, which shuts down the run
-        failure = describe(error, role)
-        LOGGER.info("this rank failed", exc_info=True)
-        pump = worker.pump if worker is not None and worker.pump.is_alive else None
-        leave = (pump or LinkPump(context.link)).report_failure(failure, release=_leaver(context))
-        if leave is None:  # rank 0 does not answer: print it here and end the job
-            sys.stderr.write(headline(failure, context.link.rank) + "\n")
-            abort_job(failure.exit_code)
-        if leave is not None and leave.alone:
-            die_alone()
-        return leave.exit_code if leave is not None else failure.exit_code
-    return worker.exit_code
-
-
-def _import_torch(role: str, device: int | None) -> None:
-    """Import what the first task needs: a watchdog would take a slow import for a hang.
-
-    Args:
-        role: of this rank.
-        device: to compute on, of the GPUs that this rank sees.
-    """
-    import torch
-
-    if device is not None and device < torch.cuda.device_count():  # else the policy says why not
-        torch.cuda.set_device(device)
-
-    if role == "learner":
-        torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports torch's compiler
-
-
-def _leaver(context: Any) -> Callable[[], None]:
-    """Returns how a failed rank leaves the group of learners, which wait for its gradients."""
-    if context.learners_comm is None:
-        return lambda: None
-    from hpcdi.comm.dist import dist_finalize
-
-    return dist_finalize

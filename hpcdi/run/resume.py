@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from argparse import Namespace
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -12,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdi.config.fields import to_mapping
-from hpcdi.config.load import Compiled, load
+from hpcdi.config.load import load
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.run import run_folder
+from hpcdi.run.placement import RankPlace
+from hpcdi.run.request import RunRequest
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import names as checkpoint_names
 from hpcdi.store.disk_full import or_refuse, or_warn
@@ -74,88 +75,90 @@ class StartMode(Enum):
     DONE = "not at all: it is done already"
 
 
-def config_of(asked: Namespace) -> str:
+def config_of(request: RunRequest) -> str:
     """Returns the configuration to begin with: the one that is named, or the run folder's.
-
-    Args:
-        asked: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
 
     Raises:
         LaunchError: none is named, or the folder holds no run.
     """
-    if asked.resume is not None:
-        if not run_folder.read(Path(asked.resume)).get("placement"):
+    if request.resume is not None:
+        if not run_folder.read(Path(request.resume)).get("placement"):
             raise LaunchError(
-                f"{asked.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
+                f"{request.resume} holds no run: --resume takes the run folder of an `hpcdi train` "
                 "or `hpcdi serial`"
             )
-        return str(asked.config or RunLayout(Path(asked.resume)).config_file)
-    if asked.config is None:
+        return request.config or str(RunLayout(Path(request.resume)).config_file)
+    if request.config is None:
         raise LaunchError("name an experiment's YAML file, or a run folder by --resume")
-    return str(asked.config)
+    return request.config
 
 
-def start_mode(asked: Namespace, compiled: Compiled, variables: Mapping[str, str]) -> StartMode:
+def start_mode(
+    request: RunRequest, config: ExperimentConfig, variables: Mapping[str, str]
+) -> StartMode:
     """Returns how a run begins.
 
     Args:
-        asked: the command line.
-        compiled: the experiment.
+        request: the command line.
+        config: the experiment.
         variables: of the environment.
 
     Raises:
         LaunchError: the run of the folder is to be resumed, but its configuration is another.
     """
-    if asked.resume is not None:
-        if asked.config is not None:
-            _check_fits(asked, compiled)
+    if request.resume is not None:
+        if request.config is not None:
+            _check_fits(request, request.resume, config)
         return StartMode.RESUME
-    auto = compiled.config.system.auto_resume
+    auto = config.system.auto_resume
     is_wanted = "SLURM_JOB_ID" in variables if auto is None else auto
-    if asked.run_dir is None or not is_wanted:
+    if request.run_dir is None or not is_wanted:
         return StartMode.NEW
-    layout = RunLayout(Path(asked.run_dir))
+    layout = RunLayout(Path(request.run_dir))
     if not layout.run_file.exists():
         return StartMode.NEW
     facts = run_folder.read(layout.root)
     if not facts:  # it was killed while it took the folder
         return StartMode.RESTART
-    _check_same(layout, compiled)
+    _check_same(layout, config)
     if facts.get("state") == "done":
         return StartMode.DONE
     return StartMode.RESUME if has_snapshot(layout) else StartMode.RESTART
 
 
-def folder_of(asked: Namespace, mode: StartMode, exp_name: str) -> Path:
+def folder_of(request: RunRequest, mode: StartMode, exp_name: str) -> Path:
     """Returns the run folder.
 
     Raises:
         LaunchError: it cannot be the folder of a new run.
     """
     if mode is StartMode.NEW:
-        return run_folder.choose(exp_name, asked.run_dir)
-    return Path(asked.resume or asked.run_dir or "").resolve()  # ``latest`` is a link
+        return run_folder.choose(exp_name, request.run_dir)
+    return Path(request.resume or request.run_dir or "").resolve()  # ``latest`` is a link
 
 
-def _check_fits(asked: Namespace, compiled: Compiled) -> None:
+def _check_fits(request: RunRequest, path: str, config: ExperimentConfig) -> None:
     """Check that a run can be resumed with another file; keys on the command line may differ."""
-    known = [text.partition("=")[0] for text in asked.overrides]
-    differ = differences(_kept(asked.resume), compiled.to_mapping())
-    differ = [each for each in differ if not is_below(each.key, known)]
+    overridden = [text.partition("=")[0] for text in request.overrides]
+    differ = [
+        each
+        for each in differences(_kept(path), to_mapping(config))
+        if not is_below(each.key, overridden)
+    ]
     if differ:
         raise LaunchError(
             "\n  - ".join(
-                [f"{asked.config} does not fit the snapshots of {asked.resume}:", *map(str, differ)]
+                [f"{request.config} does not fit the snapshots of {path}:", *map(str, differ)]
             )
             + "\n  Leave the file out to resume with the run's own configuration, or change single "
             "settings on the command line: key=value"
         )
 
 
-def _check_same(layout: RunLayout, compiled: Compiled) -> None:
+def _check_same(layout: RunLayout, config: ExperimentConfig) -> None:
     """Check that the run of a folder is the experiment that is asked for."""
     path = run_folder.short(layout.root)
-    differ = differences(_kept(path), compiled.to_mapping(), (*SAME, *BINDING))
+    differ = differences(_kept(path), to_mapping(config), (*SAME, *BINDING))
     if differ:
         raise LaunchError(
             "\n  - ".join([f"{path} holds a run of another experiment:", *map(str, differ)])
@@ -176,8 +179,8 @@ def done_line(path: Path) -> str:
 def take(
     layout: RunLayout,
     mode: StartMode,
-    mapping: Mapping[str, Any],
-    placement: list[dict[str, Any]],
+    config: ExperimentConfig,
+    placement: Sequence[RankPlace],
     *,
     mpi: str,
 ) -> int:
@@ -188,22 +191,23 @@ def take(
     Args:
         layout: the run folder.
         mode: any but `StartMode.DONE`.
-        mapping: the experiment.
-        placement: of each rank.
+        config: the experiment.
+        placement: where each rank is.
         mpi: version of the MPI library.
 
     Raises:
         LaunchError: another run was faster. CheckpointError: there is no whole snapshot.
         NoProgressError: the run was restarted too often without progress.
     """
+    mapping, places = to_mapping(config), [place.facts() for place in placement]
     if mode is StartMode.NEW:
-        run_folder.claim(layout.root, mapping, placement, mpi=mpi)
+        run_folder.claim(layout.root, mapping, places, mpi=mpi)
         return 0
     reached = {"train_iter": 0, "env_steps": 0}
     if mode is StartMode.RESUME:
         facts = newest_snapshot(layout).facts
         reached = {name: int(facts[name]) for name in reached}
-    limit = mapping["system"]["max_restarts_without_progress"]
+    limit = config.system.max_restarts_without_progress
     try:
         restarts = run_folder.count_restart(layout, reached, limit)
     except NoProgressError as error:
@@ -212,11 +216,11 @@ def take(
         raise
     if mode is StartMode.RESUME:
         with or_refuse(f"the run folder {layout.root}", "Free some space and try again"):
-            run_folder.reopen(layout, restarts, placement)
+            run_folder.reopen(layout, restarts, places)
     else:
         for folder in layout.results:
             shutil.rmtree(folder, ignore_errors=True)
-        run_folder.claim(layout.root, mapping, placement, mpi=mpi, past=restarts)
+        run_folder.claim(layout.root, mapping, places, mpi=mpi, past=restarts)
     sweep_temporary(layout.root)  # whoever wrote them is gone
     return int(restarts["restarts"])
 

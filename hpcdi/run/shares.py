@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from hpcdi.errors import LaunchError
 from hpcdi.run.environment import allocation, visible_gpus
-from hpcdi.run.requests import END_VARIABLE
+from hpcdi.run.signals import END_VARIABLE
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.comm.messages import CollectProgress, Message
 from hpcdi.config.policy import PolicyConfig
 from hpcdi.policy.base import CollectMode, EvalMode, TrainColumns

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.policy import create as _policies  # noqa: F401  (registers)
 
 
 def experiment(learners: int, collectors: int = 2) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.replay import make_replays, rollout
 from hpcdi.comm.messages import (
     AdmitBlock,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
+from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import newest
 from hpcdi.run.serial import run as serial_module
 from hpcdi.run.serial.run import SerialRun
@@ -49,8 +48,7 @@ def serial(
     resume: str | None = None,
 ) -> int:
     """Trains by the command's function; returns the exit code."""
-    given = Namespace(config=config, overrides=overrides, run_dir=run_dir, resume=resume)
-    return serial_module.serial(given)
+    return serial_module.serial(RunRequest(config, overrides, run_dir, resume))
 
 
 @contextmanager

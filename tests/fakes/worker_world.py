@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop
 from hpcdi.config.load import compile_config

@@ -14,7 +14,6 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.env_managers import COUNT, count_rows, running
 from fakes.environments import HeldEnv
 from fakes.scripted_env import Script, manager, scripts

@@ -14,7 +14,6 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.scripted_env import Script, manager, scripts
 from hpcdi.env.base import VectorStep
 from hpcdi.policy.base import TrainColumns

@@ -10,6 +10,7 @@ import pytest
 
 from hpcdi.commands.run_state import QUIET_S, Evidence, RunStatus, jobs_of, judge, status_of
 from hpcdi.commands.status import lines_of
+from hpcdi.config.schema import ExperimentConfig, SystemConfig
 from hpcdi.errors import NoProgressError
 from hpcdi.run import resume, run_folder
 from hpcdi.run.run_lock import SILENT_S, this_process
@@ -206,11 +207,10 @@ def test_a_run_that_never_began_names_its_output(layout: RunLayout) -> None:
 
 
 def test_a_run_that_was_restarted_in_vain_has_failed(layout: RunLayout) -> None:
-    mapping = {"exp_name": "pong", "system": {"max_restarts_without_progress": 1}}
-    for _ in range(1):
-        resume.take(layout, resume.StartMode.RESTART, mapping, [], mpi="none")
+    config = ExperimentConfig("pong", system=SystemConfig(max_restarts_without_progress=1))
+    resume.take(layout, resume.StartMode.RESTART, config, [], mpi="none")
     with pytest.raises(NoProgressError):
-        resume.take(layout, resume.StartMode.RESTART, mapping, [], mpi="none")
+        resume.take(layout, resume.StartMode.RESTART, config, [], mpi="none")
     found = status_of(layout.root, ask_of(QueueJob("12", "FAILED")))
     assert (found.state, found.exit_code) == ("failed", 1)
     assert "restarted 1 times in a row without a newer snapshot" in found.why

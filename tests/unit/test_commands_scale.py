@@ -16,8 +16,8 @@ from hpcdi.commands import scale
 from hpcdi.config.load import compile_config
 from hpcdi.errors import EXIT_FAILED, EXIT_USAGE, LaunchError
 from hpcdi.run.placement import check_world, default_world_size, working_collectors
-from hpcdi.run.requests import ScaleFile
 from hpcdi.run.run_lock import RunLock
+from hpcdi.run.signals import ScaleFile
 from hpcdi.store.layout import RunLayout
 
 ROLES = ("coordinator", "learner", "collector", "collector")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 from pathlib import Path
@@ -24,6 +23,7 @@ from hpcdi.commands.submit import (
 from hpcdi.config.load import load
 from hpcdi.config.schema import SlurmConfig
 from hpcdi.errors import LaunchError
+from hpcdi.run.request import RunRequest
 from hpcdi.store.layout import RunLayout
 
 CARTPOLE = Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml"
@@ -122,8 +122,8 @@ def test_the_signal_comes_in_time_for_slow_snapshots(tmp_path: Path) -> None:
     assert with_delay(SlurmConfig(signal_delay_s=600), 40.25).signal_delay_s == 600
 
 
-def asked(run_dir: Path, *overrides: str) -> argparse.Namespace:
-    return argparse.Namespace(config=SMALL, overrides=overrides, run_dir=str(run_dir), resume=None)
+def asked(run_dir: Path, *overrides: str) -> RunRequest:
+    return RunRequest(SMALL, overrides, str(run_dir))
 
 
 def test_all_that_a_job_needs_lies_in_its_run_folder(tmp_path: Path) -> None:

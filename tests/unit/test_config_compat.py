@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the built-in components)
 from hpcdi.config.compat import ConfigDict, Configurable
 from hpcdi.config.fields import ComponentConfig, setting
 from hpcdi.errors import ConfigError, Problem
@@ -191,6 +190,7 @@ def test_every_component_has_a_default_config(registry: Registry) -> None:
         cls = registry.get(name)
         if not cls.__module__.startswith("hpcdi."):
             continue  # another test's
+        assert registry.settings(name) is cls.Config, "the table's, which is imported without it"
         config = cls.default_config()
         assert config.cfg_type == f"{cls.__name__}Dict"
         assert config.type in registry

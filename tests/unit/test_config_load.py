@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the built-in components)
-from hpcdi.config.load import Compiled, compile_config, dump, load, read_mapping
+from hpcdi.config.fields import to_mapping
+from hpcdi.config.load import (
+    Compiled,
+    compile_config,
+    dump,
+    load,
+    read_mapping,
+    restore_config,
+)
 from hpcdi.errors import EXIT_USAGE, ConfigError
+from hpcdi.run.environment import EXPERIMENT_VARIABLE, hand_over, take_handed_over
+from hpcdi.types import Leaf
 
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
 ENV = "env: {env_id: CartPole-v1}\n"
 ENV_MAPPING = {"env": {"env_id": "CartPole-v1"}}
 Load = Callable[..., Compiled]
@@ -219,6 +230,22 @@ def test_a_compiled_experiment_loads_to_itself(
     path.write_text(dump(compiled.to_mapping()))
     assert load(path).config == compiled.config
     assert compile_config(compiled.to_mapping()).config == compiled.config
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_experiment_is_handed_to_ranks_as_it_is(path: Path) -> None:
+    """By `hpcdi train` in a variable, and by rank 0 in a message, without checks."""
+    compiled = load(path, ["env.import_names=[]"])  # not all are installed
+    model = compiled.config.policy.model  # type: ignore[attr-defined]
+    spaces = (Leaf("arm", (3,), "float32", low=(-math.inf,) * 3, high=(1.0,) * 3),)
+    filled = replace(compiled.config.policy, model=replace(model, obs_leaves=spaces))
+    config = replace(compiled.config, policy=filled)
+    variables = {EXPERIMENT_VARIABLE: hand_over(to_mapping(config)), "HOME": "/"}
+    mapping = take_handed_over(variables)
+    assert mapping is not None
+    assert restore_config(mapping) == config
+    assert variables == {"HOME": "/"}, "children of a rank do not get it"
+    assert take_handed_over(variables) is None
 
 
 @settings(deadline=None, max_examples=25)

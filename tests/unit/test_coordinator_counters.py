@@ -13,7 +13,6 @@ from hypothesis import Phase as Stage
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from hpcdi.comm.link import LocalWorld
 from hpcdi.comm.messages import (
     AdmitBlock,

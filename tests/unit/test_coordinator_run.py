@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.scheduler import STOP_VALUE
 from fakes.simulated_workers import LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.link import LocalWorld

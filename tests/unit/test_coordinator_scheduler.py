@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
 from fakes.scheduler import EVERY_S, TIMEOUTS, Run, evaluates, evaluating
 from hpcdi.comm.messages import (
     CloseTask,

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hpcdi.worker  # noqa: F401 (registers what an experiment names)
 from hpcdi.config.load import compile_config, dump, load
 from hpcdi.config.schema import FaultConfig, check_faults, check_over_ranks, check_serial
 from hpcdi.errors import ConfigError, ShardError

@@ -38,6 +38,11 @@ def test_the_rank_that_only_talks_needs_no_torch(statement: str) -> None:
     assert not modules_after(statement) & {"torch", "mpi4py.MPI"}
 
 
+def test_a_plan_needs_no_torch() -> None:
+    command = f"hpcdi.cli.main(['plan', {str(ROOT / 'configs' / 'cartpole_ppo.yaml')!r}])"
+    assert not modules_after(f"import hpcdi.cli\n{command}") & {"torch", "mpi4py", "tensorboard"}
+
+
 def test_a_rank_limits_threads_before_numpy_starts_them() -> None:
     statement = "import hpcdi.commands.train, hpcdi.run.start_guard"
     assert "numpy" not in modules_after(statement)

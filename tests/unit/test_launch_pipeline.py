@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that an experiment names)
 from fakes.serial_runs import BATTLE, DQN, LIMIT, PPO, ROOT, config_of, serial_run, train
 from hpcdi.config.load import compile_config
 from hpcdi.errors import ConfigError

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.experiments import experiment
-from hpcdi import worker as _worker  # noqa: F401  (registers the built-in components)
 from hpcdi.errors import EXIT_USAGE, LaunchError
-from hpcdi.policy import create as _policies  # noqa: F401  (registers)
 from hpcdi.run.environment import thread_variables
 from hpcdi.run.placement import (
     COLLECTOR_NICENESS,
+    HostShare,
     Place,
+    RankPlace,
     check_gpus,
     check_world,
     default_world_size,
-    gpu_names,
     groups_of,
     learner_count,
     learner_ranks,
     learners_for,
     niceness_of,
+    placement_of,
     players_of,
     roles_of,
     share_of_host,
@@ -170,23 +170,17 @@ def test_no_learner_has_more_than_its_share(learners: int, others: list[str]) ->
     assert max(counts) - min(counts) <= 1
 
 
-def placed(places: list[Place], config: Any, cores: int = 4) -> list[dict[str, Any]]:
-    """What rank 0 knows of every rank, as in run.json."""
-    all_roles = roles_of(places, config)
-    names = gpu_names(places, all_roles, cuda=config.policy.cuda)
-    return [
-        {"rank": rank, "host": place.host, "role": role, "cores": list(range(cores)), "gpu": gpu}
-        for rank, (place, role, gpu) in enumerate(zip(places, all_roles, names, strict=True))
-    ]
+def placed(places: list[Place], config: Any, cores: int = 4) -> list[RankPlace]:
+    return placement_of([replace(place, cores=tuple(range(cores))) for place in places], config)
 
 
 def test_each_learner_has_a_gpu_of_its_own() -> None:
     places = hosts(4, 4, gpus=("2", "3"))
-    gpus = [place["gpu"] for place in placed(places, on_gpus(4))]
+    gpus = [place.gpu for place in placed(places, on_gpus(4))]
     assert gpus == ["", "2", "3", "", "2", "3", "", ""]
-    assert [place["gpu"] for place in placed(places, experiment(4))] == [""] * 8
+    assert [place.gpu for place in placed(places, experiment(4))] == [""] * 8
     one_each = [Place("node1", (str(i),)) for i in range(5)]
-    assert [place["gpu"] for place in placed(one_each, on_gpus(3))] == ["", "1", "2", "3", ""]
+    assert [place.gpu for place in placed(one_each, on_gpus(3))] == ["", "1", "2", "3", ""]
 
 
 def test_the_table_of_a_few_ranks() -> None:
@@ -261,7 +255,7 @@ def test_an_experiment_asks_for_a_rank_each(learners: int, collectors: int, size
 def test_threads(
     role: str, cores: int, others: int, learners: int, is_bound: bool, threads: int
 ) -> None:
-    assert threads_of(role, cores, others, learners, is_bound=is_bound) == threads
+    assert threads_of(role, HostShare(cores, others, learners, is_bound)) == threads
 
 
 @pytest.mark.parametrize(
@@ -278,7 +272,7 @@ def test_threads(
 def test_collectors_step_back_where_it_is_crowded(
     role: str, cores: int, others: int, learners: int, is_bound: bool, steps_back: bool
 ) -> None:
-    niceness = niceness_of(role, cores, others, learners, is_bound=is_bound)
+    niceness = niceness_of(role, HostShare(cores, others, learners, is_bound))
     assert niceness == (COLLECTOR_NICENESS if steps_back else 0)
 
 
@@ -291,8 +285,8 @@ def test_threads_are_told_to_every_library() -> None:
     }
 
 
-def place(role: str, host: str, *cores: int) -> dict[str, Any]:
-    return {"role": role, "host": host, "cores": list(cores)}
+def place(role: str, host: str, *cores: int) -> RankPlace:
+    return RankPlace(host, cores=cores, role=role)
 
 
 @pytest.mark.parametrize(
@@ -313,8 +307,8 @@ def test_a_learner_computes_with_the_cores_that_are_left(
 ) -> None:
     places = [place(*who) for who in placement]
 
-    def told(p: dict[str, Any]) -> int:
-        return threads_of(p["role"], **share_of_host(p, places))
+    def told(p: RankPlace) -> int:
+        return threads_of(p.role, share_of_host(p, places))
 
-    assert [told(p) for p in places if p["role"] == "learner"] == [threads]
-    assert all(told(p) == 1 for p in places if p["role"] != "learner")
+    assert [told(p) for p in places if p.role == "learner"] == [threads]
+    assert all(told(p) == 1 for p in places if p.role != "learner")

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from fakes.small_disk import mounted
-from hpcdi.config.load import Compiled, load
+from hpcdi.config.load import load
+from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import CheckpointError, LaunchError, NoProgressError
 from hpcdi.run import resume, run_folder
+from hpcdi.run.placement import RankPlace
+from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import NewSettings, StartMode, config_of, folder_of, start_mode
 from hpcdi.run.run_lock import RunLock
 from hpcdi.store.checkpoints import save_checkpoint
@@ -22,28 +25,25 @@ from hpcdi.store.layout import RunLayout
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "cartpole_dqn.yaml")
 SLURM = {"SLURM_JOB_ID": "7"}
-PLACEMENT = [{"rank": 0, "role": "coordinator"}]
+PLACEMENT = [RankPlace("a", role="coordinator")]
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(RunRequest):
     """A command line."""
 
     config: str | None = CONFIG
-    overrides: tuple[str, ...] = ()
-    run_dir: str | None = None
-    resume: str | None = None
 
-    def compiled(self) -> Compiled:
-        return load(config_of(self), self.overrides)
+    def experiment(self) -> ExperimentConfig:
+        return load(config_of(self), self.overrides).config
 
     def mode(self, variables: Mapping[str, str] | None = None) -> StartMode:
-        return start_mode(self, self.compiled(), variables or {})
+        return start_mode(self, self.experiment(), variables or {})
 
 
 def take(line: Line, mode: StartMode) -> int:
     layout = RunLayout(folder_of(line, mode, "x"))
-    return resume.take(layout, mode, line.compiled().to_mapping(), PLACEMENT, mpi="")
+    return resume.take(layout, mode, line.experiment(), PLACEMENT, mpi="")
 
 
 def reach(path: Path, train_iter: int, env_steps: int) -> None:
@@ -199,7 +199,7 @@ def test_new_settings_are_the_run_s_from_its_first_snapshot_by_them_on(
     reach(run, *reached)
     line = Line(overrides=("env.stop_value=7",), run_dir=str(run))
     take(line, StartMode.RESUME)
-    settings = NewSettings(RunLayout(run), line.compiled().config)
+    settings = NewSettings(RunLayout(run), line.experiment())
     settings.look(10.0)
     assert kept() == 195
     reach(run, 5, 100)
@@ -211,11 +211,11 @@ def test_new_settings_are_the_run_s_from_its_first_snapshot_by_them_on(
 
 def test_at_its_end_a_run_looks_at_once_and_a_new_one_never(run: Path) -> None:
     before = (run / "config.yaml").stat().st_mtime_ns
-    new = NewSettings(RunLayout(run), Line().compiled().config)
+    new = NewSettings(RunLayout(run), Line().experiment())
     reach(run, 5, 100)
     new.look(10.0, at_once=True)
     assert (run / "config.yaml").stat().st_mtime_ns == before
-    again = NewSettings(RunLayout(run), Line(overrides=("seed=9",)).compiled().config)
+    again = NewSettings(RunLayout(run), Line(overrides=("seed=9",)).experiment())
     again.look(0.1)
     reach(run, 6, 120)
     again.look(0.2, at_once=True)

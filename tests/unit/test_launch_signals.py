@@ -13,12 +13,12 @@ import pytest
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
-from hpcdi.run.requests import SignalFlag, preempt_signals
+from hpcdi.run.signals import SignalFlag, preempt_signals
 
 # It says what the flag holds whenever a line comes in; signals come while it waits for one.
 CHILD = """
 import sys
-from hpcdi.run.requests import SignalFlag
+from hpcdi.run.signals import SignalFlag
 
 flag = SignalFlag()
 flag.install()

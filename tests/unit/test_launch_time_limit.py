@@ -10,7 +10,7 @@ import pytest
 
 from hpcdi.comm.messages import StopRequest
 from hpcdi.errors import LaunchError
-from hpcdi.run.requests import TimeLimit, end_of, seconds_of
+from hpcdi.run.signals import TimeLimit, end_of, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.errors import ConfigError
 from hpcdi.policy.c51 import project
 from hpcdi.policy.create import create_policy

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.errors import PolicyError

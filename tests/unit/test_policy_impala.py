@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.impala import v_trace
 from hpcdi.policy.memories import LENGTH

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.env.base import BaseEnvTimestep
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import epsilon_greedy, uniform_legal

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.env.base import VectorStep
 from hpcdi.env.create import make_env_manager
 from hpcdi.errors import ConfigError, PolicyError

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.spaces import simple_spaces
 from hpcdi.errors import ConfigError, PolicyError, UnknownTypeError
 from hpcdi.policy.base import Policy

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.policies import data_of
 from fakes.spaces import simple_spaces
 from hpcdi.env.base import VectorStep

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.policy import networks
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.exploration import ladder

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.spaces import simple_spaces
 from hpcdi.policy.create import create_policy
 from hpcdi.policy.sac import SACPolicy, squashed_normal

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, distributions
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from fakes.serial_runs import serial_run, train
 from hpcdi.config.policy import ModelConfig
 from hpcdi.env.create import create_env_manager, get_env_cls, get_spaces

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import hpcdi.worker  # noqa: F401  (registers the components that a policy's settings name)
 from hpcdi.policy.create import create_policy
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

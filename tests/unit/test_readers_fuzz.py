@@ -31,7 +31,7 @@ from hpcdi.commands.submit import last_snapshot_s
 from hpcdi.commands.sweep import runs as sweep_runs
 from hpcdi.config.load import load
 from hpcdi.errors import CommError, ConfigError, HpcdiError, StoreError
-from hpcdi.run import requests, run_folder, run_lock
+from hpcdi.run import run_folder, run_lock, signals
 from hpcdi.store import policies, shards
 from hpcdi.store.atomic import LARGEST_JSON_BYTES, read_json, write_json
 from hpcdi.store.block import Block
@@ -119,7 +119,7 @@ def read_log(path: Path) -> None:
 
 
 def read_scale(path: Path) -> None:
-    requests.ScaleFile(RunLayout(path.parent), 4, lambda: None).take()
+    signals.ScaleFile(RunLayout(path.parent), 4, lambda: None).take()
 
 
 @dataclass(frozen=True)

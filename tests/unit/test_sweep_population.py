@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hpcdi.commands.sweep.runs import PAUSED, Population, Sweep, keep, look, mak
 from hpcdi.config.load import load
 from hpcdi.errors import CheckpointError, LaunchError
 from hpcdi.roles.learner.checkpointing import with_policy_of
+from hpcdi.run.request import RunRequest
 from hpcdi.run.resume import newest_snapshot
 from hpcdi.run.serial import run as serial_module
 from hpcdi.store.checkpoints import load_tensors, open_checkpoint
@@ -120,9 +120,11 @@ def run(root: Path, index: int) -> None:
     """The run to its mark, in this process."""
     command = command_of(read(root), index)
     config, where, folder = command[command.index("serial") + 1 :]
-    given = Namespace(config=config, overrides=(), run_dir=None, resume=None)
-    setattr(given, "resume" if where == "--resume" else "run_dir", folder)
-    assert serial_module.serial(given) == 0
+    resumes = where == "--resume"
+    request = RunRequest(
+        config, run_dir=None if resumes else folder, resume=folder if resumes else None
+    )
+    assert serial_module.serial(request) == 0
 
 
 def weights(root: Path, index: int) -> list[float]:

@@ -21,10 +21,10 @@ from hpcdi.errors import (
     EXIT_REQUEUE,
     EXIT_TERMINATED,
 )
-from hpcdi.run.requests import end_of, preempt_signals
 from hpcdi.run.resume import has_snapshot
 from hpcdi.run.run_folder import short
 from hpcdi.run.shares import Share
+from hpcdi.run.signals import end_of, preempt_signals
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import human_time

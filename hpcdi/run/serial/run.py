@@ -11,7 +11,6 @@ import platform
 import sys
 import time
 import traceback
-from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,11 +30,13 @@ from hpcdi.roles.fault import FAULTS
 from hpcdi.roles.learner.checkpointing import SnapshotPartWriter, load_learner
 from hpcdi.run import resume, run_folder
 from hpcdi.run.experiment import load_experiment
+from hpcdi.run.placement import RankPlace
 from hpcdi.run.private_folder import own_temporary_folder
-from hpcdi.run.requests import SignalFlag
+from hpcdi.run.request import RunRequest
 from hpcdi.run.run_lock import RunLock
 from hpcdi.run.serial.parts import PartsMaker, set_threads
 from hpcdi.run.serial.pipeline import SerialPipeline
+from hpcdi.run.signals import SignalFlag
 from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
@@ -45,33 +46,30 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
 
 
-def serial(arguments: Namespace) -> int:
+def serial(request: RunRequest) -> int:
     """Train in this process; returns the exit code.
-
-    Args:
-        arguments: ``config``, ``overrides``, ``run_dir`` and ``resume`` of the command line.
 
     Raises:
         ConfigError: the experiment is wrong. LaunchError: the run folder cannot be used.
         PolicyError: there is no GPU, and policy.cuda is true.
     """
-    source = resume.config_of(arguments)
-    compiled, spaces = load_experiment(source, arguments.overrides, over_ranks=False)
+    source = resume.config_of(request)
+    compiled, spaces = load_experiment(source, request.overrides, over_ranks=False)
     config = compiled.config
     from hpcdi.policy.networks import learner_device  # late: torch takes a second to import
 
     set_threads(spaces)
     learner_device(cuda=config.policy.cuda)  # raises where there is none, before a folder is made
     show_notes(compiled.notes)
-    mode = resume.start_mode(arguments, compiled, os.environ)
-    layout = RunLayout(resume.folder_of(arguments, mode, config.exp_name))
+    mode = resume.start_mode(request, config, os.environ)
+    layout = RunLayout(resume.folder_of(request, mode, config.exp_name))
     if mode is resume.StartMode.DONE:
         sys.stdout.write(f"hpcdi: {resume.done_line(layout.root)}\n")
         return EXIT_DONE
     with own_temporary_folder(), RunLock(layout), ExitStack() as log:
         stay_in(layout.root)
-        placement = [{"rank": 0, "role": "serial", "host": platform.node(), "pid": os.getpid()}]
-        restarts = resume.take(layout, mode, compiled.to_mapping(), placement, mpi="none")
+        placement = [RankPlace(platform.node(), pid=os.getpid(), role="serial")]
+        restarts = resume.take(layout, mode, config, placement, mpi="none")
         flag = SignalFlag("shutting down; press Ctrl-C again to end at once")
         flag.install()
         open_log(layout.log_file(0), 0, "serial", restarts)

@@ -1,0 +1,29 @@
+"""What a command asks of a run: which experiment, where, and on how many ranks.
+
+Imports nothing heavy: a rank reads its command line before it may load numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The command line of `hpcdi train` or `hpcdi serial`.
+
+    Attributes:
+        config: the experiment's file; None: that of the run folder.
+        overrides: ``key=value``.
+        run_dir: folder of a new run; None: one of its own.
+        resume: folder of the run to resume; None: a new run.
+        ranks: their number; None: what the experiment asks for.
+        time_limit: a duration, see `hpcdi.run.signals.seconds_of`; None: the job's.
+    """
+
+    config: str | None
+    overrides: tuple[str, ...] = ()
+    run_dir: str | None = None
+    resume: str | None = None
+    ranks: int | None = None
+    time_limit: str | None = None
