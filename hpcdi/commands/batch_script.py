@@ -100,7 +100,7 @@ if [ "$(cat "$RUN/run.json" 2>/dev/null || true)" = "$before" ]; then
     case $code in 1 | 2) exit "$code" ;; esac  # the user's error: it has been named above
     # on a full disk nothing is counted: the job is requeued until there is room
     { mkdir -p "$RUN/submit" && echo "job $SLURM_JOB_ID: exit code $code" >> "$vain"; } || true
-    if [ "$(cat "$vain" 2>/dev/null | wc -l)" -gt 3 ]; then
+    if [ "$({ wc -l < "$vain"; } 2>/dev/null || echo 0)" -gt 3 ]; then
         echo "hpcdi: it did not begin four times in a row, and is not started again" >&2
         rm "$vain"
         exit 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -394,6 +395,17 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
 
     Config = DequeBufferConfig
     kind: ClassVar[str] = "deque_buffer"
+
+    @classmethod
+    def parse_config(cls, cfg: Any) -> DequeBufferConfig:
+        """See `Configurable.parse_config`; sets what the base class reads by other names."""
+        config: DequeBufferConfig = super().parse_config(cfg)
+        return dataclasses.replace(
+            config,
+            alpha=config.priority_power_factor,
+            beta=config.IS_weight_power_factor,
+            anneal_step=config.IS_weight_anneal_train_iter,
+        )
 
     def _begin(self, ring: Ring) -> None:
         self._prioritized = self._prioritized and self._cfg.priority

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdi.comm.learners import from_all_ranks
-from hpcdi.config.fields import ComponentConfig, setting
+from hpcdi.config.fields import setting
+from hpcdi.config.roles import EvaluatorConfig
 from hpcdi.errors import EnvError
 from hpcdi.utils.timer import EasyTimer
 from hpcdi.worker.collector.evaluation import SerialEvaluator
@@ -45,11 +46,10 @@ class MetricSerialEvaluator(SerialEvaluator):
     """
 
     @dataclass(frozen=True)
-    class Config(ComponentConfig):
+    class Config(EvaluatorConfig):
         """Settings of an evaluation by a metric."""
 
         type: str = "metric"
-        eval_freq: int = setting(50, "train iterations from one evaluation to the next", minimum=1)
         stop_value: Any = setting(
             float("inf"), "a result that ends the run, as IMetric.gt takes it; infinite: none does"
         )
