@@ -11,6 +11,7 @@ from hpcdi.config.policy import (
     ACTIVATIONS,
     CollectConfig,
     ContinuousConfig,
+    ContinuousModelConfig,
     LearnConfig,
     ModelConfig,
     OnPolicyConfig,
@@ -21,7 +22,7 @@ from hpcdi.types import Leaf, Settings
 
 
 @dataclass(frozen=True)
-class ActorCriticModelConfig(ModelConfig):
+class ActorCriticModelConfig(ContinuousModelConfig):
     """The networks; shapes and bounds left empty are taken from the environment."""
 
     action_space: str | None = setting(
@@ -30,8 +31,6 @@ class ActorCriticModelConfig(ModelConfig):
         choices=(None, "discrete", "continuous", "multi_discrete", "mixed"),
     )
     action_leaves: tuple[Leaf, ...] = sections(Leaf, "parts of an action, where it has several")
-    action_low: tuple[float, ...] = setting((), "lower bounds of a continuous action, flat")
-    action_high: tuple[float, ...] = setting((), "upper bounds of a continuous action, flat")
     encoder_hidden_size_list: tuple[int, ...] = setting(
         (64, 64), "sizes of the hidden layers", minimum=1
     )
@@ -41,11 +40,9 @@ class ActorCriticModelConfig(ModelConfig):
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        yield from ModelConfig.problems(self)
+        yield from ContinuousModelConfig.problems(self)
         if self.action_space == "discrete" and isinstance(self.action_shape, tuple):
             yield Problem("action_shape", "is a number where actions are discrete")
-        if len(self.action_low) != len(self.action_high):
-            yield Problem("action_low", "has not as many numbers as model.action_high")
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,9 @@ class EvaluatorConfig(ComponentConfig):
     """Settings that all serial evaluators share."""
 
     eval_freq: int = setting(50, "train iterations from one evaluation to the next", minimum=1)
+    stop_value: Any = setting(
+        float("inf"), "a result that ends the run, as IMetric.gt takes it; infinite: none does"
+    )
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class BaseEnvManager(Configurable):
         return manager_cls(envs, settings, episode_num=episode_num, seed=seed)
 
     @classmethod
-    def single_envs(cls, source: Source, _settings: Any) -> SingleEnvs:
+    def single_envs(cls, source: Source, _settings: ManagerConfig) -> SingleEnvs:
         """Returns a back-end of the single environments of a source."""
         workers = [LocalWorker(fn, takes_objects=source.is_battle) for fn in source.env_fns]
         return SingleEnvs(workers, has_arrays=not source.is_battle)
@@ -81,8 +81,10 @@ class SubprocessEnvManager(BaseEnvManager):
     Config = ChildConfig
 
     @classmethod
-    def single_envs(cls, source: Source, settings: Any) -> SingleEnvs:
+    def single_envs(cls, source: Source, settings: ManagerConfig) -> SingleEnvs:
         """Returns a back-end of the single environments of a source."""
+        if not isinstance(settings, ChildConfig):
+            raise TypeError(f"not settings of child processes: {settings}")
         workers = [
             ChildWorker(
                 fn, start_method=settings.start_method, takes_objects=source.is_battle,

@@ -79,12 +79,12 @@ class EnvPoolEnv(Configurable):
     Config = EnvPoolConfig
 
     @classmethod
-    def has_vector(cls, _cfg: Any) -> bool:
+    def has_vector(cls, _cfg: EnvPoolConfig) -> bool:
         """Always: EnvPool has no single environments."""
         return True
 
     @classmethod
-    def make_vector(cls, cfg: Any, env_num: int) -> EnvPoolVector:
+    def make_vector(cls, cfg: EnvPoolConfig, env_num: int) -> EnvPoolVector:
         """Returns a vector environment of `env_num` copies.
 
         Raises:
@@ -109,7 +109,7 @@ class EnvPoolEnv(Configurable):
             raise ConfigError([Problem("env.kwargs", str(error))]) from error
 
     @classmethod
-    def spaces(cls, cfg: Any) -> Spaces:
+    def spaces(cls, cfg: EnvPoolConfig) -> Spaces:
         """Returns the spaces of one environment.
 
         Raises:

@@ -36,13 +36,13 @@ class GymnasiumEnv(Configurable):
     Config = GymnasiumConfig
 
     @classmethod
-    def for_evaluation(cls, cfg: Any) -> Any:
+    def for_evaluation(cls, cfg: GymnasiumConfig) -> GymnasiumConfig:
         """Returns the settings of an evaluation: without wrappers that only change rewards."""
         kept = without_reward_wrappers(cfg.wrappers)
         return cfg if kept == cfg.wrappers else dataclasses.replace(cfg, wrappers=kept)
 
     @classmethod
-    def has_vector(cls, cfg: Any) -> bool:
+    def has_vector(cls, cfg: GymnasiumConfig) -> bool:
         """Decides whether to step a vector environment, and not single ones.
 
         Raises:
@@ -57,7 +57,7 @@ class GymnasiumEnv(Configurable):
             return spec.vector_entry_point is not None
 
     @classmethod
-    def make_single(cls, cfg: Any) -> Any:
+    def make_single(cls, cfg: GymnasiumConfig) -> Any:
         """Returns one environment.
 
         Raises:
@@ -69,7 +69,7 @@ class GymnasiumEnv(Configurable):
         return cls._wrapped(cfg, env)
 
     @classmethod
-    def make_vector(cls, cfg: Any, env_num: int) -> VectorEnv[Any, Any, Any]:
+    def make_vector(cls, cfg: GymnasiumConfig, env_num: int) -> VectorEnv[Any, Any, Any]:
         """Returns a vector environment of `env_num` copies.
 
         Raises:
@@ -86,7 +86,7 @@ class GymnasiumEnv(Configurable):
             )  # fmt: skip
 
     @classmethod
-    def _wrapped(cls, cfg: Any, env: Any) -> Any:
+    def _wrapped(cls, cfg: GymnasiumConfig, env: Any) -> Any:
         env = wrap(env, cfg.wrappers)
         if not cfg.action_mask:
             return env
@@ -96,7 +96,7 @@ class GymnasiumEnv(Configurable):
             raise ConfigError([Problem("env.action_mask", str(error))]) from error
 
     @classmethod
-    def spaces(cls, cfg: Any) -> Spaces:
+    def spaces(cls, cfg: GymnasiumConfig) -> Spaces:
         """Returns the spaces of one environment.
 
         Raises:

@@ -36,7 +36,7 @@ class PettingZooEnv(Configurable):
     Config = PettingZooConfig
 
     @classmethod
-    def make_single(cls, cfg: Any) -> BattleEnv:
+    def make_single(cls, cfg: PettingZooConfig) -> BattleEnv:
         """One environment.
 
         Raises:
@@ -58,7 +58,7 @@ class PettingZooEnv(Configurable):
         return battle
 
     @classmethod
-    def spaces(cls, cfg: Any) -> Spaces:
+    def spaces(cls, cfg: PettingZooConfig) -> Spaces:
         """Spaces of one player.
 
         Raises:
@@ -78,7 +78,7 @@ class PettingZooEnv(Configurable):
         return spaces[0]
 
     @classmethod
-    def players(cls, cfg: Any) -> int:
+    def players(cls, cfg: PettingZooConfig) -> int:
         """Number of players; makes an environment and closes it."""
         env = cls.make_single(cfg)
         try:
@@ -87,7 +87,7 @@ class PettingZooEnv(Configurable):
             env.close()
 
     @classmethod
-    def teams(cls, cfg: Any) -> int:
+    def teams(cls, cfg: PettingZooConfig) -> int:
         """Number of teams; makes an environment and closes it."""
         env = cls.make_single(cfg)
         try:

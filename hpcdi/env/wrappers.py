@@ -146,8 +146,8 @@ def wrap(env: Any, wrappers: Sequence[str | Mapping[str, Any]]) -> Any:
 
 
 def without_reward_wrappers(
-    wrappers: Sequence[str | Mapping[str, Any]],
-) -> tuple[str | Mapping[str, Any], ...]:
+    wrappers: Sequence[str | dict[str, Any]],
+) -> tuple[str | dict[str, Any], ...]:
     """Returns the wrappers but for those that only change rewards (`gymnasium.RewardWrapper`).
 
     Those are for learning: an evaluation's returns are the environment's own.

@@ -56,6 +56,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcdi.config.algorithms import ActorCriticModelConfig
 from hpcdi.config.policy import ModelConfig
 from hpcdi.errors import PolicyError
 from hpcdi.policy.memories import LENGTH, Recurrent, State, initial_state
@@ -669,7 +670,7 @@ class ActorCritic(nn.Module):
             ``log_std_init``.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: ActorCriticModelConfig) -> None:
         super().__init__()
         self.encoder = encoder_of(model)
         self.value_encoder = None if model.share_encoder else encoder_of(model)

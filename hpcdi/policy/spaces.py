@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdi.config.policy import TorchPolicyConfig
+from hpcdi.config.algorithms import ActorCriticModelConfig
+from hpcdi.config.policy import ModelConfig, TorchPolicyConfig
 from hpcdi.errors import Problem
 from hpcdi.types import Array, Leaf, Spaces
 from hpcdi.utils.registry import POLICY_REGISTRY
@@ -56,22 +57,20 @@ def image_axes(leaf: Leaf, smallest: int = SMALLEST_IMAGE) -> tuple[int, ...] | 
     return (*axes, n + 2, n, n + 1) if is_last else (*axes, n, n + 1, n + 2)
 
 
-def obs_leaves(model: Any) -> tuple[Leaf, ...]:
+def obs_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
     """The arrays that networks get: ``model.obs_leaves``, or the one of ``model.obs_shape``."""
     if model.obs_leaves:
-        leaves: tuple[Leaf, ...] = model.obs_leaves
-        return leaves
+        return model.obs_leaves
     shape = as_shape(model.obs_shape)
     return (Leaf("", shape, "uint8" if len(shape) == 3 else "float32"),)
 
 
-def action_leaves(model: Any) -> tuple[Leaf, ...]:
+def action_leaves(model: ModelConfig) -> tuple[Leaf, ...]:
     """The parts of an action: ``model.action_leaves``, or the one that ``action_space`` says."""
-    given: tuple[Leaf, ...] = getattr(model, "action_leaves", ())
-    if given:
-        return given
-    if getattr(model, "action_space", "discrete") == "discrete":
+    if not isinstance(model, ActorCriticModelConfig) or model.action_space == "discrete":
         return (Leaf("", (), "int64", counts=as_shape(model.action_shape)),)
+    if model.action_leaves:
+        return model.action_leaves
     low, high = model.action_low, model.action_high
     return (Leaf("", as_shape(model.action_shape), "float32", low=low, high=high),)
 
@@ -178,7 +177,7 @@ def _of_actions(spaces: Spaces) -> dict[str, Any]:
     return {"action_shape": outputs, "action_leaves": spaces.action}
 
 
-def _action_problems(model: Any, found: dict[str, Any]) -> Iterator[Problem]:
+def _action_problems(model: ModelConfig, found: dict[str, Any]) -> Iterator[Problem]:
     kind, shape = getattr(model, "action_space", None), model.action_shape
     if kind not in (None, found.get("action_space")):
         said = f"is {kind}, the environment's are {found['action_space']}"
@@ -192,7 +191,7 @@ def _action_problems(model: Any, found: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(f"model.{name}", f"is {given}, the environment's is {found.get(name)}")
 
 
-def _observation_problems(model: Any, spaces: Spaces) -> Iterator[Problem]:
+def _observation_problems(model: ModelConfig, spaces: Spaces) -> Iterator[Problem]:
     given, shape = model.obs_shape, network_shape(spaces)
     first = spaces.observation[0]
     if given is not None and (shape is None or as_shape(given) not in (shape, first.shape)):

@@ -49,6 +49,8 @@ class AdvancedReplayBuffer(RingBuffer):
     """
 
     Config = AdvancedBufferConfig
+    _cfg: AdvancedBufferConfig
+
     kind: ClassVar[str] = "advanced_buffer"
 
     def __init__(
@@ -394,6 +396,8 @@ class DequeReplayBuffer(AdvancedReplayBuffer):
     """
 
     Config = DequeBufferConfig
+    _cfg: DequeBufferConfig
+
     kind: ClassVar[str] = "deque_buffer"
 
     @classmethod

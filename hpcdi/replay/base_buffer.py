@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.replay import BufferConfig
 from hpcdi.errors import BufferContractError
 from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.ring import Ring, UsedData
@@ -172,11 +173,12 @@ class RingBuffer(IBuffer, Closing):
         *,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self._cfg = self.parse_config(cfg)
+        config: BufferConfig = self.parse_config(cfg)
+        self._cfg = config
         self._name = instance_name
         self._rng = rng if rng is not None else _seeded_by_numpy(instance_name)
         self._lock = Guard(f"{exp_name}/{instance_name}")
-        self._used = UsedData() if self._cfg.enable_track_used_data else None
+        self._used = UsedData() if config.enable_track_used_data else None
         self._removes = False
         self._thruput = PeriodicThruput(Reports(tb_logger, instance_name), self._report_s)
         self._begin(self._new_ring(0))
@@ -358,8 +360,9 @@ class RingBuffer(IBuffer, Closing):
         )  # fmt: skip
 
     @property
+    @abstractmethod
     def _report_s(self) -> float:
-        return float(self._cfg.periodic_thruput_seconds)
+        """Seconds between two reports of the traffic."""
 
     def _push_one(self, item: Any) -> int:
         """Add an item; returns 1."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcdi.comm.messages import CollectProgress, CollectResult, Message
 from hpcdi.config.compat import Configurable, component_class
+from hpcdi.config.policy import PolicyConfig
 from hpcdi.config.roles import ParallelCollectorConfig, ZerglingCollectorConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import CommError
@@ -127,6 +128,7 @@ class BaseParallelCollector(Configurable, Closing, ABC):
     """
 
     Config = ParallelCollectorConfig
+    _cfg: ParallelCollectorConfig
 
     TASK_KEYS = (
         "env", "policy", "collect_setting", "eval_flag", "exp_name", "policy_update_path", "seed",
@@ -271,6 +273,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     """
 
     Config = ZerglingCollectorConfig
+    _cfg: ZerglingCollectorConfig
 
     def __init__(self, cfg: Mapping[str, Any], port: CollectorPort | None = None) -> None:
         super().__init__(cfg, port)
@@ -454,14 +457,14 @@ class StalenessGate:
         now: time of the start, seconds.
     """
 
-    def __init__(self, policy: Any, now: float) -> None:
+    def __init__(self, policy: PolicyConfig, now: float) -> None:
         self.cut_at = now
         """When the last rollout was cut."""
         self.began_at = now
         """When the next one began: later, where it waited for a newer policy."""
         self._rollouts = math.inf
         if policy.on_policy and not policy.CORRECTS_STALENESS:
-            self._rollouts = 1 + policy.other.replay_buffer.staleness_bound
+            self._rollouts = 1 + policy.buffer.staleness_bound
         self._sent = (-1, 0)  # a version, and the number of its rollouts
 
     def rollout_is_old(self, now: float) -> bool:

@@ -38,6 +38,7 @@ class MarineParallelCollector(ZerglingParallelCollector):
     """
 
     Config = MarineCollectorConfig
+    _cfg: MarineCollectorConfig
 
     def begin(self, task: CollectorTask) -> None:
         """Set the task that `start` runs; see `ZerglingParallelCollector.begin`."""

@@ -34,12 +34,14 @@ class BaseCommander(Configurable, ABC):
     """
 
     Config = CommanderConfig
+    _cfg: CommanderConfig
 
     def __init__(self, cfg: Any) -> None:
         self._main = ConfigDict(cfg) if isinstance(cfg, Mapping) else cfg
-        self._cfg: Any = self.parse_config(self._main.policy.other.commander)
-        self._collector_space: int | None = self._cfg.collector_task_space
-        self._learner_space = self._cfg.learner_task_space
+        config: CommanderConfig = self.parse_config(self._main.policy.other.commander)
+        self._cfg = config
+        self._collector_space = config.collector_task_space
+        self._learner_space = config.learner_task_space
 
     league: League | None = None
     """Players and results, of a commander that has a league."""
@@ -146,6 +148,7 @@ class NaiveCommander(BaseCommander):
     """Hands out numbered tasks and counts results; for tests of everything else."""
 
     Config = NaiveCommanderConfig
+    _cfg: NaiveCommanderConfig
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -208,6 +211,7 @@ class SoloCommander(BaseCommander):
     """
 
     Config = SoloCommanderConfig
+    _cfg: SoloCommanderConfig
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)

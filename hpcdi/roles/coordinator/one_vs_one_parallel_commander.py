@@ -25,6 +25,7 @@ class OneVsOneCommander(SoloCommander):
     """
 
     Config = OneVsOneCommanderConfig
+    _cfg: OneVsOneCommanderConfig
 
     league: League
 

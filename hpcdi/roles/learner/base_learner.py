@@ -108,6 +108,7 @@ class BaseLearner(Configurable):
     """
 
     Config = LearnerConfig
+    _cfg: LearnerConfig
 
     policy: Any
     priority_info: dict[str, Any]
@@ -122,7 +123,6 @@ class BaseLearner(Configurable):
     instance_name: str
     logger: Any
     tb_logger: Any
-    _cfg: Any
 
     def __init__(
         self,

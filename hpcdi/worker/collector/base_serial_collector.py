@@ -82,6 +82,7 @@ class SerialCollector(Closing, ISerialCollector):
     """
 
     Config = SerialCollectorConfig
+    _cfg: SerialCollectorConfig
 
     def __init__(
         self,

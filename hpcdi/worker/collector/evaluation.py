@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcdi.comm.learners import group_rank, on_first_rank
 from hpcdi.config.compat import Configurable, component_class
-from hpcdi.config.roles import BattleEvaluatorConfig, InteractionEvaluatorConfig
+from hpcdi.config.roles import BattleEvaluatorConfig, EvaluatorConfig, InteractionEvaluatorConfig
 from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
 from hpcdi.roles.collector.dict_envs import DictEnvs
@@ -282,8 +282,9 @@ class SerialEvaluator(Closing, ISerialEvaluator):
         self.scalars: dict[str, Any] = {}
         """Scalars of the last evaluation, as written to TensorBoard."""
         self._curves, self._exp_name = Curves(tb_logger, instance_name), exp_name
-        self._cfg = self.parse_config(cfg)
-        self._due = Every(self._cfg.eval_freq)
+        config: EvaluatorConfig = self.parse_config(cfg)
+        self._cfg = config
+        self._due = Every(config.eval_freq)
         self.reset(policy, env)
 
     @property
@@ -494,6 +495,7 @@ class InteractionSerialEvaluator(SerialEvaluator):
     """
 
     Config = InteractionEvaluatorConfig
+    _cfg: InteractionEvaluatorConfig
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """See `ISerialEvaluator.reset`."""
@@ -624,6 +626,7 @@ class BattleInteractionSerialEvaluator(SerialEvaluator):
     """
 
     Config = BattleEvaluatorConfig
+    _cfg: BattleEvaluatorConfig
 
     def reset_policy(self, _policy: Any = None) -> None:
         """See `ISerialEvaluator.reset_policy`; `_policy` is a list of all policies.

@@ -50,12 +50,11 @@ class MetricSerialEvaluator(SerialEvaluator):
         """Settings of an evaluation by a metric."""
 
         type: str = "metric"
-        stop_value: Any = setting(
-            float("inf"), "a result that ends the run, as IMetric.gt takes it; infinite: none does"
-        )
         multi_gpu: bool = setting(
             False, "several learners; results are gathered wherever there is a process group"
         )
+
+    _cfg: Config
 
     def reset_env(self, _env: Any = None) -> None:
         """Take other data and another metric.

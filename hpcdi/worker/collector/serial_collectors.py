@@ -163,6 +163,8 @@ class EpisodeSerialCollector(SerialCollector):
             False, "apply the environment manager's reward_shaping to each episode"
         )
 
+    _cfg: Config
+
     def collect(
         self,
         n_episode: int | None = None,
@@ -292,6 +294,8 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         get_train_sample: bool = setting(
             False, "return training samples of all episodes; else each episode as a list"
         )
+
+    _cfg: Config
 
     def collect(
         self,

@@ -45,17 +45,17 @@ class DingEnv(Configurable):
                 yield Problem("ding.type", "is required: DI-engine's type, or module:Class")
 
     @classmethod
-    def for_evaluation(cls, cfg: Any) -> Any:
+    def for_evaluation(cls, cfg: Config) -> Config:
         """Returns the settings of an evaluation."""
         return dataclasses.replace(cfg, evaluates=True)
 
     @classmethod
-    def has_vector(cls, _cfg: Any) -> bool:
+    def has_vector(cls, _cfg: Config) -> bool:
         """Decides whether to step a vector environment: there is none."""
         return False
 
     @classmethod
-    def make_single(cls, cfg: Any) -> Any:
+    def make_single(cls, cfg: Config) -> Any:
         """Returns one environment.
 
         Raises:
@@ -74,7 +74,7 @@ class DingEnv(Configurable):
         return DingSingle(env_cls(own), states_return=cfg.evaluates)
 
     @classmethod
-    def spaces(cls, cfg: Any) -> Spaces:
+    def spaces(cls, cfg: Config) -> Spaces:
         """Returns the spaces of one environment.
 
         Raises:

@@ -14,16 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdi.config.fields import ComponentConfig, component, section, setting
-from hpcdi.config.policy import CollectConfig, PolicyConfig
+from hpcdi.config.fields import ComponentConfig, section, setting
+from hpcdi.config.policy import BaseLearnConfig, CollectConfig, PolicyConfig
 from hpcdi.errors import PolicyError, Problem
 from hpcdi.policy.base import Policy
 from hpcdi.types import Settings, Transition
-from hpcdi.utils.registry import (
-    BUFFER_REGISTRY,
-    LEARNER_REGISTRY,
-    PARALLEL_COMMANDER_REGISTRY,
-)
 from hpcdi.worker.ding.library import attribute_dict, class_of, policy_settings
 
 
@@ -35,37 +30,24 @@ class DingCollectConfig(CollectConfig):
 
 
 @dataclass(frozen=True)
-class DingLearnConfig:
+class DingLearnConfig(BaseLearnConfig):
     """What a run must know of learning; the rest is in `policy.ding.learn`."""
 
-    batch_size: int = setting(64, "samples of one update", minimum=1)
     update_per_collect: int | None = setting(
         None, "updates after each collecting of a serial run; empty: one", minimum=1
     )
     replay_ratio: float | None = setting(
         None, "samples that are drawn for each environment step; empty: as many as come", above=0
     )
-    learner: Any = component(LEARNER_REGISTRY, "base", "the training loop")
 
     def problems(self) -> Iterator[Problem]:
         """Rules over several settings."""
-        if self.replay_ratio is not None and self.update_per_collect is not None:
-            yield Problem("update_per_collect", "is set beside replay_ratio; leave one out")
+        yield from BaseLearnConfig.problems(self)
         if self.learner.learner_num > 1:
             yield Problem(
                 "learner.learner_num",
                 "must be 1: gradients of DI-engine's policies are not averaged between learners",
             )
-
-
-@dataclass(frozen=True)
-class DingOtherConfig:
-    """The replay buffer, and who sets tasks."""
-
-    replay_buffer: Any = component(BUFFER_REGISTRY, "advanced", "the replay buffer")
-    commander: Any = component(
-        PARALLEL_COMMANDER_REGISTRY, "solo", "who sets tasks, and when it ends"
-    )
 
 
 @dataclass(frozen=True)
@@ -79,8 +61,7 @@ class DingPolicyConfig(PolicyConfig):
     )  # fmt: skip
     traj_len_inf: bool = setting(False, "samples are made of whole episodes")
     collect: DingCollectConfig = section(DingCollectConfig, "collecting")
-    learn: Any = section(DingLearnConfig, "learning")
-    other: Any = section(DingOtherConfig, "replay, command")
+    learn: DingLearnConfig = section(DingLearnConfig, "learning")
 
     def usual_updates(self, _transitions: int) -> int:
         """Updates after each collecting, where the settings do not say."""

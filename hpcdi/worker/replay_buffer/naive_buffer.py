@@ -42,7 +42,14 @@ class NaiveReplayBuffer(RingBuffer):
     """
 
     Config = NaiveBufferConfig
+    _cfg: NaiveBufferConfig
+
     kind: ClassVar[str] = "naive_buffer"
+
+    @property
+    def _report_s(self) -> float:
+        return self._cfg.periodic_thruput_seconds
+
     _items: ClassVar[str] = "items"
 
     def sample(
@@ -157,6 +164,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
     """
 
     Config = ElasticBufferConfig
+    _cfg: ElasticBufferConfig
     kind: ClassVar[str] = "elastic_buffer"
 
     def __init__(
