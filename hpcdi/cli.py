@@ -13,9 +13,22 @@ from hpcdi.commands.options import EXIT_CODES
 from hpcdi.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HpcdiError
 
 COMMANDS = (
-    "train", "serial", "plan", "submit", "sweep", "status", "tail", "scale", "inspect", "eval",
-    "league", "export", "new", "convert", "doctor",
-)  # fmt: skip
+    "train",
+    "serial",
+    "plan",
+    "submit",
+    "sweep",
+    "status",
+    "tail",
+    "scale",
+    "inspect",
+    "eval",
+    "league",
+    "export",
+    "new",
+    "convert",
+    "doctor",
+)
 DESCRIPTION = """\
 Distributed reinforcement learning as one MPI program: rank 0 coordinates, some ranks learn, the
 others collect.
@@ -42,9 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="hpcdi", description=DESCRIPTION, epilog=EXIT_CODES,
+        prog="hpcdi",
+        description=DESCRIPTION,
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--version", action="version", version=f"hpcdi {__version__}")
     parser.add_argument("command", choices=COMMANDS, help="each has its own --help")
     if not arguments:

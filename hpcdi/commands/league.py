@@ -74,17 +74,23 @@ def main(arguments: Sequence[str]) -> int:
         "--exploitability", action="store_true", help="solve best responses: small games only"
     )
     parser.add_argument(
-        "--games", type=at_least(2), metavar="N",
+        "--games",
+        type=at_least(2),
+        metavar="N",
         help=f"with --cross-play: games of each pair (default: {cross_play.GAMES})",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--seed", type=at_least(0), metavar="S",
+        "--seed",
+        type=at_least(0),
+        metavar="S",
         help="with --cross-play: of the games (default: the experiment's)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--random", type=_share, metavar="SHARE",
+        "--random",
+        type=_share,
+        metavar="SHARE",
         help="with --cross-play: share of the policies' moves that are drawn at random (default 0)",
-    )  # fmt: skip
+    )
     parser.add_argument("--trust", action="store_true", help="with --cross-play: as for hpcdi eval")
     given = parser.parse_intermixed_args(arguments)
     layout = RunLayout(find(given.run))

@@ -17,9 +17,11 @@ SIGTERM, SIGUSR2, a rank or node that was lost), 130 Ctrl-C, 143 a second SIGTER
 def make_parser(command: str, about: str, exit_codes: str = EXIT_CODES) -> argparse.ArgumentParser:
     """Returns the parser of ``hpcdi COMMAND``, which prints `about` and `exit_codes`."""
     return argparse.ArgumentParser(
-        prog=f"hpcdi {command}", description=about, epilog=exit_codes,
+        prog=f"hpcdi {command}",
+        description=about,
+        epilog=exit_codes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -36,9 +38,11 @@ def at_least(minimum: int) -> Callable[[str], int]:
 def add_experiment(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """Add the experiment's file and settings, ``config`` and ``override``."""
     parser.add_argument(
-        "config", nargs="?" if is_optional else None, metavar="CONFIG",
+        "config",
+        nargs="?" if is_optional else None,
+        metavar="CONFIG",
         help="YAML file of the experiment",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings to change"
     )
@@ -47,26 +51,35 @@ def add_experiment(parser: argparse.ArgumentParser, *, is_optional: bool = False
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the number of ranks, and the short settings of a run over ranks."""
     parser.add_argument(
-        "-n", "--ranks", type=int, metavar="N",
+        "-n",
+        "--ranks",
+        type=int,
+        metavar="N",
         help="number of ranks (default: 1 + learner_num + collector_num, or collector_max)",
-    )  # fmt: skip
+    )
     add_short_settings(parser)
 
 
 def add_short_settings(parser: argparse.ArgumentParser) -> None:
     """Add options that set one setting each; ``short`` has them as ``key=value``."""
     parser.add_argument(
-        "--collectors-max", metavar="N", dest="short", action="append", default=[],
+        "--collectors-max",
+        metavar="N",
+        dest="short",
+        action="append",
+        default=[],
         type=lambda text: f"policy.collect.collector.collector_max={at_least(1)(text)}",
         help="start N collector ranks; collector_num of them work, the others wait until one is "
         "lost or `hpcdi scale` asks for more (policy.collect.collector.collector_max)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--survive", dest="short", action="append_const",
+        "--survive",
+        dest="short",
+        action="append_const",
         const="system.survival.on_worker_error=continue",
         help="continue without a learner or collector that raises (Open MPI 5); short for "
         "system.survival.on_worker_error=continue",
-    )  # fmt: skip
+    )
 
 
 def add_run_folder(parser: argparse.ArgumentParser) -> None:
@@ -100,24 +113,28 @@ def request_of(given: argparse.Namespace) -> RunRequest:
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add which saved policy: ``policy``, ``override``, ``which``, ``config``, ``trust``."""
     parser.add_argument(
-        "policy", metavar="RUN|CHECKPOINT|FILE",
+        "policy",
+        metavar="RUN|CHECKPOINT|FILE",
         help="run folder, checkpoint folder, or .safetensors file of a policy",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "override", nargs="*", default=[], metavar="key=value", help="settings to change"
     )
     parser.add_argument(
-        "--policy", dest="which", choices=("best", "latest"),
+        "--policy",
+        dest="which",
+        choices=("best", "latest"),
         help="which of the run's policies (default: best, or latest if there is no best)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--config", metavar="FILE", help="the experiment (default: config.yaml of the policy's run)"
     )
     parser.add_argument(
-        "--trust", action="store_true",
+        "--trust",
+        action="store_true",
         help="import the modules that a run of somebody else names (import_names, module:name): "
         "they run as you. Your own runs do not need it",
-    )  # fmt: skip
+    )
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -55,9 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument(
-        "--watch", nargs="?", const=2.0, type=_seconds, metavar="SECONDS",
+        "--watch",
+        nargs="?",
+        const=2.0,
+        type=_seconds,
+        metavar="SECONDS",
         help="repeat (default: every 2 s) until the run is over",
-    )  # fmt: skip
+    )
     given = parser.parse_args(arguments)
     run = find(given.run)
     clear = "\x1b[H\x1b[2J" if given.watch is not None and sys.stdout.isatty() else ""

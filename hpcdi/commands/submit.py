@@ -65,10 +65,20 @@ well. The run folder gets the script (submit/job.sbatch), the experiment and the
 packages: `sbatch RUN/submit/job.sbatch` does the same without this command.
 """
 _FLAGS = {
-    "partition": "NAME", "account": "NAME", "qos": "NAME", "constraint": "LIST", "time": "TIME",
-    "nodes": "N", "ntasks_per_node": "N", "cpus_per_task": "N", "gpus_per_node": "N",
-    "mem": "SIZE", "launcher": "NAME", "mpi": "PLUGIN", "container": "LINE",
-}  # fmt: skip
+    "partition": "NAME",
+    "account": "NAME",
+    "qos": "NAME",
+    "constraint": "LIST",
+    "time": "TIME",
+    "nodes": "N",
+    "ntasks_per_node": "N",
+    "cpus_per_task": "N",
+    "gpus_per_node": "N",
+    "mem": "SIZE",
+    "launcher": "NAME",
+    "mpi": "PLUGIN",
+    "container": "LINE",
+}
 _LISTS = {"module": "modules", "setup": "setup", "option": "options"}
 _PICKLES = "submitit"
 """Folder of submitit's files: which function it calls with which path, and the result."""
@@ -108,8 +118,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = job.slurm
     nodes = counted(asked.nodes, "node")
     gpus = f", {asked.gpus_per_node} GPUs each" if asked.gpus_per_node else ""
-    _say(f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {asked.time} at a time",
-         job, f"scancel {number}")  # fmt: skip
+    _say(
+        f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {asked.time} at a time",
+        job,
+        f"scancel {number}",
+    )
     if given.follow:
         return tail.main([str(job.folder), "--follow"])
     if given.wait:
@@ -144,9 +157,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_run_folder(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--print", "--dry-run", dest="print", action="store_true",
+        "--print",
+        "--dry-run",
+        dest="print",
+        action="store_true",
         help="print the script; submit and write nothing",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--local", action="store_true", help="start it on this host, by mpirun, in the background"
     )
@@ -167,9 +183,12 @@ def add_resources(parser: argparse.ArgumentParser) -> None:
         resources.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=abouts[name])
     for flag, name in _LISTS.items():
         resources.add_argument(
-            f"--{flag}", action="append", default=[], metavar="TEXT",
+            f"--{flag}",
+            action="append",
+            default=[],
+            metavar="TEXT",
             help=f"{abouts[name]} (may be repeated)",
-        )  # fmt: skip
+        )
 
 
 def settings_of(given: argparse.Namespace) -> list[str]:
@@ -393,9 +412,13 @@ def ask_slurm(command: Sequence[str], script: str = "") -> str:
         )
     try:
         done = subprocess.run(  # noqa: S603 (Slurm's own commands)
-            [program, *command[1:]], input=script, capture_output=True, text=True,
-            timeout=_SLURM_LIMIT_S, check=False,
-        )  # fmt: skip
+            [program, *command[1:]],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=_SLURM_LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{command[0]} has not answered within {_SLURM_LIMIT_S:g} s") from None
     if any(words in done.stderr for words in _NO_CLUSTER):
@@ -420,9 +443,10 @@ def to_slurm(job: BatchJob) -> str:
 
     # `exec`: the shell's place is taken, so that signals to it reach the script
     executor = AutoExecutor(
-        job.submit_dir / _PICKLES, cluster="slurm",
+        job.submit_dir / _PICKLES,
+        cluster="slurm",
         slurm_python=f"exec {shlex.quote(sys.executable)}",
-    )  # fmt: skip
+    )
     options = {name: value or True for name, value in slurm_options(job).items()}
     del options["job-name"]  # submitit has its own word for it
     executor.update_parameters(

@@ -59,9 +59,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "-n", "--lines", type=int, default=20, metavar="N", help="lines to begin with (20)"
     )
     parser.add_argument(
-        "--rank", type=int, action="append", default=[], metavar="R",
+        "--rank",
+        type=int,
+        action="append",
+        default=[],
+        metavar="R",
         help="only this rank; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument("--level", choices=_LEVELS, default="info", help="this level and above")
     parser.add_argument("-f", "--follow", action="store_true", help="show new lines, too")
     parser.add_argument("--json", action="store_true", help="lines as they are in the files")

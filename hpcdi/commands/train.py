@@ -66,8 +66,9 @@ def _parse(arguments: Sequence[str]) -> RunRequest:
     add_ranks(parser)
     add_run_folder(parser)
     parser.add_argument(
-        "--time-limit", metavar="TIME",
+        "--time-limit",
+        metavar="TIME",
         help="take a last snapshot and end (exit code 85) before TIME is over: 90 minutes, "
         "1:30:00, 2-12:00:00 (default: the job's, from SLURM_JOB_END_TIME)",
-    )  # fmt: skip
+    )
     return request_of(parser.parse_intermixed_args(arguments))

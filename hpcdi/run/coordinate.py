@@ -44,9 +44,12 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     try:
         resumed = resume.newest(layout, repeats=config.system.deterministic)
         with Coordinator(
-            config, context.link, layout, stop_request=_turn(watchdog, settings, requests.take),
+            config,
+            context.link,
+            layout,
+            stop_request=_turn(watchdog, settings, requests.take),
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
-        ) as coordinator:  # fmt: skip
+        ) as coordinator:
             limit.snapshot_s = coordinator.snapshot_s
             if resumed is not None:
                 coordinator.resume(resumed)

@@ -36,8 +36,11 @@ _RANK_VARIABLES = (
     "JSM_NAMESPACE_RANK",  # of jsrun, on LSF
 )
 _SIZE_VARIABLES = (
-    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE",
-)  # fmt: skip
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+)
 _MPIRUN_ONLY = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # of Open MPI and hydra, never of srun
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other special steps above
@@ -268,8 +271,11 @@ def limit_threads() -> set[str]:
 def thread_variables(threads: int) -> Mapping[str, str]:
     """Returns environment variables that limit the threads of numerical libraries."""
     names = (
-        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-    )  # fmt: skip
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
     return dict.fromkeys(names, str(threads))
 
 

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 _RESTARTS = ("restarts", "restarts_without_progress", "restarted_at")
 _RESERVED_BYTES = 1 << 16
 _SLURM_VARIABLES = (
-    "SLURM_JOB", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT",
-)  # fmt: skip
+    "SLURM_JOB",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_RESTART_COUNT",
+)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
 

@@ -74,10 +74,15 @@ def this_process(variables: Mapping[str, str] | None = None) -> Holder:
     """Returns this process as the holder of a lock."""
     known = os.environ if variables is None else variables
     return Holder(
-        platform.node(), _machine(), os.getpid(), born_of(os.getpid()),
-        known.get("SLURM_JOB_ID", ""), int(known.get("SLURM_RESTART_COUNT", "0") or 0),
-        known.get(LAUNCHER_VARIABLE, ""), time.strftime("%Y-%m-%d %H:%M:%S"),
-    )  # fmt: skip
+        platform.node(),
+        _machine(),
+        os.getpid(),
+        born_of(os.getpid()),
+        known.get("SLURM_JOB_ID", ""),
+        int(known.get("SLURM_RESTART_COUNT", "0") or 0),
+        known.get(LAUNCHER_VARIABLE, ""),
+        time.strftime("%Y-%m-%d %H:%M:%S"),
+    )
 
 
 class RunLock(Closing):

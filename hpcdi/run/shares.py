@@ -32,8 +32,11 @@ T = TypeVar("T")
 
 _OF_BATCH_SYSTEMS = ("SLURM", "SRUN_", "PBS_", "LSB_")
 _OF_A_STEP = (
-    "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_TRES_PER_TASK",
-)  # fmt: skip
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TRES_PER_TASK",
+)
 """Read by srun as wishes: a share's step has one task and all cores of its host."""
 
 
@@ -48,9 +51,14 @@ class Share:
     def command(self, job: Sequence[str]) -> list[str]:
         """Returns the command that runs a job on this share."""
         step = [
-            "srun", "--nodes=1", "--ntasks=1", f"--nodelist={self.host}", "--overlap",
-            "--cpu-bind=none", "--mpi=none",
-        ]  # fmt: skip
+            "srun",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={self.host}",
+            "--overlap",
+            "--cpu-bind=none",
+            "--mpi=none",
+        ]
         taking = [sys.executable, "-m", "hpcdi.run.shares", f"{self.number}/{self.of}"]
         return [*(step if self.host else []), *taking, *job]
 

@@ -82,9 +82,15 @@ def ask(job_id: str) -> QueueJob | None:
         state, reason, nodes = [*listed.splitlines()[0].split("|"), "", ""][:3]
         return QueueJob(job_id, state, _known(reason), nodes)
     kept, table = _run(
-        "sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job_id,
-        "--format", "State,NodeList,WorkDir",
-    )  # fmt: skip
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        "--jobs",
+        job_id,
+        "--format",
+        "State,NodeList,WorkDir",
+    )
     if kept and table.strip():
         state, nodes, folder = [*table.splitlines()[-1].split("|"), "", ""][:3]
         return QueueJob(job_id, state.split()[0], nodes=_known(nodes), folder=folder)
@@ -104,9 +110,15 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
         return {}
     numbers = sorted({job_id.partition("_")[0] for job_id in wanted})
     answers, listed = _run(
-        "squeue", "--noheader", "--array", "--states=all", "--jobs", ",".join(numbers),
-        "--Format", "ArrayJobID:|,ArrayTaskID:|,State:|,Reason:255|,NodeList:255|,RestartCnt:|",
-    )  # fmt: skip
+        "squeue",
+        "--noheader",
+        "--array",
+        "--states=all",
+        "--jobs",
+        ",".join(numbers),
+        "--Format",
+        "ArrayJobID:|,ArrayTaskID:|,State:|,Reason:255|,NodeList:255|,RestartCnt:|",
+    )
     if not answers and "Invalid job id" not in listed:
         return {}
     found = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
@@ -148,8 +160,11 @@ def _run(*command: str) -> tuple[bool, str]:
     try:
         done = subprocess.run(  # noqa: S603 (Slurm's own commands, with a number)
             [program, *command[1:]],
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False, ""
     return done.returncode == 0, done.stdout if done.returncode == 0 else done.stderr

@@ -88,10 +88,14 @@ class TensorBoardWriter(Closing):
             return
         counts, limits = np.histogram(array, bins=_BINS)
         histogram = HistogramProto(
-            min=array.min(), max=array.max(), num=array.size, sum=array.sum(),
-            sum_squares=np.square(array).sum(), bucket_limit=limits[1:].tolist(),
+            min=array.min(),
+            max=array.max(),
+            num=array.size,
+            sum=array.sum(),
+            sum_squares=np.square(array).sum(),
+            bucket_limit=limits[1:].tolist(),
             bucket=counts.tolist(),
-        )  # fmt: skip
+        )
         self._add(Summary.Value(tag=tag, histo=histogram), global_step)
 
     def add_video(self, tag: str, frames: Any, global_step: int, fps: float = 20.0) -> None:
@@ -108,9 +112,11 @@ class TensorBoardWriter(Closing):
         """
         row = side_by_side(frames)
         image = Summary.Image(
-            height=row.shape[1], width=row.shape[2], colorspace=3,
+            height=row.shape[1],
+            width=row.shape[2],
+            colorspace=3,
             encoded_image_string=encode_gif(row, fps),
-        )  # fmt: skip
+        )
         self._add(Summary.Value(tag=tag, image=image), global_step)
 
     def add_page(self, title: str, charts: Mapping[str, Sequence[str]]) -> None:
@@ -126,9 +132,10 @@ class TensorBoardWriter(Closing):
         ]
         layout = Layout(category=[Category(title=title, chart=drawn)])
         text = TensorProto(
-            dtype="DT_STRING", string_val=[layout.SerializeToString()],
+            dtype="DT_STRING",
+            string_val=[layout.SerializeToString()],
             tensor_shape=TensorShapeProto(),
-        )  # fmt: skip
+        )
         plugin = SummaryMetadata.PluginData(plugin_name="custom_scalars")
         metadata = SummaryMetadata(plugin_data=plugin)
         self._add(Summary.Value(tag="custom_scalars__config__", tensor=text, metadata=metadata), 0)

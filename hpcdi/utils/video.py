@@ -62,9 +62,15 @@ def encode_mp4(frames: Array, fps: float) -> bytes:
     if any(map(any, odd)):
         frames = np.pad(frames, [(0, 0), *odd, (0, 0)], mode="edge")
     encoded: bytes = imageio.imwrite(
-        "<bytes>", frames, extension=".mp4", plugin="FFMPEG", fps=fps, codec="libx264",
-        macro_block_size=2, quality=8,
-    )  # fmt: skip
+        "<bytes>",
+        frames,
+        extension=".mp4",
+        plugin="FFMPEG",
+        fps=fps,
+        codec="libx264",
+        macro_block_size=2,
+        quality=8,
+    )
     return encoded
 
 

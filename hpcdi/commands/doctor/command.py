@@ -144,9 +144,12 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
         is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
     )
     own = Facts(
-        platform.node(), library=library_version(), thread_level=thread_level(),
-        transports=transports, start_s=start_s,
-    )  # fmt: skip
+        platform.node(),
+        library=library_version(),
+        thread_level=thread_level(),
+        transports=transports,
+        start_s=start_s,
+    )
     alone: tuple[str, Finding] | None = None  # the ranks cannot talk to each other
     try:
         world = open_world()

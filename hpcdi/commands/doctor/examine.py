@@ -140,9 +140,12 @@ class Probes:
         self._world, self._own, self._variables, self._watch = world, own, variables, watch
 
     def run(
-        self, name: str, make: Callable[[], Mapping[str, Any]], waits_for: str = "this rank's own "
-        "part", limit_s: float = _PROBE_LIMIT_S,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        make: Callable[[], Mapping[str, Any]],
+        waits_for: str = "this rank's own part",
+        limit_s: float = _PROBE_LIMIT_S,
+    ) -> None:
         """Run a probe; its facts are set, or else its error is."""
         self._watch.begin(name, limit_s, waits_for)
         found, error = checks.attempt(make)
@@ -305,6 +308,10 @@ class ResultTable:
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later,
-        break_long_words=True, break_on_hyphens=False,
-    ) or [first.rstrip()]  # fmt: skip
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=True,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]

@@ -24,8 +24,14 @@ from hpcdi.run.run_folder import git_commit, versions
 from hpcdi.store import probe
 
 OPTIONAL_PACKAGES = (
-    "numba", "isal", "hdf5plugin", "imageio_ffmpeg", "envpool", "pettingzoo", "onnx",
-)  # fmt: skip
+    "numba",
+    "isal",
+    "hdf5plugin",
+    "imageio_ffmpeg",
+    "envpool",
+    "pettingzoo",
+    "onnx",
+)
 _PACKAGES = ("python", "hpcdi", "torch", "numpy", "h5py", "mpi4py")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
@@ -269,11 +275,21 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
     umask = os.umask(0o077)
     os.umask(umask)
     space = os.statvfs(path)
-    return {"folder": Folder(
-        str(path), kind, mount, umask, path.stat().st_mode, probe.lock_error(scratch),
-        quotas_of(path, kind, (mount, device)), space.f_bavail * space.f_frsize,
-        space.f_blocks * space.f_frsize, space.f_favail, space.f_files,
-    )}  # fmt: skip
+    return {
+        "folder": Folder(
+            str(path),
+            kind,
+            mount,
+            umask,
+            path.stat().st_mode,
+            probe.lock_error(scratch),
+            quotas_of(path, kind, (mount, device)),
+            space.f_bavail * space.f_frsize,
+            space.f_blocks * space.f_frsize,
+            space.f_favail,
+            space.f_files,
+        )
+    }
 
 
 def disk(scratch: Path) -> dict[str, float]:
@@ -313,9 +329,13 @@ def _output_of(command: Sequence[str]) -> str:
     """Returns what a command prints; empty where it is not there, or does not answer."""
     try:
         done = subprocess.run(  # noqa: S603 (fixed words, and names of this process)
-            command, capture_output=True, text=True, timeout=_QUOTA_LIMIT_S, check=False,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_QUOTA_LIMIT_S,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout  # the code is 1 where a quota is exceeded

@@ -103,13 +103,18 @@ def _start(arguments: Sequence[str]) -> int:
     )
     _add_where(parser)
     parser.add_argument(
-        "--pbt", type=at_least(1), metavar="STEPS",
+        "--pbt",
+        type=at_least(1),
+        metavar="STEPS",
         help="population based training: compare and copy runs every so many environment steps",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--pbt-share", type=_share, default=0.2, metavar="S",
+        "--pbt-share",
+        type=_share,
+        default=0.2,
+        metavar="S",
         help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
-    )  # fmt: skip
+    )
     add_resources(parser)
     given = parser.parse_intermixed_args(arguments)
     _check_where(parser, given)
@@ -140,9 +145,13 @@ def _resume(arguments: Sequence[str]) -> int:
     parser = make_parser("sweep resume", HELP, EXIT_CODES)
     parser.add_argument("folder", metavar="SWEEP", help="folder of a sweep")
     parser.add_argument(
-        "--index", type=int, action="append", default=[], metavar="I",
+        "--index",
+        type=int,
+        action="append",
+        default=[],
+        metavar="I",
         help="only this run; may be said several times (default: all that are not done)",
-    )  # fmt: skip
+    )
     _add_where(parser)
     given = parser.parse_args(arguments)
     _check_where(parser, given)
@@ -260,14 +269,19 @@ def _print_plan(
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--array-parallelism", type=at_least(1), default=0, metavar="N",
+        "--array-parallelism",
+        type=at_least(1),
+        default=0,
+        metavar="N",
         help="of an array job: run at most N at a time (default: no limit)",
-    )  # fmt: skip
+    )
     parser.add_argument("--local", action="store_true", help="on this machine, without a queue")
     parser.add_argument(
-        "--jobs", type=at_least(1), metavar="N",
+        "--jobs",
+        type=at_least(1),
+        metavar="N",
         help="with --local: N at a time (1); with --pack: N shares (as many as have enough cores)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--pack", action="store_true", help="side by side in one job, or where this is typed"
     )

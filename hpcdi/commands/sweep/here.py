@@ -44,9 +44,15 @@ def command_of(sweep: Sweep, index: int) -> list[str]:
     # of a population, also a run that is done is resumed, to its next mark
     is_resumed = sweep.population is not None and has_snapshot(RunLayout(run_dir))
     return [
-        sys.executable, "-m", "hpcdi", what, str(sweep.experiment(index)),
-        "--resume" if is_resumed else "--run-dir", str(run_dir), *ranks,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "hpcdi",
+        what,
+        str(sweep.experiment(index)),
+        "--resume" if is_resumed else "--run-dir",
+        str(run_dir),
+        *ranks,
+    ]
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,11 @@ class LocalRuns:
             process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command if place is None else place.command(command),
                 env=None if place is None else place.environment(os.environ),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
         self._starts[index] += 1
         self._running[index] = _Started(process, time.monotonic(), place)
         self._say(index, f"started; it prints to {short(path)}")

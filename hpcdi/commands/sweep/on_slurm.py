@@ -22,9 +22,12 @@ from hpcdi.utils.metrics import ranges
 def array_job(sweep: Sweep, slurm: SlurmConfig) -> BatchJob:
     """Returns a sweep as an array job, with the resources of each run."""
     return BatchJob(
-        f"hpcdi-{sweep.exp_name}", sweep.root.absolute(), resolved(slurm, sweep.ranks),
-        sys.executable, array=array_of(range(len(sweep.elements)), sweep.parallel),
-    )  # fmt: skip
+        f"hpcdi-{sweep.exp_name}",
+        sweep.root.absolute(),
+        resolved(slurm, sweep.ranks),
+        sys.executable,
+        array=array_of(range(len(sweep.elements)), sweep.parallel),
+    )
 
 
 def resources_of(sweep: Sweep) -> SlurmConfig:
@@ -51,9 +54,12 @@ def packed_into(sweep: Sweep, slurm: SlurmConfig, jobs: int | None) -> BatchJob:
     # the script passes signals on, as it does for mpirun
     asked = replace(resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), launcher="mpirun")
     return BatchJob(
-        f"hpcdi-{sweep.exp_name}", sweep.root.absolute(), asked, sys.executable,
+        f"hpcdi-{sweep.exp_name}",
+        sweep.root.absolute(),
+        asked,
+        sys.executable,
         packed=("--jobs", str(jobs)) if jobs else (),
-    )  # fmt: skip
+    )
 
 
 def check(sweep: Sweep, job: BatchJob) -> None:

@@ -214,11 +214,13 @@ class Generations:
         mark = population.mark(history.generation)
         members = tuple(
             Member(
-                element.index, score_of(element.state, status),
-                _settings(element.overrides, population.spaces), element.state == "done",
+                element.index,
+                score_of(element.state, status),
+                _settings(element.overrides, population.spaces),
+                element.state == "done",
             )
             for element, status in zip(sweep.elements, found, strict=True)
-        )  # fmt: skip
+        )
         is_alive = any(m.score is not None and not m.is_over for m in members)
         if mark >= population.limit or not is_alive:
             return False

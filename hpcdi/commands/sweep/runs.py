@@ -141,11 +141,15 @@ class Sweep:
         """Write the manifest."""
         runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
         held = {
-            "format": _FORMAT, "exp_name": self.exp_name, "ranks": self.ranks,
-            "parallel": self.parallel, **self.started, "job": self.job,
+            "format": _FORMAT,
+            "exp_name": self.exp_name,
+            "ranks": self.ranks,
+            "parallel": self.parallel,
+            **self.started,
+            "job": self.job,
             "population": None if self.population is None else asdict(self.population),
             "runs": runs,
-        }  # fmt: skip
+        }
         write_json(self.manifest, held)
 
     def with_jobs(self, jobs: dict[int, str]) -> Sweep:
@@ -283,9 +287,15 @@ def read(root: Path) -> Sweep:
         )
         started = {name: held.get(name) for name in ("command", "started")}
         return Sweep(
-            root.absolute(), held["exp_name"], elements, held["ranks"], held["parallel"], started,
-            held.get("job", ""), _population(held.get("population")),
-        )  # fmt: skip
+            root.absolute(),
+            held["exp_name"],
+            elements,
+            held["ranks"],
+            held["parallel"],
+            started,
+            held.get("job", ""),
+            _population(held.get("population")),
+        )
     except (KeyError, TypeError) as error:
         raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
 
