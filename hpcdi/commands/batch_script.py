@@ -156,9 +156,9 @@ def slurm_body(launcher: str, mpi: str = "pmix") -> str:
 
 def slurm_options(job: BatchJob) -> dict[str, str]:
     """Returns options of sbatch, without their dashes; an empty text: the option has no value."""
-    asked = job.slurm
+    slurm = job.slurm
     # with srun all ranks get the signal; it would kill mpirun's daemons, so the shell passes it on
-    receiver = "B:" if asked.launcher == "mpirun" else ""
+    receiver = "B:" if slurm.launcher == "mpirun" else ""
     output = str(job.submit_dir / "slurm-%j.out")
     if job.array:
         output = str(job.folder / "output/slurm-%A_%a.out")
@@ -167,35 +167,35 @@ def slurm_options(job: BatchJob) -> dict[str, str]:
     options = {
         "job-name": job.name,
         "array": job.array,
-        "partition": asked.partition,
-        "account": asked.account,
-        "qos": asked.qos,
-        "constraint": asked.constraint,
-        "nodes": str(asked.nodes),
-        "ntasks-per-node": str(asked.ntasks_per_node),
-        "cpus-per-task": str(asked.cpus_per_task),
-        "gpus-per-node": str(asked.gpus_per_node or ""),
-        "mem": asked.mem,
-        "time": asked.time,
-        "signal": f"{receiver}USR2@{asked.signal_delay_s}",
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "nodes": str(slurm.nodes),
+        "ntasks-per-node": str(slurm.ntasks_per_node),
+        "cpus-per-task": str(slurm.cpus_per_task),
+        "gpus-per-node": str(slurm.gpus_per_node or ""),
+        "mem": slurm.mem,
+        "time": slurm.time,
+        "signal": f"{receiver}USR2@{slurm.signal_delay_s}",
         "open-mode": "append",
         "output": output,
     }
-    given = {name: value for name, value in options.items() if value}
-    given["requeue"] = ""
-    for text in asked.options:
+    chosen = {name: value for name, value in options.items() if value}
+    chosen["requeue"] = ""
+    for text in slurm.options:
         name, _, value = text.removeprefix("--").partition("=")
-        given[name] = value
-    return given
+        chosen[name] = value
+    return chosen
 
 
 def script_text(job: BatchJob) -> str:
     """Returns a script for sbatch."""
-    asked = job.slurm
+    slurm = job.slurm
     folder, submit = shlex.quote(str(job.folder)), job.submit_dir.name
     lines = [
         "#!/bin/bash",
-        f"# {job.name}: {job.ranks} ranks on {counted(asked.nodes, 'node')}, written "
+        f"# {job.name}: {job.ranks} ranks on {counted(slurm.nodes, 'node')}, written "
         "by `hpcdi submit`. The run resumes",
         "# from its newest snapshot whenever this script starts again.",
         *[
@@ -204,9 +204,9 @@ def script_text(job: BatchJob) -> str:
         ],
         "set -eo pipefail",
         "",
-        *[f"module load {shlex.quote(name)}" for name in asked.modules],
-        *asked.setup,
-        f"PYTHON=({f'{asked.container} python' if asked.container else shlex.quote(job.python)})",
+        *[f"module load {shlex.quote(name)}" for name in slurm.modules],
+        *slurm.setup,
+        f"PYTHON=({f'{slurm.container} python' if slurm.container else shlex.quote(job.python)})",
     ]
     if job.array:
         lines += [
@@ -220,7 +220,7 @@ def script_text(job: BatchJob) -> str:
         lines += [f"RUN={folder}", shlex.join(["set", "--", *job.arguments])]
     else:
         lines += [f"RUN={folder}", f'set -- "$RUN/{submit}/{EXPERIMENT_FILE}"']
-    body = _PACKED if job.packed is not None else slurm_body(asked.launcher, asked.mpi)
+    body = _PACKED if job.packed is not None else slurm_body(slurm.launcher, slurm.mpi)
     if job.is_resumed:
         body = body.replace('--run-dir "$RUN"', '--resume "$RUN"')
     return "\n".join([*lines, "", body])

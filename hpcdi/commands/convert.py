@@ -33,12 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("convert", HELP)
     parser.add_argument("file", metavar="CONFIG.py", help="configuration of DI-engine")
     parser.add_argument("-o", "--output", metavar="FILE.yaml", help="write it here; default: print")
-    given = parser.parse_args(arguments)
-    text = yaml_of(Path(given.file))
-    if given.output is None:
+    options = parser.parse_args(arguments)
+    text = yaml_of(Path(options.file))
+    if options.output is None:
         sys.stdout.write(text)
     else:
-        write_text(Path(given.output), text)
+        write_text(Path(options.output), text)
     return EXIT_DONE
 
 

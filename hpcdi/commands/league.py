@@ -92,30 +92,30 @@ def main(arguments: Sequence[str]) -> int:
         help="with --cross-play: share of the policies' moves that are drawn at random (default 0)",
     )
     parser.add_argument("--trust", action="store_true", help="with --cross-play: as for hpcdi eval")
-    given = parser.parse_intermixed_args(arguments)
-    layout = RunLayout(find(given.run))
+    options = parser.parse_intermixed_args(arguments)
+    layout = RunLayout(find(options.run))
     shown = read_json(layout.league_file)
     if not shown:
         raise LaunchError(
             f"{short(layout.root)} has no league.json: it is no league (policy.other.commander."
             "type: one_vs_one), or has not begun; see hpcdi status"
         )
-    given.config = None  # that of the run
-    if given.cross_play:
-        return cross_play.play(layout, shown, given)
-    if given.exploitability:
-        return exploitability.show(layout, shown, given)
-    player = _learning(shown, given.player or MAIN)
-    of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(given, n)]
-    for option in [*of_games, *given.override]:
+    options.config = None  # that of the run
+    if options.cross_play:
+        return cross_play.play(layout, shown, options)
+    if options.exploitability:
+        return exploitability.show(layout, shown, options)
+    player = _learning(shown, options.player or MAIN)
+    of_games = [f"--{n}" for n in ("games", "seed", "random", "trust") if getattr(options, n)]
+    for option in [*of_games, *options.override]:
         raise LaunchError(f"{option} is for the games of --cross-play: add that")
-    lines = [json.dumps(shown)] if given.json else [_title(layout, shown), *_table(shown, player)]
+    lines = [json.dumps(shown)] if options.json else [_title(layout, shown), *_table(shown, player)]
     print_lines(lines)
-    if given.png is not None:
+    if options.png is not None:
         names = names_of(shown)
-        write_picture(names, scores_of(shown), Path(given.png))
-        if not given.json:
-            print_lines([f"picture {given.png}: rows and columns are {', '.join(names)}"])
+        write_picture(names, scores_of(shown), Path(options.png))
+        if not options.json:
+            print_lines([f"picture {options.png}: rows and columns are {', '.join(names)}"])
     return EXIT_DONE
 
 
@@ -125,9 +125,9 @@ def _learning(shown: Mapping[str, Any], name: str) -> str:
     Raises:
         LaunchError: it does not.
     """
-    known = [player["name"] for player in shown["players"] if player["role"] in LEARNING]
-    if name not in known:
-        raise LaunchError(f"--player {name} does not learn here; {', '.join(known)} do")
+    names = [player["name"] for player in shown["players"] if player["role"] in LEARNING]
+    if name not in names:
+        raise LaunchError(f"--player {name} does not learn here; {', '.join(names)} do")
     return name
 
 

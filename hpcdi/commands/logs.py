@@ -56,12 +56,12 @@ class LogLine:
 
 def logs_of(folder: Path) -> dict[int, Path]:
     """Returns the log files of a run by rank."""
-    found = {}
+    logs = {}
     for path in folder.glob("rank*.jsonl"):
         number = path.stem.removeprefix("rank")
         if number.isdigit():
-            found[int(number)] = path
-    return dict(sorted(found.items()))
+            logs[int(number)] = path
+    return dict(sorted(logs.items()))
 
 
 def parse(rank: int, lines: Iterable[bytes], after: float = 0.0) -> list[LogLine]:
@@ -85,15 +85,15 @@ def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
     """
     with path.open("rb") as file:
         end = begin = file.seek(0, os.SEEK_END)
-        held = b""
-        while begin > 0 and held.count(b"\n") <= count:
+        data = b""
+        while begin > 0 and data.count(b"\n") <= count:
             step = min(begin, _STEP_BYTES)
             begin -= step
             file.seek(begin)
-            held = file.read(step) + held
-    held = held[: end - begin]
-    whole, _, rest = held.rpartition(b"\n")
-    lines = whole.split(b"\n") if whole else []
+            data = file.read(step) + data
+    data = data[: end - begin]
+    complete, _, rest = data.rpartition(b"\n")
+    lines = complete.split(b"\n") if complete else []
     if begin > 0:
         lines = lines[1:]  # it may have begun before what was read
     return (lines[-count:] if count else []), end - len(rest)
@@ -124,12 +124,12 @@ class LogReader:
                     self._offset = 0
                 self._file_id = facts.st_ino
                 file.seek(self._offset)
-                held = file.read()
+                data = file.read()
         except FileNotFoundError:  # it is being replaced
             return []
-        whole, newline, _ = held.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        lines = parse(self._rank, whole.split(b"\n") if newline else [], self._after)
+        complete, newline, _ = data.rpartition(b"\n")
+        self._offset += len(complete) + len(newline)
+        lines = parse(self._rank, complete.split(b"\n") if newline else [], self._after)
         self._after = lines[-1].time if lines else self._after
         return lines
 
@@ -142,11 +142,11 @@ def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine
         wanted = count
         while True:  # records below the level do not count
             raw, offset = last_lines(path, wanted)
-            found = [line for line in parse(rank, raw) if line.level >= level]
-            if len(found) >= count or len(raw) < wanted:
+            shown = [line for line in parse(rank, raw) if line.level >= level]
+            if len(shown) >= count or len(raw) < wanted:
                 break
             wanted *= 4
-        lines += found[-count:] if count else []
+        lines += shown[-count:] if count else []
         readers.append(LogReader(rank, path, offset))
     lines.sort(key=lambda line: line.time)
     return (lines[-count:] if count else []), readers
@@ -159,16 +159,16 @@ def first_error(paths: dict[int, Path], restart: int) -> LogLine | None:
         paths: logs by rank.
         restart: number of that start.
     """
-    found = []
+    errors = []
     for rank, path in paths.items():
         lines = parse(rank, last_lines(path, _SEARCHED)[0])
-        found += [
+        errors += [
             line
             for line in lines
             if (line.traceback or line.level >= logging.ERROR)
             and line.entry.get("restart", 0) == restart
         ]
-    return min(found, key=lambda line: line.time, default=None)
+    return min(errors, key=lambda line: line.time, default=None)
 
 
 def _plain(value: Any) -> str:

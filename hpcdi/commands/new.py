@@ -32,20 +32,20 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("new", HELP)
     parser.add_argument("kind", choices=_FILES)
     parser.add_argument("name", metavar="NAME", help="of the module: letters, digits and _")
-    given = parser.parse_args(arguments)
-    name = given.name
+    options = parser.parse_args(arguments)
+    name = options.name
     if not name.isidentifier() or keyword.iskeyword(name):
         raise LaunchError(f"{name!r} is no name of a Python module: use letters, digits and _")
-    texts = {pattern.format(name): text for pattern, text in _FILES[given.kind].items()}
-    there = [file for file in texts if Path(file).exists()]
-    if there:
-        raise LaunchError(f"{', '.join(there)} is there already; nothing was written")
+    texts = {pattern.format(name): text for pattern, text in _FILES[options.kind].items()}
+    existing = [file for file in texts if Path(file).exists()]
+    if existing:
+        raise LaunchError(f"{', '.join(existing)} is there already; nothing was written")
     if importlib.util.find_spec(name) is not None or name in POLICY_REGISTRY:
         raise LaunchError(f"there is a module or a policy {name} already; choose another name")
     for file, text in texts.items():
         with or_refuse(file):
-            own = text.replace("NAME", name).replace("CLASS", name.title().replace("_", ""))
-            Path(file).write_text(own)
+            named = text.replace("NAME", name).replace("CLASS", name.title().replace("_", ""))
+            Path(file).write_text(named)
         say(f"  written      {file}")
     say(f"  then         pytest test_{name}.py; hpcdi train {name}.yaml")
     return EXIT_DONE

@@ -91,22 +91,22 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--resume", metavar="RUN", help="resume a run from its run folder")
 
 
-def request_of(given: argparse.Namespace) -> RunRequest:
+def request_of(options: argparse.Namespace) -> RunRequest:
     """Returns what the command line of a run asks for.
 
     With ``--resume`` the file may be left out: what looks like a setting is one.
     """
-    options = vars(given)
-    config, overrides = given.config, (*given.override, *options.get("short", ()))
-    if given.resume is not None and config is not None and "=" in config:
+    others = vars(options)
+    config, overrides = options.config, (*options.override, *others.get("short", ()))
+    if options.resume is not None and config is not None and "=" in config:
         config, overrides = None, (config, *overrides)
     return RunRequest(
         config,
         overrides,
-        given.run_dir,
-        given.resume,
-        options.get("ranks"),
-        options.get("time_limit"),
+        options.run_dir,
+        options.resume,
+        others.get("ranks"),
+        others.get("time_limit"),
     )
 
 

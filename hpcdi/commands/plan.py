@@ -52,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("plan", HELP)
     add_experiment(parser)
     add_ranks(parser)
-    given = parser.parse_intermixed_args(arguments)
-    with as_yaml(given.config) as config:
-        compiled, spaces = load_experiment(str(config), [*given.override, *given.short])
-    ranks = given.ranks if given.ranks is not None else default_world_size(compiled.config)
+    options = parser.parse_intermixed_args(arguments)
+    with as_yaml(options.config) as config:
+        compiled, spaces = load_experiment(str(config), [*options.override, *options.short])
+    ranks = options.ranks if options.ranks is not None else default_world_size(compiled.config)
     print_lines(plan(compiled.config, spaces, ranks))
     print_lines(f"note: {note}" for note in compiled.notes)
     return EXIT_DONE
@@ -90,14 +90,14 @@ def plan(config: ExperimentConfig, spaces: Spaces, ranks: int) -> list[str]:
     per_s = collectors * _STEPS_PER_S * row_bytes
     storage = config.system.storage
     blocks_per_s = collectors * blocks_per_s_of(config, row_bytes)
-    kept = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
+    fate = "kept" if storage.keep_data else "removed when neither buffer nor snapshots need them"
     lines += [
         *([f"{spare} of the collectors wait until they are needed"] if spare else []),
         "",
         f"a stored transition: {row_bytes} bytes (observation {spaces.observation_bytes})",
         f"if each of {collectors} collectors makes {_STEPS_PER_S} steps/s: {human_bytes(per_s)}/s, "
         f"{human_bytes(per_s * 3600)} an hour, about {blocks_per_s:.1f} blocks/s; shards are "
-        f"{kept}",
+        f"{fate}",
         forecast_of_files(config, row_bytes, ranks),
         *_warnings(ranks, cores, blocks_per_s),
         *(_warnings_of_gpus(learner_count(config), len(gpus)) if config.policy.cuda else []),
@@ -132,16 +132,16 @@ def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> s
     """
     an_hour = files_an_hour_of(config, row_bytes)
     in_all = an_hour * working_collectors(ranks, config) * seconds_of(config.slurm.time) / 3600
-    said = f"about {human_count(an_hour)} shards an hour of each collector"
+    forecast = f"about {human_count(an_hour)} shards an hour of each collector"
     if not config.system.storage.keep_data:
-        return said
-    said += f", {human_count(in_all)} in {config.slurm.time} (slurm.time)"
-    left = files_left(Path())
-    if left is None or in_all < _LARGE_SHARE * left:
-        return said
+        return forecast
+    forecast += f", {human_count(in_all)} in {config.slurm.time} (slurm.time)"
+    free = files_left(Path())
+    if free is None or in_all < _LARGE_SHARE * free:
+        return forecast
     return (
-        f"warning: {said}, but only {human_count(left)} files can still be made here: remove small "
-        "files, raise system.storage.file_bytes, or set system.storage.keep_data=false"
+        f"warning: {forecast}, but only {human_count(free)} files can still be made here: remove "
+        "small files, raise system.storage.file_bytes, or set system.storage.keep_data=false"
     )
 
 
@@ -153,9 +153,9 @@ def files_left(folder: Path) -> int | None:
     path = folder.resolve()
     kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
     quotas = quotas_of(path, kind, (mount, device))
-    left = [max(0, quota.limit - quota.used) for quota in quotas if quota.what == "files"]
+    free = [max(0, quota.limit - quota.used) for quota in quotas if quota.what == "files"]
     space = os.statvfs(path)
-    return min(left + [space.f_favail] * bool(space.f_files), default=None)
+    return min(free + [space.f_favail] * bool(space.f_files), default=None)
 
 
 def row_size(config: ExperimentConfig, spaces: Spaces) -> int:

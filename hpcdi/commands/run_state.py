@@ -77,8 +77,8 @@ class RunStatus:
         """0 for a run that is well, the run's own exit code if that says so, else 1."""
         if self.state in GOES_WELL:
             return EXIT_DONE
-        said = self.facts.get("state") == self.state
-        return int(self.facts.get("exit_code", EXIT_FAILED)) if said else EXIT_FAILED
+        is_its_own = self.facts.get("state") == self.state
+        return int(self.facts.get("exit_code", EXIT_FAILED)) if is_its_own else EXIT_FAILED
 
     @property
     def placement(self) -> list[dict[str, Any]]:
@@ -91,8 +91,8 @@ class RunStatus:
         """The newest snapshot of the run."""
         from hpcdi.store.checkpoints import names
 
-        there = names(self.layout.snapshots_dir)
-        return self.layout.snapshots_dir / there[-1] if there else None
+        snapshots = names(self.layout.snapshots_dir)
+        return self.layout.snapshots_dir / snapshots[-1] if snapshots else None
 
     @property
     def job_output(self) -> Path | None:
@@ -129,9 +129,11 @@ def find(name: str) -> Path:
         layout = RunLayout(run)
         if name in jobs_of(layout, run_folder.read(run), read_json(layout.status_file)):
             return layout.root.resolve()
-    known = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
+    in_queue = f"Slurm says {job.state} {job.reason}" if job is not None else "no queue knows it"
     searched = " and ".join(str(place / "runs") for place in places)
-    raise LaunchError(f"no run in {searched} belongs to job {name}; {known}. Name the run folder")
+    raise LaunchError(
+        f"no run in {searched} belongs to job {name}; {in_queue}. Name the run folder"
+    )
 
 
 def _printed_by(job: QueueJob | None) -> list[Path]:
@@ -158,8 +160,12 @@ def jobs_of(layout: RunLayout, facts: Mapping[str, Any], progress: Mapping[str, 
         progress: status.json.
     """
     submitted = read_json(layout.submit_file), read_json(layout.next_job_file)
-    held = facts.get("slurm", {}), progress.get("job", {}), *(s.get("job", {}) for s in submitted)
-    return list(dict.fromkeys(filter(None, map(_job_id, held))))
+    variables = (
+        facts.get("slurm", {}),
+        progress.get("job", {}),
+        *(s.get("job", {}) for s in submitted),
+    )
+    return list(dict.fromkeys(filter(None, map(_job_id, variables))))
 
 
 def _job_id(variables: Mapping[str, str]) -> str:
@@ -183,10 +189,10 @@ def status_of(
     """
     layout = RunLayout(run.absolute())
     facts = run_folder.read(run)
-    found = _status(layout, facts, ask, job_id)
-    if found.state == "dead" and facts != (later := run_folder.read(run)):
+    status = _status(layout, facts, ask, job_id)
+    if status.state == "dead" and facts != (later := run_folder.read(run)):
         return _status(layout, later, ask, job_id)  # it has ended in between
-    return found
+    return status
 
 
 def _status(
@@ -219,13 +225,13 @@ def _status(
 
 def _job(job_ids: list[str], ask: Callable[[str], QueueJob | None]) -> QueueJob | None:
     """Returns the job that will resume the run, or else that of its last start."""
-    known = None
+    last = None
     for job_id in job_ids:
         job = ask(job_id)
         if job is not None and (job.waits or job.is_on):
             return job
-        known = known or job
-    return known
+        last = last or job
+    return last
 
 
 # -------------------------------------------------------------------------------- judging the state
@@ -305,31 +311,34 @@ def _by_queue(
 ) -> tuple[str, str]:
     """Returns the state of a run that has a job; `by_folder` is what its folder shows."""
     (state, why), is_new_start = by_folder, _is_new_start(facts, evidence)
-    said = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
+    job_state = f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}"
     is_to_resume = facts.get("state") == "stopped" and facts.get("exit_code") == EXIT_REQUEUE
     if job.waits or (job.is_on and (is_new_start or not facts)):
         again = "; it will resume from its newest snapshot" if facts else ""
         is_pending = job.waits or job.state == "COMPLETING"  # what was requeued is cleaned up first
-        return "pending" if is_pending else "starting", said + again
+        return "pending" if is_pending else "starting", job_state + again
     if job.is_on:
         if job.has_script and (state == "dead" or is_to_resume):
-            return "pending", f"{why}; {said} still, and its script has it requeued"
+            return "pending", f"{why}; {job_state} still, and its script has it requeued"
         return by_folder
     if state in ("starting", "running"):
-        return ("dead", said) if evidence.is_process is None else by_folder
+        return ("dead", job_state) if evidence.is_process is None else by_folder
     if is_new_start and job.has_failed:
-        return "failed", f"{said}: it was to resume the run, and did not begin"
+        return "failed", f"{job_state}: it was to resume the run, and did not begin"
     is_worth_saying = state == "dead" or is_to_resume or is_new_start
-    return state, "; ".join(filter(None, [why, said])) if is_worth_saying else why
+    return state, "; ".join(filter(None, [why, job_state])) if is_worth_saying else why
 
 
 def _is_new_start(facts: Mapping[str, Any], evidence: Evidence) -> bool:
     """Returns whether the job has been started, or is to be, since run.json was written."""
-    job, known = evidence.job, facts.get("slurm", {})
-    if job is None or not known:
+    job, recorded = evidence.job, facts.get("slurm", {})
+    if job is None or not recorded:
         return False
-    restarts = int(known.get("SLURM_RESTART_COUNT", 0) or 0)
-    return job.job_id not in (_job_id(known), known.get("SLURM_JOB_ID")) or job.restarts > restarts
+    restarts = int(recorded.get("SLURM_RESTART_COUNT", 0) or 0)
+    return (
+        job.job_id not in (_job_id(recorded), recorded.get("SLURM_JOB_ID"))
+        or job.restarts > restarts
+    )
 
 
 def _present(progress: dict[str, Any], facts: Mapping[str, Any], state: str) -> dict[str, Any]:
@@ -366,14 +375,14 @@ def _last_error(
         return {name: last.get(name) for name in ("rank", "role", "host", "error", "traceback")}
     if state not in ("failed", "dead"):
         return {}
-    found = first_error(logs_of(layout.root / "log"), int(facts.get("restarts", 0)))
-    if found is None:
+    first = first_error(logs_of(layout.root / "log"), int(facts.get("restarts", 0)))
+    if first is None:
         return {}
-    raised = found.traceback.splitlines()[-1:] or [str(found.entry.get("message", ""))]
+    raised = first.traceback.splitlines()[-1:] or [str(first.entry.get("message", ""))]
     return {
-        "rank": found.rank,
-        "role": found.entry.get("role"),
-        "host": found.entry.get("host"),
+        "rank": first.rank,
+        "role": first.entry.get("role"),
+        "host": first.entry.get("host"),
         "error": raised[0],
-        "traceback": found.traceback,
+        "traceback": first.traceback,
     }

@@ -147,10 +147,10 @@ def load_policy(
 
 def _of_run(layout: RunLayout, which: str | None) -> tuple[Path, str]:
     files = {"best": layout.best_policy, "latest": layout.latest_policy}
-    there = [name for name, file in files.items() if file.is_file()]
-    wanted = [name for name in there if which in (None, name)]
+    saved = [name for name, file in files.items() if file.is_file()]
+    wanted = [name for name in saved if which in (None, name)]
     if not wanted:
-        instead = f"; there is --policy {there[0]}" if there else ": it has not saved any yet"
+        instead = f"; there is --policy {saved[0]}" if saved else ": it has not saved any yet"
         kind = f" {which}" if which else ""
         raise LaunchError(f"the run {short(layout.root)} holds no{kind} policy{instead}")
     return files[wanted[0]], f"the run's {wanted[0]} policy"
@@ -243,16 +243,16 @@ def _home_of(file: Path) -> Path:
     return runs[0] if runs else file.absolute().parent
 
 
-def _differences(given: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+def _differences(parameters: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     """Yields the differences of parameters; none if the policy does not list its own."""
     for name, tensor in expected.items():
-        if name not in given:
+        if name not in parameters:
             yield f"it lacks the parameter {name} {tuple(tensor.shape)}"
-        elif given[name].shape != tensor.shape:
+        elif parameters[name].shape != tensor.shape:
             yield (
-                f"the parameter {name} is {tuple(given[name].shape)} in the file and "
+                f"the parameter {name} is {tuple(parameters[name].shape)} in the file and "
                 f"{tuple(tensor.shape)} by the configuration"
             )
     if expected:
-        for name in given.keys() - expected.keys():
-            yield f"the configuration has no parameter {name} {tuple(given[name].shape)}"
+        for name in parameters.keys() - expected.keys():
+            yield f"the configuration has no parameter {name} {tuple(parameters[name].shape)}"

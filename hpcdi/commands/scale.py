@@ -46,16 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser("scale", HELP, EXIT_CODES)
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
     parser.add_argument("collectors", type=at_least(1), metavar="N", help="collectors to work")
-    given = parser.parse_args(arguments)
-    layout = RunLayout(find(given.run))
-    of = _check(status_of(layout.root), given.collectors)
-    write_json(layout.scale_file, {"collectors": given.collectors, "of": of}, fsync=False)
+    options = parser.parse_args(arguments)
+    layout = RunLayout(find(options.run))
+    of = _check(status_of(layout.root), options.collectors)
+    write_json(layout.scale_file, {"collectors": options.collectors, "of": of}, fsync=False)
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
-        seen = dict(status_of(layout.root, nobody).progress.get("collectors", {}))
-        if seen.get("wanted") == given.collectors:
+        collectors = dict(status_of(layout.root, nobody).progress.get("collectors", {}))
+        if collectors.get("wanted") == options.collectors:
             sys.stdout.write(
-                f"{seen['working']} of {seen['there']} collectors work\n"
+                f"{collectors['working']} of {collectors['there']} collectors work\n"
                 f"  hpcdi status {short(layout.root)}\n"
             )
             return EXIT_DONE

@@ -62,17 +62,19 @@ def main(arguments: Sequence[str]) -> int:
         metavar="SECONDS",
         help="repeat (default: every 2 s) until the run is over",
     )
-    given = parser.parse_args(arguments)
-    run = find(given.run)
-    clear = "\x1b[H\x1b[2J" if given.watch is not None and sys.stdout.isatty() else ""
+    options = parser.parse_args(arguments)
+    run = find(options.run)
+    clear = "\x1b[H\x1b[2J" if options.watch is not None and sys.stdout.isatty() else ""
     while True:
-        found = status_of(run)
-        text = json.dumps(data_of(found), indent=2) if given.json else "\n".join(lines_of(found))
+        status = status_of(run)
+        text = (
+            json.dumps(data_of(status), indent=2) if options.json else "\n".join(lines_of(status))
+        )
         sys.stdout.write(f"{clear}{text}\n")
         sys.stdout.flush()
-        if given.watch is None or found.is_over:
-            return found.exit_code
-        wait_s(given.watch)  # until the run is over, or Ctrl-C
+        if options.watch is None or status.is_over:
+            return status.exit_code
+        wait_s(options.watch)  # until the run is over, or Ctrl-C
 
 
 def lines_of(status: RunStatus) -> list[str]:
@@ -171,14 +173,18 @@ def _hosts(status: RunStatus) -> Counter[str]:
 
 def _job(status: RunStatus) -> list[str]:
     job, left_s = status.evidence.job, _left_s(status)
-    left = f"{human_time(left_s)} left" if left_s is not None and not status.is_over else ""
+    time_left = f"{human_time(left_s)} left" if left_s is not None and not status.is_over else ""
     if job is None:
-        known = status.progress.get("job", {}).get("SLURM_JOB_ID", "")
-        return [_line("job", ", ".join(filter(None, [known, left])))] if known or left else []
+        job_id = status.progress.get("job", {}).get("SLURM_JOB_ID", "")
+        return (
+            [_line("job", ", ".join(filter(None, [job_id, time_left])))]
+            if job_id or time_left
+            else []
+        )
     reason = f" ({job.reason})" if job.reason else ""
     nodes = f"on {job.nodes}" if job.nodes else ""
     restarts = f"requeued {job.restarts} times by Slurm" if job.restarts else ""
-    parts = [f"{job.job_id} {job.state}{reason}", nodes, left, restarts]
+    parts = [f"{job.job_id} {job.state}{reason}", nodes, time_left, restarts]
     lines = [_line("job", ", ".join(filter(None, parts)))]
     if status.is_over and status.state != "done" and status.job_output is not None:
         lines.append(_line("output", short(status.job_output)))
@@ -190,8 +196,8 @@ def _left_s(status: RunStatus) -> float | None:
     job = status.evidence.job
     ends_at = job.ends_at if job is not None and job.is_on else None
     if ends_at is None:
-        said = status.progress.get("job", {}).get("SLURM_JOB_END_TIME", "")
-        ends_at = float(said) if said.isdigit() and int(said) else None
+        end_time = status.progress.get("job", {}).get("SLURM_JOB_END_TIME", "")
+        ends_at = float(end_time) if end_time.isdigit() and int(end_time) else None
     return max(0.0, ends_at - time.time()) if ends_at is not None and not status.is_over else None
 
 
@@ -263,11 +269,11 @@ def _waits(status: RunStatus) -> list[str]:
 def _collectors(status: RunStatus) -> list[str]:
     """Returns a line about the collectors, unless all work."""
     ranks = sum(place.get("role") == "collector" for place in status.facts.get("placement", []))
-    seen = status.progress.get("collectors")
-    if seen is None or status.is_over or seen["working"] == ranks:
+    counts = status.progress.get("collectors")
+    if counts is None or status.is_over or counts["working"] == ranks:
         return []
-    waiting = seen["there"] - seen["working"]
-    parts = [f"{seen['working']} of {ranks} work"]
+    waiting = counts["there"] - counts["working"]
+    parts = [f"{counts['working']} of {ranks} work"]
     if waiting:
         parts.append(f"{waiting} wait{'s' * (waiting == 1)} until needed")
     return [_line("collectors", ", ".join(parts))]

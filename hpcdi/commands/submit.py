@@ -97,16 +97,16 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: the experiment is wrong. LaunchError: the job cannot run as asked.
     """
-    given = _parse(arguments)
-    request = request_of(given)
-    request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(given)))
+    options = _parse(arguments)
+    request = request_of(options)
+    request = dataclasses.replace(request, overrides=(*request.overrides, *settings_of(options)))
     job, experiment = prepare(request)
-    if given.print:
+    if options.print:
         sys.stdout.write(script_text(dataclasses.replace(job, arguments=_arguments(request))))
         return EXIT_DONE
-    if given.local:
+    if options.local:
         job = with_folder(job, experiment, request.run_dir)
-        return _run_locally(job, experiment, waits=given.wait or given.follow)
+        return _run_locally(job, experiment, waits=options.wait or options.follow)
     check_job(job)  # before there is a folder
     job = with_folder(job, experiment, request.run_dir)
     try:
@@ -115,17 +115,17 @@ def main(arguments: Sequence[str]) -> int:
     except LaunchError:
         discard(job)
         raise
-    asked = job.slurm
-    nodes = counted(asked.nodes, "node")
-    gpus = f", {asked.gpus_per_node} GPUs each" if asked.gpus_per_node else ""
+    slurm = job.slurm
+    nodes = counted(slurm.nodes, "node")
+    gpus = f", {slurm.gpus_per_node} GPUs each" if slurm.gpus_per_node else ""
     _say(
-        f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {asked.time} at a time",
+        f"job {number}: {job.ranks} ranks on {nodes}{gpus}, {slurm.time} at a time",
         job,
         f"scancel {number}",
     )
-    if given.follow:
+    if options.follow:
         return tail.main([str(job.folder), "--follow"])
-    if given.wait:
+    if options.wait:
         return status.main([str(job.folder), "--watch", "5"])
     return EXIT_DONE
 
@@ -191,16 +191,16 @@ def add_resources(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def settings_of(given: argparse.Namespace) -> list[str]:
+def settings_of(options: argparse.Namespace) -> list[str]:
     """Returns the options as overrides of the configuration; texts are quoted for YAML."""
     settings, defaults = [], SlurmConfig()
     for name in _FLAGS:
-        value = getattr(given, name)
+        value = getattr(options, name)
         if value is not None:
             is_number = isinstance(getattr(defaults, name), int)
             settings.append(f"slurm.{name}={value if is_number else _quoted(value)}")
     for flag, name in _LISTS.items():
-        values = getattr(given, flag)
+        values = getattr(options, flag)
         if values:
             settings.append(f"slurm.{name}=[{', '.join(map(_quoted, values))}]")
     return settings
@@ -490,9 +490,9 @@ def _streams_kept() -> Iterator[None]:
             os.dup2(null, stream)
         yield
     finally:
-        for stream, kept in zip((1, 2), ours, strict=True):
-            os.dup2(kept, stream)
-            os.close(kept)
+        for stream, copy in zip((1, 2), ours, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
         os.close(null)
 
 

@@ -39,16 +39,16 @@ _JUDGE_S = 5.0
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    given = parse(arguments)
+    options = parse(arguments)
 
     def verdict() -> tuple[int | None, str]:
-        found = status_of(given.run, slurm_queue.nobody)
+        found = status_of(options.run, slurm_queue.nobody)
         is_silent = bool(found.why) and (not found.is_over or not found.facts)
         if is_silent or found.exit_code == EXIT_REQUEUE:  # the queue may know more
-            found = status_of(given.run)
+            found = status_of(options.run)
         return (found.exit_code if found.is_over else None), f"the run is {found.state}"
 
-    return tail(given, verdict)
+    return tail(options, verdict)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -69,35 +69,35 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--level", choices=_LEVELS, default="info", help="this level and above")
     parser.add_argument("-f", "--follow", action="store_true", help="show new lines, too")
     parser.add_argument("--json", action="store_true", help="lines as they are in the files")
-    given = parser.parse_args(arguments)
-    given.run = find(given.run)
-    given.level = logging.getLevelNamesMapping()[given.level.upper()]
-    return given
+    options = parser.parse_args(arguments)
+    options.run = find(options.run)
+    options.level = logging.getLevelNamesMapping()[options.level.upper()]
+    return options
 
 
-def tail(given: argparse.Namespace, verdict: Callable[[], tuple[int | None, str]]) -> int:
+def tail(options: argparse.Namespace, verdict: Callable[[], tuple[int | None, str]]) -> int:
     """Print the newest records, and with ``follow`` new ones; returns the exit code.
 
     Args:
-        given: see `parse`.
+        options: see `parse`.
         verdict: returns how the run has ended, as an exit code and a line about it; None while it
             goes on, or is to.
 
     Raises:
         LaunchError: there are no logs, or none of these ranks.
     """
-    logs = _chosen(given)
-    if not logs and not given.follow:
-        raise LaunchError(_nothing(given))
-    lines, readers = newest(logs, max(given.lines, 0), given.level)
-    _show(lines, given)
-    return _follow(readers, set(logs), given, verdict) if given.follow else EXIT_DONE
+    logs = _chosen(options)
+    if not logs and not options.follow:
+        raise LaunchError(_nothing(options))
+    lines, readers = newest(logs, max(options.lines, 0), options.level)
+    _show(lines, options)
+    return _follow(readers, set(logs), options, verdict) if options.follow else EXIT_DONE
 
 
 def _follow(
     readers: list[LogReader],
-    known: set[int],
-    given: argparse.Namespace,
+    followed: set[int],
+    options: argparse.Namespace,
     verdict: Callable[[], tuple[int | None, str]],
 ) -> int:
     """Show new records until the run is over, those of ranks that start later, too."""
@@ -105,12 +105,12 @@ def _follow(
     while True:
         is_due = time.monotonic() - heard >= _JUDGE_S
         code, why = verdict() if is_due else (None, "")
-        for rank, path in _chosen(given).items():
-            if rank not in known:
-                known.add(rank)
+        for rank, path in _chosen(options).items():
+            if rank not in followed:
+                followed.add(rank)
                 readers.append(LogReader(rank, path))
         lines = [line for reader in readers for line in reader.take()]
-        _show(sorted(lines, key=lambda line: line.time), given)
+        _show(sorted(lines, key=lambda line: line.time), options)
         if code is not None:
             sys.stderr.write(f"hpcdi tail: {why}\n")
             return EXIT_DONE if code == EXIT_DONE else EXIT_FAILED
@@ -119,22 +119,22 @@ def _follow(
         wait_s(max(_LOOK_S, _LOOK_EACH_S * len(readers)))  # until the run is over, or Ctrl-C
 
 
-def _show(lines: list[LogLine], given: argparse.Namespace) -> None:
+def _show(lines: list[LogLine], options: argparse.Namespace) -> None:
     for line in lines:
-        if line.level >= given.level:
-            sys.stdout.write((line.text if given.json else str(line)) + "\n")
+        if line.level >= options.level:
+            sys.stdout.write((line.text if options.json else str(line)) + "\n")
     sys.stdout.flush()
 
 
-def _chosen(given: argparse.Namespace) -> dict[int, Path]:
-    found = logs_of(given.run / "log")
-    return {rank: found[rank] for rank in found if not given.rank or rank in given.rank}
+def _chosen(options: argparse.Namespace) -> dict[int, Path]:
+    logs = logs_of(options.run / "log")
+    return {rank: logs[rank] for rank in logs if not options.rank or rank in options.rank}
 
 
-def _nothing(given: argparse.Namespace) -> str:
-    folder = given.run / "log"
-    there = sorted(logs_of(folder))
-    if not there:
+def _nothing(options: argparse.Namespace) -> str:
+    folder = options.run / "log"
+    ranks = sorted(logs_of(folder))
+    if not ranks:
         return f"no rank has written to {folder} yet; -f waits for the first line"
-    asked = ", ".join(map(str, sorted(given.rank)))
-    return f"there is no log of rank {asked} in {folder}; it has ranks {there[0]} to {there[-1]}"
+    wanted = ", ".join(map(str, sorted(options.rank)))
+    return f"there is no log of rank {wanted} in {folder}; it has ranks {ranks[0]} to {ranks[-1]}"

@@ -32,8 +32,8 @@ class ConfigDict(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            known = ", ".join(map(str, self))
-            raise AttributeError(f"no key {name!r} (there are: {known})") from None
+            keys = ", ".join(map(str, self))
+            raise AttributeError(f"no key {name!r} (there are: {keys})") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -155,13 +155,13 @@ class Configurable:
             return cfg
         settings: type = cls.Config
         mapping = cfg if cfg is not None else {}
-        own = inspect.getattr_static(cls, "config")
-        if isinstance(own, dict) and isinstance(mapping, Mapping):
-            known = {field.name for field in dataclasses.fields(settings)}
-            more = [(name, Any, None) for name in own if name not in known]
+        more_settings = inspect.getattr_static(cls, "config")
+        if isinstance(more_settings, dict) and isinstance(mapping, Mapping):
+            names = {field.name for field in dataclasses.fields(settings)}
+            more = [(name, Any, None) for name in more_settings if name not in names]
             settings = dataclasses.make_dataclass(
                 settings.__name__, more, bases=(settings,), frozen=True
             )
-            merged = {**own, **mapping}
+            merged = {**more_settings, **mapping}
             mapping = merged | {name: _wrap(merged[name]) for name, _, _ in more}
         return parse(settings, mapping, cls.__name__)

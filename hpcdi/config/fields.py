@@ -198,16 +198,16 @@ class Parser:
             self._add(path, f"must be a mapping of settings, not {_type_name(mapping)}")
             mapping = {}
         hints = typing.get_type_hints(cls)
-        known = {f.name: f for f in dataclasses.fields(cls)}
+        specs = {f.name: f for f in dataclasses.fields(cls)}
         # an omitted part is parsed like an empty one, so that its rules are checked
-        omitted = [n for n, f in known.items() if n not in mapping and f.metadata.keys() & _PARTS]
+        omitted = [n for n, f in specs.items() if n not in mapping and f.metadata.keys() & _PARTS]
         values: dict[str, Any] = {}
         for key, value in {**mapping, **{name: {} for name in omitted}}.items():
-            if key in known:
-                values[key] = self._value(known[key], hints[key], value, _join(path, key))
+            if key in specs:
+                values[key] = self._value(specs[key], hints[key], value, _join(path, key))
             else:
-                self._unknown(path, str(key), list(known))
-        for name, spec in known.items():
+                self._unknown(path, str(key), list(specs))
+        for name, spec in specs.items():
             if values.get(name, MISSING) is MISSING:
                 values[name] = self._default(spec, _join(path, name))
         if any(value is MISSING for value in values.values()):
@@ -291,13 +291,13 @@ class Parser:
         except UnknownTypeError:  # `_component` has reported it
             return MISSING
 
-    def _unknown(self, path: str, key: str, known: list[str]) -> None:
+    def _unknown(self, path: str, key: str, names: list[str]) -> None:
         full = _join(path, key)
         if key in RETIRED_KEYS:
             self.notes.append(f"{full} is ignored: {RETIRED_KEYS[key]}")
             return
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(known))}"
+        near = difflib.get_close_matches(key, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
         self.problems.append(Problem(full, f"unknown key; {hint}", is_unknown_key=True))
 
     def _add(self, path: str, message: str) -> None:

@@ -90,16 +90,16 @@ class LeagueConfig:
                 yield Problem(f"players.{name}", f"must be one of {', '.join(LEARNING)}")
         for name, count in self.learners.items():
             if name not in self.players:
-                known = ", ".join(self.players)
-                yield Problem(f"learners.{name}", f"no such player learns; there are {known}")
+                names = ", ".join(self.players)
+                yield Problem(f"learners.{name}", f"no such player learns; there are {names}")
             if type(count) is not int or count < 1:
                 yield Problem(f"learners.{name}", f"must be a number of ranks from 1, not {count}")
 
     def share_learners(self, count: int) -> dict[str, int]:
         """Returns how many of so many learner ranks each player has; 0: there are too few."""
         rest = [name for name in self.players if name not in self.learners]
-        left = max(0, count - sum(self.learners.values()))
-        shares = {n: left // len(rest) + (i < left % len(rest)) for i, n in enumerate(rest)}
+        free = max(0, count - sum(self.learners.values()))
+        shares = {n: free // len(rest) + (i < free % len(rest)) for i, n in enumerate(rest)}
         return {name: int({**shares, **self.learners}[name]) for name in self.players}
 
 

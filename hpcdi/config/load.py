@@ -137,10 +137,12 @@ def _with_places(problems: Iterable[Problem]) -> list[Problem]:
         places.setdefault(path.rpartition(".")[2], []).append(path)
     result = []
     for problem in problems:
-        found = [p for p in places.get(problem.path.rpartition(".")[2], []) if p != problem.path]
+        elsewhere = [
+            p for p in places.get(problem.path.rpartition(".")[2], []) if p != problem.path
+        ]
         # an equal key elsewhere is a better guess than a similar key here, unless it is common
-        if problem.is_unknown_key and 0 < len(found) <= _MOST_PLACES:
-            where = " or ".join(found)
+        if problem.is_unknown_key and 0 < len(elsewhere) <= _MOST_PLACES:
+            where = " or ".join(elsewhere)
             problem = dataclasses.replace(problem, message=f"unknown key; did you mean {where}?")
         result.append(problem)
     return result
@@ -193,5 +195,5 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 def _neighbours(path: Path) -> str:
     folder = path if path.is_dir() else path.parent
-    found = sorted(p.name for p in folder.glob("[!.]*.yaml")) if folder.is_dir() else []
-    return f"; in {folder} there are {', '.join(found)}" if found else ""
+    names = sorted(p.name for p in folder.glob("[!.]*.yaml")) if folder.is_dir() else []
+    return f"; in {folder} there are {', '.join(names)}" if names else ""

@@ -143,18 +143,18 @@ class ModelConfig:
         """Rules over several settings."""
         if not self.encoder_hidden_size_list:
             yield Problem("encoder_hidden_size_list", "needs at least one size")
-        for slot, known in _BUILT_IN.items():
+        for slot, names in _BUILT_IN.items():
             name = getattr(self, slot)
-            if name not in known and not re.fullmatch(r"[\w.]+:\w+", name):
-                yield Problem(slot, _unknown(name, known))
+            if name not in names and not re.fullmatch(r"[\w.]+:\w+", name):
+                yield Problem(slot, _unknown(name, names))
         for leaf, name in self.leaf_encoders.items():
-            known = _BUILT_IN["encoder"]
-            if name not in known and not re.fullmatch(r"[\w.]+:\w+", str(name)):
-                yield Problem(f"leaf_encoders.{leaf}", _unknown(name, known))
+            names = _BUILT_IN["encoder"]
+            if name not in names and not re.fullmatch(r"[\w.]+:\w+", str(name)):
+                yield Problem(f"leaf_encoders.{leaf}", _unknown(name, names))
 
 
-def _unknown(name: Any, known: tuple[str, ...]) -> str:
-    return f"is {name!r}: none of {', '.join(known[1:])}, nor a 'my_module:make'"
+def _unknown(name: Any, names: tuple[str, ...]) -> str:
+    return f"is {name!r}: none of {', '.join(names[1:])}, nor a 'my_module:make'"
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ class ScheduleConfig:
             way = env_steps / self.env_steps
         else:
             way = iterations / (self.iterations or 1)
-        left = math.exp(-way) if self.type == "exp" else max(0.0, 1 - way)
-        return self.end + (start - self.end) * left
+        share = math.exp(-way) if self.type == "exp" else max(0.0, 1 - way)
+        return self.end + (start - self.end) * share
 
 
 @dataclass(frozen=True)

@@ -198,9 +198,9 @@ def allocation(variables: Mapping[str, str]) -> Allocation | None:
 
 def component(variables: Mapping[str, str]) -> int:
     """Returns this process's component of a heterogeneous Slurm job, from 0."""
-    own = variables.get("SLURMD_NODENAME", "")
+    host = variables.get("SLURMD_NODENAME", "")
     for number in range(int(variables.get("SLURM_HET_SIZE", "0"))):
-        if own in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
+        if host in expand(variables.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
             return number
     return 0
 
@@ -212,14 +212,14 @@ def visible_gpus(variables: Mapping[str, str], devices: Path = Path("/dev")) -> 
         variables: environment variables.
         devices: folder of device files.
     """
-    given = variables.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
-        found = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
+    variable = variables.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
+        numbers = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
         if any((devices / other).exists() for other in ("kfd", "dxg")):  # AMD's; Windows's
-            found.append("0")
-        return tuple(sorted(filter(str.isdecimal, set(found)), key=int))
+            numbers.append("0")
+        return tuple(sorted(filter(str.isdecimal, set(numbers)), key=int))
     names: list[str] = []
-    for name in given.split(","):
+    for name in variable.split(","):
         if name.strip() in ("", "-1", "NoDevFiles"):  # CUDA ignores what follows
             break
         names.append(name.strip())
@@ -307,8 +307,8 @@ def compress(hosts: Sequence[str]) -> str:
     """Returns the same hosts in the same order, as short as `expand` can read them."""
     words: list[tuple[str, list[str]]] = []
     for host in hosts:
-        found = _NUMBERED.fullmatch(host)
-        prefix, number = found.groups() if found else (host, "")
+        match = _NUMBERED.fullmatch(host)
+        prefix, number = match.groups() if match else (host, "")
         if number and words and words[-1][0] == prefix and words[-1][1]:
             words[-1][1].append(number)
         else:
@@ -340,10 +340,10 @@ def _numbers(text: str, whole: str) -> list[str]:
     """Returns the numbers of ``001-003,7``, with their zeros."""
     numbers: list[str] = []
     for span in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", span, flags=re.ASCII)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", span, flags=re.ASCII)
+        if match is None:
             raise LaunchError(f"{whole!r} is no list of hosts: {span!r} is no number and no range")
-        first, last = found[1], found[2] or found[1]
+        first, last = match[1], match[2] or match[1]
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 

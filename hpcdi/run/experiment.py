@@ -83,8 +83,8 @@ def _types_of(config: ExperimentConfig) -> dict[str, str]:
 
 def _as_a_league(config: ExperimentConfig) -> list[str]:
     """Overrides by which an experiment of several players, which says no more, is a league."""
-    given = _types_of(config)
-    return [f"{p}={league}" for p, (default, league) in _TYPES.items() if given[p] == default]
+    types = _types_of(config)
+    return [f"{p}={league}" for p, (default, league) in _TYPES.items() if types[p] == default]
 
 
 def _check_league(config: ExperimentConfig, players: int) -> list[Problem]:
@@ -93,8 +93,8 @@ def _check_league(config: ExperimentConfig, players: int) -> list[Problem]:
     needs = f"{players} players: over ranks it needs" if wanted else "one player: it cannot take"
     problems = [
         Problem(path, f"the environment has {needs} {_TYPES[path][1]!r} here")
-        for path, given in _types_of(config).items()
-        if (given == _TYPES[path][1]) is not wanted
+        for path, kind in _types_of(config).items()
+        if (kind == _TYPES[path][1]) is not wanted
     ]
     if wanted and config.system.deterministic:
         problems.append(Problem("system.deterministic", "a league cannot be deterministic yet"))

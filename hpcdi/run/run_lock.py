@@ -72,15 +72,15 @@ class Holder:
 
 def this_process(variables: Mapping[str, str] | None = None) -> Holder:
     """Returns this process as the holder of a lock."""
-    known = os.environ if variables is None else variables
+    environment = os.environ if variables is None else variables
     return Holder(
         platform.node(),
         _machine(),
         os.getpid(),
         born_of(os.getpid()),
-        known.get("SLURM_JOB_ID", ""),
-        int(known.get("SLURM_RESTART_COUNT", "0") or 0),
-        known.get(LAUNCHER_VARIABLE, ""),
+        environment.get("SLURM_JOB_ID", ""),
+        int(environment.get("SLURM_RESTART_COUNT", "0") or 0),
+        environment.get(LAUNCHER_VARIABLE, ""),
         time.strftime("%Y-%m-%d %H:%M:%S"),
     )
 
@@ -249,8 +249,8 @@ def _is_stale(holder: Holder | None, me: Holder, age_s: float) -> bool:
 
 def _has_ended(job: str) -> bool:
     """Returns whether Slurm says that a job has ended or waits; False where it does not answer."""
-    known = slurm_queue.ask(job) if slurm_queue.is_job_id(job) else None
-    return known is not None and not known.is_on
+    queued = slurm_queue.ask(job) if slurm_queue.is_job_id(job) else None
+    return queued is not None and not queued.is_on
 
 
 def _said(root: Path, holder: Holder | None, age_s: float) -> str:

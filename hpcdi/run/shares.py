@@ -81,41 +81,41 @@ def shares(
     Raises:
         LaunchError: jobs cannot be placed on the hosts of this allocation.
     """
-    there = _hosts(variables)
-    fits = sum(max(1, count // cores) for count in there.values())
-    taken = dict.fromkeys(there, 0)
+    hosts = _hosts(variables)
+    fits = sum(max(1, count // cores) for count in hosts.values())
+    taken = dict.fromkeys(hosts, 0)
     for _ in range(min(most, at_once or fits)):
-        taken[min(there, key=lambda host: (taken[host] + 1) / there[host])] += 1
-    ordered = sorted((k, i, host) for i, host in enumerate(there) for k in range(taken[host]))
+        taken[min(hosts, key=lambda host: (taken[host] + 1) / hosts[host])] += 1
+    ordered = sorted((k, i, host) for i, host in enumerate(hosts) for k in range(taken[host]))
     return [Share(number, taken[host], host) for number, _, host in ordered]
 
 
 def _hosts(variables: Mapping[str, str]) -> dict[str, int]:
     """Returns the number of cores by host; this one, where it is the only one, has no name."""
     here = {"": len(os.sched_getaffinity(0))}
-    known = allocation(variables)
-    if known is None or known.hosts in ((), (variables.get("SLURMD_NODENAME", platform.node()),)):
+    job = allocation(variables)
+    if job is None or job.hosts in ((), (variables.get("SLURMD_NODENAME", platform.node()),)):
         return here
-    if known.scheduler != "slurm":
-        if len(known.hosts) == 1:
+    if job.scheduler != "slurm":
+        if len(job.hosts) == 1:
             return here
         raise LaunchError(
-            f"{known}: only Slurm's srun can place several jobs on several hosts. Take one host, "
+            f"{job}: only Slurm's srun can place several jobs on several hosts. Take one host, "
             "or say --local, for this one alone"
         )
     if shutil.which("srun") is None:
-        raise LaunchError(f"{known}: there is no srun here to place runs on these hosts")
+        raise LaunchError(f"{job}: there is no srun here to place runs on these hosts")
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", variables.get("SLURM_JOB_CPUS_PER_NODE", "")
     ):
         counts += [int(count)] * int(times or 1)
-    if len(counts) != len(known.hosts):
+    if len(counts) != len(job.hosts):
         raise LaunchError(
-            f"{known}: SLURM_JOB_CPUS_PER_NODE does not say how many cores each of these has. Is "
+            f"{job}: SLURM_JOB_CPUS_PER_NODE does not say how many cores each of these has. Is "
             "it a heterogeneous job? Take one of one component"
         )
-    return dict(zip(known.hosts, counts, strict=True))
+    return dict(zip(job.hosts, counts, strict=True))
 
 
 def portion(items: Sequence[T], number: int, of: int) -> list[T]:

@@ -37,10 +37,10 @@ def preempt_signals() -> list[signal.Signals]:
     Raises:
         LaunchError: the variable names no signal, or one with another meaning.
     """
-    given = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
-    if given in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
+    name = os.environ.get(PREEMPT_VARIABLE, "").strip().upper().removeprefix("SIG")
+    if name in ("", "TERM"):  # SIGTERM asks for the same; a second one ends at once
         return [signal.SIGUSR2]
-    number = getattr(signal, f"SIG{given}", None)
+    number = getattr(signal, f"SIG{name}", None)
     if not isinstance(number, signal.Signals) or number in (*_ENDING, signal.SIGKILL):
         raise LaunchError(
             f"{PREEMPT_VARIABLE}={os.environ[PREEMPT_VARIABLE]} is not a usable signal; name one "
@@ -100,13 +100,13 @@ def seconds_of(text: str) -> float:
     Raises:
         LaunchError: `text` is not a duration.
     """
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
         raise LaunchError(
             f"the time limit {text!r} is not a duration: write minutes (90), hours:minutes:seconds "
             "(1:30:00) or days-hours:minutes:seconds (2-12:00:00)"
         )
-    days, *parts = found.groups()
+    days, *parts = match.groups()
     numbers = [int(part) for part in parts if part]
     if days is None and len(numbers) < 3:  # without days, minutes come first, or hours of three
         numbers = [0, *numbers]
@@ -114,16 +114,16 @@ def seconds_of(text: str) -> float:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def end_of(given: str | None, variables: Mapping[str, str], now: float) -> float:
+def end_of(time_limit: str | None, variables: Mapping[str, str], now: float) -> float:
     """Returns the time limit in seconds since the epoch; infinite if there is none.
 
     Args:
-        given: a duration from `now`, see `seconds_of`; overrides the job's limit.
+        time_limit: a duration from `now`, see `seconds_of`; overrides the job's limit.
         variables: environment variables.
         now: seconds since the epoch.
     """
-    if given is not None:
-        return now + seconds_of(given)
+    if time_limit is not None:
+        return now + seconds_of(time_limit)
     end = variables.get(END_VARIABLE, "")
     return float(end) if end.isdigit() and int(end) > 0 else math.inf
 

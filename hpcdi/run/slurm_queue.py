@@ -121,22 +121,22 @@ def ask_all(job_ids: Iterable[str]) -> dict[str, QueueJob]:
     )
     if not answers and "Invalid job id" not in listed:
         return {}
-    found = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
+    jobs = {job_id: QueueJob(job_id, GONE) for job_id in wanted}
     for line in listed.splitlines() if answers else ():
         array, index, state, reason, nodes, restarts = map(str.strip, line.split("|")[:6])
         job_id = f"{array}_{index}".removesuffix("_N/A")
-        if job_id in found:
-            found[job_id] = QueueJob(
+        if job_id in jobs:
+            jobs[job_id] = QueueJob(
                 job_id, state, _known(reason), _known(nodes), restarts=int(restarts or 0)
             )
-    return found
+    return jobs
 
 
 def parse_scontrol(job_id: str, text: str) -> QueueJob | None:
     """Returns the job in a line of ``scontrol --oneliner show job``; None: there is none."""
     line = next((line for line in text.splitlines() if "JobState=" in line), "")
-    found = re.split(r"(?:^|\s+)([A-Za-z][\w:/]*)=", line)
-    facts = dict(zip(found[1::2], found[2::2], strict=True))
+    words = re.split(r"(?:^|\s+)([A-Za-z][\w:/]*)=", line)
+    facts = dict(zip(words[1::2], words[2::2], strict=True))
     if "JobState" not in facts:
         return None
     return QueueJob(

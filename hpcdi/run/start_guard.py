@@ -143,17 +143,17 @@ class _Guard:
                     )
                     return
                 continue
-            said = os.read(self._pipe, 4096).decode()
-            if _OVER in said:
+            message = os.read(self._pipe, 4096).decode()
+            if _OVER in message:
                 return
-            if not said:
+            if not message:
                 wait_s(_ORDERLY_S)
                 self._act(
                     f"{self._who} has died before the run had begun: it was killed, or ended by "
                     "the error above. The others would wait for it for ever"
                 )
                 return
-            limit_s = float(said.split()[-1])
+            limit_s = float(message.split()[-1])
 
     def _act(self, reason: str) -> None:
         """Say why, and end the job, unless another guard of this host does."""
@@ -180,8 +180,8 @@ class _Guard:
 
     def _missing(self) -> int:
         """Returns how many ranks of this host have died, as far as this can be seen."""
-        seen = len(_ranks_below(self._launcher))
-        return max(self._ranks - seen, 0) if seen else 0
+        alive = len(_ranks_below(self._launcher))
+        return max(self._ranks - alive, 0) if alive else 0
 
     def _launcher_lives(self) -> bool:
         return stat_of(self._launcher)[0] not in ("", "Z")
@@ -191,23 +191,23 @@ class _Guard:
         ranks = _ranks_below(self._launcher) or {self._rank: "this one"}
         lines = []
         for pid, number in ranks.items():
-            said = _STATES.get(stat_of(pid)[0])
+            state = _STATES.get(stat_of(pid)[0])
             has_begun = bool(children_of(pid))
             doing = "waits for the others" if has_begun else "has not begun (Python or hpcdi loads)"
-            lines.append(f"  rank {number}: process {pid} {said or doing}")
+            lines.append(f"  rank {number}: process {pid} {state or doing}")
         return "\n".join([*lines, "  ranks of other hosts: see their own lines, if there are any"])
 
 
 def _ranks_below(launcher: int) -> dict[int, str]:
     """Returns the processes that a launcher has started as ranks of this host, and their ranks."""
-    found = {}
+    ranks = {}
     for pid in children_of(launcher) if launcher else []:
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
             number = rank_of(dict(word.partition("=")[::2] for word in words))
             if number != "?":
-                found[pid] = number
-    return found
+                ranks[pid] = number
+    return ranks
 
 
 def _lock(launcher: int) -> int | None:

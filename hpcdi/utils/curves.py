@@ -195,13 +195,13 @@ def drop_events_after(folder: str | Path, saved_at: float) -> None:
 
     for path in sorted(Path(folder).rglob("events.out.tfevents.*")):
         events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
-        kept = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
-        if len(kept) == len(events):
+        events_before = [e for e in events if e.wall_time <= saved_at or not e.summary.value]
+        if len(events_before) == len(events):
             continue
         aside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         with aside.open("wb") as file:
             records = RecordWriter(file)
-            for event in kept:
+            for event in events_before:
                 records.write(event.SerializeToString())
             records.flush()
         aside.replace(path)

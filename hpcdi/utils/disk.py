@@ -122,10 +122,10 @@ class AppendFile(Closing):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         size = os.fstat(self._file).st_size
-        left = memoryview(data)
+        rest = memoryview(data)
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
         except OSError:
             os.ftruncate(self._file, size)  # no half records
             raise

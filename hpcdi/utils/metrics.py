@@ -231,9 +231,9 @@ def human_time(seconds: float) -> str:
     """Formats a duration: '42s', '3m05s', '2h14m'; '?' if it is not finite."""
     if not np.isfinite(seconds):
         return "?"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    total = int(seconds)
+    if total < 60:
+        return f"{total}s"
+    if total < 3600:
+        return f"{total // 60}m{total % 60:02d}s"
+    return f"{total // 3600}h{total % 3600 // 60:02d}m"

@@ -48,11 +48,11 @@ def _stat(pid: int) -> list[str]:
 
 def children_of(pid: int) -> list[int]:
     """Returns the child processes of a process; none where the kernel does not list them."""
-    found: list[int] = []
+    children: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has ended
-            found += map(int, listed.read_text().split())
-    return found
+            children += map(int, listed.read_text().split())
+    return children
 
 
 def launcher_of(pid: int) -> int:

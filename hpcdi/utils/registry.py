@@ -57,10 +57,10 @@ class Registry:
         def add(cls: T) -> T:
             path = f"{cls.__module__}:{cls.__qualname__}"
             for name in names:
-                known = self._classes.get(name)
+                registered = self._classes.get(name)
                 taken = self._built_in[name].component if name in self._built_in else path
-                if known is not None:
-                    taken = f"{known.__module__}:{known.__qualname__}"
+                if registered is not None:
+                    taken = f"{registered.__module__}:{registered.__qualname__}"
                 if taken != path:
                     raise ValueError(
                         f"{self.kind} type {name!r} is already {taken.replace(':', '.')}"
@@ -104,9 +104,9 @@ class Registry:
         """Returns the message for an unknown `name`, with the nearest known one."""
         near = difflib.get_close_matches(str(name), self, n=1)
         guess = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(sorted(self)) or "none"
+        names = ", ".join(sorted(self)) or "none"
         return (
-            f"no {self.kind} of type {name!r} is registered{guess} (known: {known}; "
+            f"no {self.kind} of type {name!r} is registered{guess} (known: {names}; "
             "a type of your own needs its module in import_names)"
         )
 

@@ -248,11 +248,11 @@ def check_fault_tolerance(facts: Sequence[Facts], *, is_ours: bool) -> Iterator[
 def check_transport(first: Facts) -> Iterator[Finding]:
     """Shows the transports of messages, as rank 0 knows them."""
     words = {"on": "on a host", "off": "between hosts"}
-    known = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
-    found = ", ".join(known) or "not reported by this MPI library"
+    transports = [f"{first.transports[w]} {words[w]}" for w in words if w in first.transports]
+    found = ", ".join(transports) or "not reported by this MPI library"
     if first.transport_variables:
-        given = sorted(first.transport_variables.items())
-        found += "; set: " + " ".join(f"{name}={value}" for name, value in given)
+        chosen = sorted(first.transport_variables.items())
+        found += "; set: " + " ".join(f"{name}={value}" for name, value in chosen)
     yield Finding(OK, found)
     if first.has_infiniband and "tcp" in first.transports.get("off", ""):
         advice = "this host has a faster network: use an MPI with UCX, OMPI_MCA_pml=ucx"
@@ -454,8 +454,8 @@ def _overlapping(facts: Mapping[int, Facts]) -> list[list[int]]:
 def check_threads(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Compares the user's thread variables with the cores of each rank."""
     common, _ = majority([tuple(sorted(own.threads.items())) for own in facts])
-    given = " ".join(f"{name}={value}" for name, value in common)
-    yield Finding(OK, given or "no thread variable is set: each role gets what fits it")
+    variables = " ".join(f"{name}={value}" for name, value in common)
+    yield Finding(OK, variables or "no thread variable is set: each role gets what fits it")
     many = [
         rank
         for rank, own in enumerate(facts)
@@ -580,11 +580,11 @@ def check_packages(present: Mapping[str, bool]) -> Iterator[Finding]:
 
 def together(parts: Iterable[Finding]) -> Finding:
     """Returns several findings as one: the gravest status, everything that was found."""
-    known = list(parts)
+    findings = list(parts)
     return Finding(
-        max((part.status for part in known), key=_GRAVITY.index),
-        "; ".join(dict.fromkeys(part.found for part in known if part.found)),
-        ". ".join(dict.fromkeys(part.advice for part in known if part.advice)),
+        max((part.status for part in findings), key=_GRAVITY.index),
+        "; ".join(dict.fromkeys(part.found for part in findings if part.found)),
+        ". ".join(dict.fromkeys(part.advice for part in findings if part.advice)),
     )
 
 

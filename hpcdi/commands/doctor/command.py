@@ -56,19 +56,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="number of ranks (default: 3)")
     parser.add_argument("--cuda", action="store_true", help="fail where learners see no GPU")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     launched = detect(os.environ)
-    target = Path("runs" if given.folder is None else given.folder).absolute()
+    target = Path("runs" if options.folder is None else options.folder).absolute()
     if target.exists() and not target.is_dir():
         raise LaunchError(f"{target} is a file; name the folder that runs are to be written to")
     if launched.is_world:
-        if given.ranks is not None:
+        if options.ranks is not None:
             raise LaunchError(
                 "-n is for a doctor without a launcher; here the launcher has set the number"
             )
-        code = _rank(given, launched, target)
+        code = _rank(options, launched, target)
         return EXIT_DONE if _PARENT_VARIABLE in os.environ else code  # which has read it
-    ranks = DEFAULT_RANKS if given.ranks is None else given.ranks
+    ranks = DEFAULT_RANKS if options.ranks is None else options.ranks
     if ranks < 1:
         raise LaunchError(f"-n must be at least 1, not {ranks}")
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str]) -> int:
             f"hpcdi doctor: {ranks} ranks, which may not be on all hosts of this allocation; "
             "on all:\n  srun --mpi=pmix python -m hpcdi doctor\n"
         )
-    own = [given.folder] * (given.folder is not None)
-    own += ["--cuda"] * given.cuda + ["--json"] * given.json
-    return _start_here([*mpirun_command(ranks), sys.executable, "-m", "hpcdi", "doctor", *own])
+    words = [options.folder] * (options.folder is not None)
+    words += ["--cuda"] * options.cuda + ["--json"] * options.json
+    return _start_here([*mpirun_command(ranks), sys.executable, "-m", "hpcdi", "doctor", *words])
 
 
 def _start_here(command: list[str]) -> int:
@@ -124,7 +124,7 @@ def _lines(job: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
             return
 
 
-def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) -> int:
+def _rank(options: argparse.Namespace, launched: LaunchEnvironment, target: Path) -> int:
     """Run the checks as one rank; returns the exit code."""
     variables = dict(os.environ)  # as the user has set them
     limit_threads()
@@ -141,7 +141,7 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
     from hpcdi.commands.doctor.facts import Facts
 
     report = ResultTable(
-        is_json=given.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
+        is_json=options.json, last_word=_LAST_WORD * (_PARENT_VARIABLE in os.environ)
     )
     own = Facts(
         platform.node(),
@@ -163,7 +163,7 @@ def _rank(given: argparse.Namespace, launched: LaunchEnvironment, target: Path) 
         report.add(*alone)
         return report.finish()
     try:
-        return examine(world, own, launched, target, variables, report, cuda=given.cuda)
+        return examine(world, own, launched, target, variables, report, cuda=options.cuda)
     except BaseException as error:  # the others must not wait for this rank
         sys.stderr.write(headline(describe(error, "doctor"), world.rank) + "\n")
         abort_job(EXIT_FAILED)

@@ -79,13 +79,13 @@ def examine(
         sys.stderr.flush()
 
     def give_up(name: str, waits_for: str) -> None:
-        said = f"did not end in time, waiting for {waits_for}"
+        reason = f"did not end in time, waiting for {waits_for}"
         if is_first:
             advice = "look at that rank's host; what the ranks say themselves is above"
-            report.add(name, Finding(FAIL, said, advice))
+            report.add(name, Finding(FAIL, reason, advice))
             report.finish()
             shutil.rmtree(scratch, ignore_errors=True)
-        say(f"{name!r} {said}. Ending the job")
+        say(f"{name!r} {reason}. Ending the job")
         end(EXIT_FAILED)
 
     watch = Watch(say, give_up, at_least_s=0.0 if is_first else _OTHERS_LIMIT_S)
@@ -99,15 +99,15 @@ def examine(
             comm, own, answer, lambda ranks: watch.wait_for(ranks_text(ranks, hosts))
         )
 
-    def meet(known: list[Facts]) -> tuple[list[str], list[int], Path | None]:
+    def meet(of_ranks: list[Facts]) -> tuple[list[str], list[int], Path | None]:
         """Returns hosts, ranks of the NCCL test, and where the others look for rank 0's files."""
-        hosts[:] = [one.host for one in known]
-        report.add("launcher", together(checks.check_launcher(known, launched)))
-        return hosts, checks.nccl_members(known), None if "folder" in own.errors else scratch
+        hosts[:] = [one.host for one in of_ranks]
+        report.add("launcher", together(checks.check_launcher(of_ranks, launched)))
+        return hosts, checks.nccl_members(of_ranks), None if "folder" in own.errors else scratch
 
-    def judge(known: list[Facts]) -> int:
+    def judge(of_ranks: list[Facts]) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
-        for name, finding in checks.findings(known, checks.learners_of(target), cuda=cuda):
+        for name, finding in checks.findings(of_ranks, checks.learners_of(target), cuda=cuda):
             report.add(name, finding)
         return report.finish()
 
@@ -148,10 +148,10 @@ class Probes:
     ) -> None:
         """Run a probe; its facts are set, or else its error is."""
         self._watch.begin(name, limit_s, waits_for)
-        found, error = checks.attempt(make)
+        measured, error = checks.attempt(make)
         if error:
             self._own.errors[name] = error
-        for field, value in (found or {}).items():
+        for field, value in (measured or {}).items():
             setattr(self._own, field, value)
 
     def run_all(self, hosts: Sequence[str], nccl: Sequence[int], scratch: Path | None) -> None:

@@ -164,9 +164,9 @@ def software() -> dict[str, Any]:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    found = {"python": platform.python_version(), **versions()}
+    known_versions = {"python": platform.python_version(), **versions()}
     commit = git_commit(root.parent) or ""
-    named = {name: found[name] for name in _PACKAGES}
+    named = {name: known_versions[name] for name in _PACKAGES}
     return {"code": digest.hexdigest()[:12], "commit": commit[:8], "versions": named}
 
 
@@ -212,12 +212,12 @@ def memory() -> dict[str, int]:
                 if text.isdigit() and int(text) < _UNLIMITED:
                     limits.append(int(text))
             folder = folder.parent
-    found = {"memory_bytes": available * 1024, "memory_limit_bytes": min(limits, default=0)}
+    sizes = {"memory_bytes": available * 1024, "memory_limit_bytes": min(limits, default=0)}
     if Path("/dev/shm").exists():  # noqa: S108 (it is looked at, nothing is written)
         shm = os.statvfs("/dev/shm")  # noqa: S108
-        found["shm_bytes"] = shm.f_blocks * shm.f_frsize
-        found["shm_free_bytes"] = shm.f_bavail * shm.f_frsize
-    return found
+        sizes["shm_bytes"] = shm.f_blocks * shm.f_frsize
+        sizes["shm_free_bytes"] = shm.f_bavail * shm.f_frsize
+    return sizes
 
 
 def limits() -> dict[str, int]:
@@ -251,8 +251,8 @@ def gpus(variables: Mapping[str, str]) -> dict[str, Any]:
 
 def packages() -> dict[str, dict[str, bool]]:
     """Returns ``packages``."""
-    there = {name: importlib.util.find_spec(name) is not None for name in OPTIONAL_PACKAGES}
-    return {"packages": there}
+    packages = {name: importlib.util.find_spec(name) is not None for name in OPTIONAL_PACKAGES}
+    return {"packages": packages}
 
 
 def transport(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -319,10 +319,10 @@ def quotas_of(path: Path, kind: str, names: Sequence[str]) -> tuple[Quota, ...]:
     if kind != "lustre":
         everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
         return tuple(_parse_quotas(everywhere, names))
-    found: list[Quota] = []
+    quotas: list[Quota] = []
     for flag, number in (("-u", os.getuid()), ("-g", path.stat().st_gid)):
-        found += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
-    return tuple(found)
+        quotas += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
+    return tuple(quotas)
 
 
 def _output_of(command: Sequence[str]) -> str:

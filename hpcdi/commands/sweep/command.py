@@ -116,29 +116,29 @@ def _start(arguments: Sequence[str]) -> int:
         help="of the runs that copy, and that are copied: up to 0.5 (0.2; one run at least)",
     )
     add_resources(parser)
-    given = parser.parse_intermixed_args(arguments)
-    _check_where(parser, given)
-    if given.pbt and not (given.local or given.pack):
+    options = parser.parse_intermixed_args(arguments)
+    _check_where(parser, options)
+    if options.pbt and not (options.local or options.pack):
         parser.error("--pbt goes with --local or --pack: runs of an array job know no others")
-    if given.sweep_dir is not None:
-        run_folder.check_free(Path(given.sweep_dir))
-    settings = [*given.setting, *settings_of(given)]
+    if options.sweep_dir is not None:
+        run_folder.check_free(Path(options.sweep_dir))
+    settings = [*options.setting, *settings_of(options)]
     made, experiments = make(
-        given.config, settings, given.ranks, given.array_parallelism, serial=given.serial
+        options.config, settings, options.ranks, options.array_parallelism, serial=options.serial
     )
-    if given.pbt:
-        population = population_of(made, experiments, given.pbt, given.pbt_share)
+    if options.pbt:
+        population = population_of(made, experiments, options.pbt, options.pbt_share)
         made = replace(made, population=population)
     slurm = compile_config(experiments[0]).config.slurm
-    if given.dry_run:
-        return _print_plan(made, range(len(made.elements)), slurm, given)
-    if not _is_here(given):
-        check(made, _job(made, slurm, given))  # before there is a folder
-    root = run_folder.choose(f"{made.exp_name}/sweeps", given.sweep_dir)
+    if options.dry_run:
+        return _print_plan(made, range(len(made.elements)), slurm, options)
+    if not _is_here(options):
+        check(made, _job(made, slurm, options))  # before there is a folder
+    root = run_folder.choose(f"{made.exp_name}/sweeps", options.sweep_dir)
     made = replace(made, root=root)
     keep(made, experiments)
     print_lines([f"{len(made.elements)} runs in {short(root)}"])
-    return _run(made, range(len(made.elements)), given)
+    return _run(made, range(len(made.elements)), options)
 
 
 def _resume(arguments: Sequence[str]) -> int:
@@ -153,40 +153,40 @@ def _resume(arguments: Sequence[str]) -> int:
         help="only this run; may be said several times (default: all that are not done)",
     )
     _add_where(parser)
-    given = parser.parse_args(arguments)
-    _check_where(parser, given)
-    found, _ = look(read(Path(given.folder)))
-    if given.index and found.population is not None:
+    options = parser.parse_args(arguments)
+    _check_where(parser, options)
+    sweep, _ = look(read(Path(options.folder)))
+    if options.index and sweep.population is not None:
         raise LaunchError("--index: the runs of a population continue together")
-    if given.array_parallelism:
-        found = replace(found, parallel=given.array_parallelism)
-    packed, is_its_job = packed_job(found), found.job == os.environ.get("SLURM_JOB_ID")
+    if options.array_parallelism:
+        sweep = replace(sweep, parallel=options.array_parallelism)
+    packed, is_its_job = packed_job(sweep), sweep.job == os.environ.get("SLURM_JOB_ID")
     if packed is not None and not is_its_job:
         raise LaunchError(
             f"job {packed.job_id} is {packed.state}: it runs this sweep, and goes on with it. To "
             f"stop it: scancel {packed.job_id}"
         )
-    left = to_start(found)
+    waiting = to_start(sweep)
     if (
-        is_its_job and found.population is None
+        is_its_job and sweep.population is None
     ):  # nobody else runs them; after a requeue, not what has failed before
         over = (
             ("done", "failed") if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else ("done",)
         )
-        left = [element.index for element in found.elements if element.state not in over]
-    unknown = sorted(set(given.index) - set(left))
+        waiting = [element.index for element in sweep.elements if element.state not in over]
+    unknown = sorted(set(options.index) - set(waiting))
     if unknown:
         raise LaunchError(
             f"runs {unknown} are done, pending, running, or not of this sweep; `hpcdi sweep status "
-            f"{short(found.root)}` shows which"
+            f"{short(sweep.root)}` shows which"
         )
-    chosen = sorted(given.index) or left
+    chosen = sorted(options.index) or waiting
     if not chosen:
         print_lines(["nothing to start: every run is done, pending or running"])
-        return EXIT_FAILED if to_start(found) else EXIT_DONE
-    if given.dry_run:
-        return _print_plan(found, chosen, resources_of(found), given)
-    return _run(found, chosen, given)
+        return EXIT_FAILED if to_start(sweep) else EXIT_DONE
+    if options.dry_run:
+        return _print_plan(sweep, chosen, resources_of(sweep), options)
+    return _run(sweep, chosen, options)
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -195,74 +195,74 @@ def _status(arguments: Sequence[str]) -> int:
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--csv", action="store_true", help="print it as CSV, with all columns")
     shape.add_argument("--json", action="store_true", help="print it as a list of JSON objects")
-    given = parser.parse_args(arguments)
-    found, statuses = look(read(Path(given.folder)))
-    history = History.read(found) if found.population is not None else None
-    rows = rows_of(found, statuses, history)
-    if given.csv:
+    options = parser.parse_args(arguments)
+    sweep, statuses = look(read(Path(options.folder)))
+    history = History.read(sweep) if sweep.population is not None else None
+    rows = rows_of(sweep, statuses, history)
+    if options.csv:
         sys.stdout.write(csv_of(rows))
-    elif given.json:
+    elif options.json:
         print_lines([json.dumps(rows, indent=2)])
     else:
-        packed = packed_job(found)
+        packed = packed_job(sweep)
         again = (
-            [f"  next         hpcdi sweep resume {short(found.root)}"] if to_start(found) else []
+            [f"  next         hpcdi sweep resume {short(sweep.root)}"] if to_start(sweep) else []
         )
         if packed is not None:
             again = [f"  job          {packed.job_id} is {packed.state}"]
-        print_lines([*table_of(found, rows, history), *again])
+        print_lines([*table_of(sweep, rows, history), *again])
     fine = (*GOES_WELL, WAITING, PAUSED)
     return EXIT_DONE if all(row["state"] in fine for row in rows) else EXIT_FAILED
 
 
-def _run(made: Sweep, indices: Sequence[int], given: argparse.Namespace) -> int:
-    if _is_here(given):
-        places = _places(made, indices, given)
-        if made.population is None:
-            return LocalRuns(made.root, iter([indices]), places).run()
-        with RunLock(RunLayout(made.root)):  # who compares must be the only one to start runs
-            generations = Generations(made.root, made.population)
-            return LocalRuns(made.root, generations.rounds(), places).run()
-    number = submit(made, indices, _job(made, resources_of(made), given))
-    root = short(made.root)
+def _run(sweep: Sweep, indices: Sequence[int], options: argparse.Namespace) -> int:
+    if _is_here(options):
+        places = _places(sweep, indices, options)
+        if sweep.population is None:
+            return LocalRuns(sweep.root, iter([indices]), places).run()
+        with RunLock(RunLayout(sweep.root)):  # who compares must be the only one to start runs
+            generations = Generations(sweep.root, sweep.population)
+            return LocalRuns(sweep.root, generations.rounds(), places).run()
+    number = submit(sweep, indices, _job(sweep, resources_of(sweep), options))
+    root = short(sweep.root)
     print_lines([f"job {number}", f"  hpcdi sweep status {root}", f"  scancel {number}"])
     return EXIT_DONE
 
 
-def _is_here(given: argparse.Namespace) -> bool:
+def _is_here(options: argparse.Namespace) -> bool:
     """Returns whether the runs are started here, not by a new job."""
-    return bool(given.local or (given.pack and allocation(os.environ) is not None))
+    return bool(options.local or (options.pack and allocation(os.environ) is not None))
 
 
-def _job(made: Sweep, slurm: SlurmConfig, given: argparse.Namespace) -> BatchJob:
+def _job(sweep: Sweep, slurm: SlurmConfig, options: argparse.Namespace) -> BatchJob:
     """Returns the job of a sweep: packed, or an array."""
-    return packed_into(made, slurm, given.jobs) if given.pack else array_job(made, slurm)
+    return packed_into(sweep, slurm, options.jobs) if options.pack else array_job(sweep, slurm)
 
 
 def _places(
-    made: Sweep, indices: Sequence[int], given: argparse.Namespace
+    sweep: Sweep, indices: Sequence[int], options: argparse.Namespace
 ) -> list[Share] | list[None]:
     """Returns where runs are started at a time; None: anywhere on this machine."""
-    if not given.pack:
-        return [None] * (given.jobs or 1)
-    variables = {} if given.local else os.environ
-    found = shares(max(1, made.ranks), len(indices), given.jobs, variables)
-    print_lines([f"{len(found)} of {len(indices)} runs at a time"])
-    return found
+    if not options.pack:
+        return [None] * (options.jobs or 1)
+    variables = {} if options.local else os.environ
+    places = shares(max(1, sweep.ranks), len(indices), options.jobs, variables)
+    print_lines([f"{len(places)} of {len(indices)} runs at a time"])
+    return places
 
 
 def _print_plan(
-    made: Sweep, indices: Sequence[int], slurm: SlurmConfig, given: argparse.Namespace
+    sweep: Sweep, indices: Sequence[int], slurm: SlurmConfig, options: argparse.Namespace
 ) -> int:
     """Print what would be started: commands on this host, or a Slurm job."""
-    is_here = _is_here(given)
+    is_here = _is_here(options)
     for index in indices:
-        overrides = " ".join(made.elements[index].overrides)
-        what = f": {shlex.join(command_of(made, index))}" if is_here else ""
+        overrides = " ".join(sweep.elements[index].overrides)
+        what = f": {shlex.join(command_of(sweep, index))}" if is_here else ""
         print_lines([f"run {index} ({overrides}){what}"])
     if not is_here:
-        job = _job(made, slurm, given)
-        command = shlex.join(command_to_submit(made, indices, job))
+        job = _job(sweep, slurm, options)
+        command = shlex.join(command_to_submit(sweep, indices, job))
         print_lines(["", command, "", script_text(job)])
     return EXIT_DONE
 
@@ -303,10 +303,10 @@ def _share(text: str) -> float:
     return share
 
 
-def _check_where(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+def _check_where(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse an option that would change nothing."""
-    is_array = not (given.local or given.pack)
-    if given.jobs and is_array:
+    is_array = not (options.local or options.pack)
+    if options.jobs and is_array:
         parser.error("--jobs goes with --local or --pack; of an array job: --array-parallelism")
-    if given.array_parallelism and not is_array:
+    if options.array_parallelism and not is_array:
         parser.error("--array-parallelism is of array jobs; with --local or --pack: --jobs")

@@ -99,16 +99,16 @@ class LocalRuns:
                 started.process.kill()
                 started.process.wait()
         sweep, _ = look(self._sweep)
-        left = to_start(sweep)
-        if left:
-            names = ", ".join(map(str, left))
+        waiting = to_start(sweep)
+        if waiting:
+            names = ", ".join(map(str, waiting))
             sys.stderr.write(
                 f"hpcdi sweep: runs {names} are not done; start these again by\n"
                 f"  hpcdi sweep resume {short(sweep.root)}\n"
             )
         if self._asked is not None:
             return self._exit_codes[signal.Signals(self._asked)]
-        if left:
+        if waiting:
             return EXIT_FAILED if self._may_start else EXIT_REQUEUE
         return EXIT_DONE
 
@@ -149,8 +149,8 @@ class LocalRuns:
             del self._running[index]
             self._free.append(started.place)
             lasted = human_time(time.monotonic() - started.began)
-            sweep, found = look(self._sweep)
-            status, self._sweep = found[index], sweep
+            sweep, statuses = look(self._sweep)
+            status, self._sweep = statuses[index], sweep
             why = f": {status.why}" if status is not None and status.why else ""
             state = sweep.elements[index].state if status is not None else "it has not begun"
             is_again = code == EXIT_REQUEUE and self._starts[index] < _STARTS and self._may_start

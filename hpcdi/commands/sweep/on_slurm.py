@@ -52,11 +52,11 @@ def packed_into(sweep: Sweep, slurm: SlurmConfig, jobs: int | None) -> BatchJob:
             f"of the runs at a time; each run has {sweep.ranks}), or --jobs, the runs at a time"
         )
     # the script passes signals on, as it does for mpirun
-    asked = replace(resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), launcher="mpirun")
+    resources = replace(resolved(slurm, max(1, sweep.ranks) * (jobs or 0)), launcher="mpirun")
     return BatchJob(
         f"hpcdi-{sweep.exp_name}",
         sweep.root.absolute(),
-        asked,
+        resources,
         sys.executable,
         packed=("--jobs", str(jobs)) if jobs else (),
     )

@@ -83,8 +83,8 @@ def decide(
         donors = [donor for donor in best if _score(donor) > _score(member)]
         if may_copy and donors:
             donor = donors[int(rng.integers(len(donors)))]
-            found = {s.key: explored(donor.settings[s.key], s, rng) for s in spaces}
-            copies.append(Copy(member.index, donor.index, found))
+            settings = {s.key: explored(donor.settings[s.key], s, rng) for s in spaces}
+            copies.append(Copy(member.index, donor.index, settings))
     return copies
 
 
@@ -96,17 +96,17 @@ def explored(value: str, space: Space, rng: np.random.Generator) -> str:
     """
     numbers = [number_of(text) for text in space.values]
     number = number_of(value)
-    known = [listed for listed in numbers if listed is not None]
+    finite = [listed for listed in numbers if listed is not None]
     if rng.random() < RESAMPLE:
         return space.values[int(rng.integers(len(space.values)))]
     factor = FACTORS[int(rng.integers(len(FACTORS)))]
-    if number is None or len(known) < len(numbers):
+    if number is None or len(finite) < len(numbers):
         return value
     moved = number * factor
-    is_whole = all(isinstance(listed, int) for listed in known)
+    is_whole = all(isinstance(listed, int) for listed in finite)
     if is_whole:
         moved = math.ceil(moved) if moved > number else math.floor(moved)
-    moved = min(max(moved, min(known)), max(known))
+    moved = min(max(moved, min(finite)), max(finite))
     return str(moved) if is_whole else f"{moved:.6g}"
 
 

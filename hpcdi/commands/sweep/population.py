@@ -126,7 +126,7 @@ class History:
         path = path_of(sweep)
         if not path.exists():
             return cls()
-        held = read_json(path)
+        record = read_json(path)
         try:
             decisions = tuple(
                 Decision(
@@ -134,9 +134,9 @@ class History:
                     tuple(Member(**member) for member in decision["members"]),
                     tuple(Copy(**copy) for copy in decision["copies"]),
                 )
-                for decision in held["decisions"]
+                for decision in record["decisions"]
             )
-            return cls(decisions, int(held["generation"]))
+            return cls(decisions, int(record["generation"]))
         except (KeyError, TypeError, ValueError) as error:
             raise LaunchError(f"{path} is damaged: {error!r}") from error
 
@@ -177,8 +177,8 @@ class Generations:
         Raises:
             LaunchError: a run is still on, of an earlier start of the sweep that was killed.
         """
-        _, found = look(read(self._root))
-        for status in found:
+        _, statuses = look(read(self._root))
+        for status in statuses:
             if status is not None and not status.is_over and status.evidence.is_process:
                 raise LaunchError(
                     f"{short(status.layout.root)} is still on (process {status.facts['pid']}): an "
@@ -188,28 +188,28 @@ class Generations:
         while True:
             with or_refuse(f"the population in {short(self._root)}"):
                 self._carry_out()
-            left = self._left()
-            if left:
-                self._tried.update(left)
-                yield left
+            waiting = self._left()
+            if waiting:
+                self._tried.update(waiting)
+                yield waiting
             elif not self._decide():
                 return
 
     def _left(self) -> list[int]:
         """Returns the runs that are still to be run to the present mark."""
-        sweep, found = look(read(self._root))
+        sweep, statuses = look(read(self._root))
         mark = self._population.mark(History.read(sweep).generation)
-        left = []
-        for element, status in zip(sweep.elements, found, strict=True):
+        waiting = []
+        for element, status in zip(sweep.elements, statuses, strict=True):
             is_there = status is not None and status.progress.get("env_steps", 0) >= mark
             is_over = element.state == "done" or (element.state == PAUSED and is_there)
             if not is_over and element.index not in self._tried:
-                left.append(element.index)
-        return left
+                waiting.append(element.index)
+        return waiting
 
     def _decide(self) -> bool:
         """Compare the runs and record who copies whom; returns False at the population's end."""
-        sweep, found = look(read(self._root))
+        sweep, statuses = look(read(self._root))
         population, history = self._population, History.read(sweep)
         mark = population.mark(history.generation)
         members = tuple(
@@ -219,7 +219,7 @@ class Generations:
                 _settings(element.overrides, population.spaces),
                 element.state == "done",
             )
-            for element, status in zip(sweep.elements, found, strict=True)
+            for element, status in zip(sweep.elements, statuses, strict=True)
         )
         is_alive = any(m.score is not None and not m.is_over for m in members)
         if mark >= population.limit or not is_alive:
@@ -256,8 +256,8 @@ def _line_of(copy: Copy, scores: Mapping[int, float | None], *, is_whole: bool) 
     """Returns what is said of a copy."""
     to = "".join(f" {key}={value}" for key, value in copy.settings.items())
     what = "copies" if is_whole else "has no snapshot, and takes only the settings of"
-    own, best = (_score_text(scores[index]) for index in (copy.index, copy.donor))
-    return f"run {copy.index} ({own}) {what} run {copy.donor} ({best}){',' * bool(to)}{to}"
+    score, best = (_score_text(scores[index]) for index in (copy.index, copy.donor))
+    return f"run {copy.index} ({score}) {what} run {copy.donor} ({best}){',' * bool(to)}{to}"
 
 
 def _score_text(score: float | None) -> str:
@@ -274,16 +274,16 @@ def score_of(state: str, status: RunStatus | None) -> float | None:
 
 
 def _settings(overrides: Sequence[str], spaces: Sequence[Space]) -> dict[str, str]:
-    known = dict(text.split("=", 1) for text in overrides)
-    return {space.key: known[space.key] for space in spaces}
+    values = dict(text.split("=", 1) for text in overrides)
+    return {space.key: values[space.key] for space in spaces}
 
 
 def _with_settings(sweep: Sweep, copies: Sequence[Copy]) -> Sweep:
     """Returns the sweep with the settings of those that copy."""
     changed = list(sweep.elements)
     for copy in copies:
-        known = dict(text.split("=", 1) for text in changed[copy.index].overrides)
-        overrides = tuple(f"{k}={v}" for k, v in (known | dict(copy.settings)).items())
+        values = dict(text.split("=", 1) for text in changed[copy.index].overrides)
+        overrides = tuple(f"{k}={v}" for k, v in (values | dict(copy.settings)).items())
         changed[copy.index] = replace(changed[copy.index], overrides=overrides)
     return replace(sweep, elements=tuple(changed))
 
@@ -312,10 +312,10 @@ def _copy(sweep: Sweep, copy: Copy) -> bool:
         return False
     donor = resume.newest_snapshot(RunLayout(sweep.run_dir(copy.donor)))
     with RunLock(layout):
-        own = resume.newest_snapshot(layout)
+        snapshot = resume.newest_snapshot(layout)
         facts = {
-            "learners": own.facts["learners"] or donor.facts["learners"],
+            "learners": snapshot.facts["learners"] or donor.facts["learners"],
             "policy_of": f"{sweep.name_of(copy.donor)}/{donor.folder.name}",
         }
-        amend(layout, own, with_policy_of(own, donor), facts)
+        amend(layout, snapshot, with_policy_of(snapshot, donor), facts)
     return True

@@ -140,7 +140,7 @@ class Sweep:
     def save(self) -> None:
         """Write the manifest."""
         runs = [{**asdict(e), "run": self.name_of(e.index)} for e in self.elements]
-        held = {
+        record = {
             "format": _FORMAT,
             "exp_name": self.exp_name,
             "ranks": self.ranks,
@@ -150,7 +150,7 @@ class Sweep:
             "population": None if self.population is None else asdict(self.population),
             "runs": runs,
         }
-        write_json(self.manifest, held)
+        write_json(self.manifest, record)
 
     def with_jobs(self, jobs: dict[int, str]) -> Sweep:
         """Returns the sweep with new jobs of some runs."""
@@ -164,9 +164,9 @@ def values_of(text: str) -> list[str]:
     Raises:
         LaunchError: a range runs backwards, or a value is empty.
     """
-    found = _RANGE.fullmatch(text)
-    if found is not None:
-        first, last = int(found[1]), int(found[2])
+    match = _RANGE.fullmatch(text)
+    if match is not None:
+        first, last = int(match[1]), int(match[2])
         if first > last or last - first >= _MOST:
             raise LaunchError(f"{text} is no range: write first..last, at most {_MOST} values")
         return [str(value) for value in range(first, last + 1)]
@@ -239,8 +239,8 @@ def make(
     experiments, worlds = [], set()
     for overrides in several:
         # a run that was stopped or has failed is resumed, however it is started again
-        given = ["system.auto_resume=true", *shared, *overrides]
-        compiled = load(config, given)
+        settings_of_run = ["system.auto_resume=true", *shared, *overrides]
+        compiled = load(config, settings_of_run)
         experiments.append(compiled.to_mapping())
         needed = default_world_size(compiled.config) if ranks is None else ranks
         if not serial:
@@ -277,39 +277,39 @@ def read(root: Path) -> Sweep:
     Raises:
         LaunchError: it holds none.
     """
-    held = read_json(root / "sweep.json")
-    if held.get("format") != _FORMAT:
+    record = read_json(root / "sweep.json")
+    if record.get("format") != _FORMAT:
         raise LaunchError(f"{root} holds no sweep: there is no sweep.json of this version in it")
     try:
         elements = tuple(
             Element(run["index"], tuple(run["overrides"]), run["job"], run["state"])
-            for run in held["runs"]
+            for run in record["runs"]
         )
-        started = {name: held.get(name) for name in ("command", "started")}
+        started = {name: record.get(name) for name in ("command", "started")}
         return Sweep(
             root.absolute(),
-            held["exp_name"],
+            record["exp_name"],
             elements,
-            held["ranks"],
-            held["parallel"],
+            record["ranks"],
+            record["parallel"],
             started,
-            held.get("job", ""),
-            _population(held.get("population")),
+            record.get("job", ""),
+            _population(record.get("population")),
         )
     except (KeyError, TypeError) as error:
         raise LaunchError(f"{root / 'sweep.json'} is damaged: {error!r}") from error
 
 
-def _population(held: Any) -> Population | None:
+def _population(record: Any) -> Population | None:
     """Returns the population of a manifest.
 
     Raises:
         KeyError, TypeError: it is damaged.
     """
-    if held is None:
+    if record is None:
         return None
-    spaces = tuple(Space(space["key"], tuple(space["values"])) for space in held["spaces"])
-    return Population(held["every"], held["limit"], held["share"], held["seed"], spaces)
+    spaces = tuple(Space(space["key"], tuple(space["values"])) for space in record["spaces"])
+    return Population(record["every"], record["limit"], record["share"], record["seed"], spaces)
 
 
 def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
@@ -317,7 +317,7 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
 
     The manifest is rewritten if a state has changed.
     """
-    found: list[RunStatus | None] = []
+    statuses: list[RunStatus | None] = []
     elements = []
     jobs = slurm_queue.ask_all(element.job for element in sweep.elements if element.job)
     for element in sweep.elements:
@@ -325,7 +325,7 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
         has_begun = bool(run_folder.read(run_dir))
         is_known = has_begun or element.job in jobs
         status = status_of(run_dir, jobs.get, element.job) if is_known else None
-        found.append(status if has_begun else None)
+        statuses.append(status if has_begun else None)
         state = "pending" if element.job else WAITING
         if status is not None:
             state = status.state
@@ -335,7 +335,7 @@ def look(sweep: Sweep) -> tuple[Sweep, list[RunStatus | None]]:
     changed = replace(sweep, elements=tuple(elements))
     if changed != sweep:
         changed.save()
-    return changed, found
+    return changed, statuses
 
 
 def to_start(sweep: Sweep) -> list[int]:

@@ -19,17 +19,17 @@ _SHOWN = ("state", "env_steps", "train_iter", "elapsed_s", "best", "last", "copi
 
 
 def rows_of(
-    sweep: Sweep, found: Sequence[RunStatus | None], history: History | None = None
+    sweep: Sweep, statuses: Sequence[RunStatus | None], history: History | None = None
 ) -> list[dict[str, Any]]:
     """Returns each run as plain data: its settings, state, progress, results.
 
     Args:
         sweep: with the present state of each run.
-        found: status of each run.
+        statuses: status of each run.
         history: of a population: ``copied`` says from which run at which environment steps.
     """
     rows = []
-    for element, status in zip(sweep.elements, found, strict=True):
+    for element, status in zip(sweep.elements, statuses, strict=True):
         settings = dict(text.split("=", 1) for text in element.overrides)
         row = {"index": element.index, **settings, "state": element.state, "job": element.job}
         if history is not None:
