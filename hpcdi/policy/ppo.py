@@ -56,17 +56,6 @@ class PPOLearnConfig(LearnConfig):
         None, "an update ends where the policy has moved farther than this; empty: never", above=0
     )
 
-    @staticmethod
-    def renewed(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Returns settings of earlier versions as they are now, and a note about that."""
-        old = ("lr_decay_iterations", "lr_end")
-        kept = {key: value for key, value in given.items() if key not in old}
-        if given.get(old[0]) is None:
-            return kept, ""
-        schedule = {"end": given.get(old[1], 0.0), "iterations": given[old[0]]}
-        note = f"{', '.join(old)} are taken as schedule: {{end: ..., iterations: ...}}"
-        return {**kept, "schedule": schedule}, note
-
 
 @dataclass(frozen=True)
 class PPOCollectConfig(CollectConfig):

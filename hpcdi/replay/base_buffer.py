@@ -25,7 +25,7 @@ from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 
 STATE_VERSION = 5
-_ALSO_READ = (2, 3, 4)  # "beta" for "annealing"; 2, 3: no records; 2: the oldest first, not by slot
+"""Of saved states."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class RingBuffer(IBuffer, Closing):
             SnapshotError: it is missing, torn, or of another kind of buffer or schema.
         """
         lent = isinstance(self._ring.store, RowStore)  # there is memory to copy to
-        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ, lent=lent)
+        state = load_state(file_name, self.kind, STATE_VERSION, lent=lent)
         with self._lock:
             self._restore(state, shared=True)
 

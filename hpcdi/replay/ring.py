@@ -162,7 +162,7 @@ class Ring:
         """Take the items of a `state_dict`, instead of those that are here.
 
         Args:
-            state: the state; older ones have no `by_slot`, and the oldest item first.
+            state: the state.
             shared: its arrays may become the ring's own.
             spare: a store that nobody needs any more: its memory is used where it fits.
         """
@@ -172,7 +172,7 @@ class Ring:
         if kind != "none":
             is_columns = kind == RowStore.kind
             store = RowStore(self.capacity, self._frames) if is_columns else self._object_store()
-            spans = (self._by_slot if state.get("by_slot") else self.spans)(first, pushed)
+            spans = (self._by_slot if state["by_slot"] else self.spans)(first, pushed)
             store.restore(state["items"], spans, shared, spare)
             self.store = store
         self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])

@@ -2,8 +2,7 @@
 
 No pickle anywhere: a safetensors file is a JSON header and raw tensors. The header's metadata carry
 the policy's version, which is the learner's train iteration when it was taken, and a crc32 of the
-version, the names, dtypes and shapes, and the tensors' bytes in the order of their names. Policies
-of hpcdi 0.1, whose checksum stands under another name and does not cover dtypes, are read.
+version, the names, dtypes and shapes, and the tensors' bytes in the order of their names.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import parse_json
 
 _LENGTH = struct.Struct("<Q")
-_VERSION, _CHECKSUM, _OLD_CHECKSUM = "policy_version", "checksum", "crc32"
+_VERSION, _CHECKSUM = "policy_version", "checksum"
 
 
 @dataclass(frozen=True)
@@ -131,22 +130,17 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
     """
     entries = header(data, source)
     metadata: Any = entries.pop("__metadata__", {})
-    known = metadata.keys() if isinstance(metadata, dict) else set()
-    own = _OLD_CHECKSUM if _OLD_CHECKSUM in known else _CHECKSUM
-    missing = {_VERSION, own} - known
+    missing = {_VERSION, _CHECKSUM} - (metadata.keys() if isinstance(metadata, dict) else set())
     if missing:
         raise PolicyFileError(source, f"is not a policy of hpcdi: it lacks {sorted(missing)}")
     body = memoryview(data)[_LENGTH.size + _LENGTH.unpack_from(data)[0] :]
     try:
-        described = {
-            name: entry["shape"] if own == _OLD_CHECKSUM else (entry["dtype"], entry["shape"])
-            for name, entry in entries.items()
-        }
+        described = {name: (entry["dtype"], entry["shape"]) for name, entry in entries.items()}
         crc32 = _contents_crc(int(metadata[_VERSION]), described)
         for name in sorted(entries):
             start, end = entries[name]["data_offsets"]
             crc32 = crc32_of(body[start:end], crc32)
-        expected = int(metadata[own])
+        expected = int(metadata[_CHECKSUM])
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyFileError(source, f"its header is damaged: {error!r}") from error
     if crc32 != expected:

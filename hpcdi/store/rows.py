@@ -466,7 +466,7 @@ class RowStore:
             self._frames.restore(state["frames"], slots_of(spans))
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
         forms = dict.fromkeys(state["tensors"], Form.TENSOR)
-        forms |= dict.fromkeys(state.get("plain", ()), Form.PLAIN)  # older states have none
+        forms |= dict.fromkeys(state["plain"], Form.PLAIN)
         given = spare._memory if isinstance(spare, RowStore) else {}
         if shared and [span[:2] for span in spans] == [(0, self._capacity)]:
             whole = {**columns, _RECORDS: state.get("records")}

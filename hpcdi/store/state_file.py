@@ -20,11 +20,12 @@ from hpcdi import __version__
 from hpcdi.errors import SnapshotError
 from hpcdi.store.atomic import published
 from hpcdi.store.checksum import crc32_of, crc32_of_array
-from hpcdi.store.hdf5 import DAMAGE, dataset_of, read_attributes
+from hpcdi.store.hdf5 import DAMAGE, dataset_of, other_format, read_attributes
 from hpcdi.store.image import THREADS, Draft, read_arrays, write_pieces
 from hpcdi.utils.nested import flatten, parse_json, unflatten
 
-FORMAT = "hpcdi-state"
+KIND = "hpcdi-state"
+"""What the HDF5 attribute ``format`` says."""
 
 
 def save_state(
@@ -52,16 +53,13 @@ def save_state(
         raise SnapshotError(path, f"cannot be written: {error.strerror or error}") from error
 
 
-def load_state(
-    path: str | Path, kind: str, version: int, *older: int, lent: bool = False
-) -> dict[str, Any]:
+def load_state(path: str | Path, kind: str, version: int, *, lent: bool = False) -> dict[str, Any]:
     """Read and verify the state of a component.
 
     Args:
         path: file to read.
         kind: what the state must be of.
         version: of the kind's schema.
-        older: versions that will do as well.
         lent: its arrays may be the file's own pages, read-only: for who copies them at once.
 
     Raises:
@@ -70,8 +68,8 @@ def load_state(
     found_kind, found_version, state = read_state(path, lent)
     if found_kind != kind:
         raise SnapshotError(path, f"holds the state of {found_kind!r}, not of {kind!r}")
-    if found_version not in (version, *older):
-        raise SnapshotError(path, f"has schema {found_version}, this version reads {version}")
+    if found_version != version:
+        raise SnapshotError(path, other_format(f"a saved {kind}", found_version, version))
     return state
 
 
@@ -84,7 +82,7 @@ def read_state(path: str | Path, lent: bool = False) -> tuple[str, int, dict[str
     try:
         with h5py.File(path, "r", locking=False) as file:
             attributes = read_attributes(file)
-            if attributes.get("format") != FORMAT:
+            if attributes.get("format") != KIND:
                 raise SnapshotError(path, "is an HDF5 file, but not saved state of hpcdi")
             text = bytes(dataset_of(file, "text")[()])
             if crc32_of(text) != attributes["text_crc32"]:
@@ -117,7 +115,7 @@ def _write(file: IO[bytes], kind: str, version: int, state: Mapping[str, Any]) -
         header["checksums"] = dict(zip(arrays, checksums, strict=True))
         text = json.dumps(header).encode()
         draft.add({"text": np.array(text)})
-        attributes = {"format": FORMAT, "kind": kind, "hpcdi_version": __version__}
+        attributes = {"format": KIND, "kind": kind, "hpcdi_version": __version__}
         draft.finish({**attributes, "text_crc32": crc32_of(text)}).write_to(file)
 
 

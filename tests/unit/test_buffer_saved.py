@@ -1,4 +1,4 @@
-"""Large columns go to a file, and come from one, without a copy; older files still load."""
+"""Large columns go to a file, and come from one, without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcdi.errors import SnapshotError
 from hpcdi.store import image as file_image
 from hpcdi.store import memory
 from hpcdi.store.memory import Span
-from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore, unpacked
+from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore
 from hpcdi.store.state_file import save_state
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import NaiveReplayBuffer
@@ -67,28 +67,11 @@ class TestFiles:
         buffer.push(rows(100, 103), columns=True)
         assert numbers(buffer) == numbers(other)
 
-    @pytest.mark.parametrize("version", [2, 3])
-    def test_an_older_file_does_too(
-        self, tmp_path: Path, version: int, first: int, pushed: int
-    ) -> None:
-        """Its columns are all apart; of the oldest ones the first item is the oldest."""
-        buffer, other = buffer_of(first, pushed), buffer_of(0, 3)
-        state = buffer.state_dict()
-        items = state["ring"]["items"]
-        if items:
-            items["columns"] |= unpacked(items)
-            del items["records"], items["members"]
-        if version == 2:
-            del state["ring"]["by_slot"]
-        save_state(tmp_path / "buffer.h5", buffer.kind, version, state)
-        other.load_data(tmp_path / "buffer.h5")
-        assert numbers(other) == numbers(buffer)
 
-
-def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
-    with pytest.raises(SnapshotError, match="has schema 1, this version reads 5"):
+    with pytest.raises(SnapshotError, match="of format 1; this hpcdi reads format 5"):
         buffer.load_data(tmp_path / "buffer.h5")
 
 

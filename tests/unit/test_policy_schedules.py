@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from fakes.policies import data_of, first
-from hpcdi.config.fields import Parser
 from hpcdi.errors import ConfigError, PolicyError
 from hpcdi.policy.create import create_policy
-from hpcdi.policy.ppo import PPOLearnConfig, PPOPolicy
+from hpcdi.policy.ppo import PPOPolicy
 from hpcdi.policy.settings import LearnConfig, ScheduleConfig
 from hpcdi.worker import BaseLearner
 
@@ -135,28 +134,6 @@ def test_a_run_that_goes_on_takes_the_learning_rate_that_it_is_given_now() -> No
     after.learn_mode.load_state_dict(before.learn_mode.state_dict())
     assert after.learn_mode.forward(batch_of("dqn"))["cur_lr"] == 0.01
     assert rates_of(after) == {0.01}
-
-
-def test_states_of_earlier_versions_count_updates_alone() -> None:
-    built = policy("dqn", learning_rate=0.4, schedule={"end": 0.0, "iterations": 4})
-    state = built.learn_mode.state_dict()
-    del state["iterations"]
-    built.learn_mode.load_state_dict({**state, "updates": 2})
-    assert built.learn_mode.forward(batch_of("dqn"))["cur_lr"] == pytest.approx(0.2)
-
-
-def test_the_old_keys_of_ppo_are_read_with_a_note() -> None:
-    parser = Parser()
-    old = {"learning_rate": 0.1, "lr_decay_iterations": 100, "lr_end": 0.01}
-    learn = parser.parse(PPOLearnConfig, old, "policy.learn")
-    assert parser.problems == []
-    (note,) = parser.notes
-    assert note.startswith("policy.learn.lr_decay_iterations, lr_end are taken as schedule:")
-    new = {"learning_rate": 0.1, "schedule": {"end": 0.01, "iterations": 100}}
-    assert learn == Parser().parse(PPOLearnConfig, new)
-    unused = Parser()  # as in the config.yaml of a run that had none
-    empty = unused.parse(PPOLearnConfig, {"lr_decay_iterations": None, "lr_end": 0.0})
-    assert (empty, unused.notes) == (PPOLearnConfig(), [])
 
 
 # -------------------------------------------------------------------------------------- optimizers

@@ -149,7 +149,7 @@ def as_safetensors(entries: object) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-OURS = {"policy_version": "1", "crc32": "0"}
+OURS = {"policy_version": "1", "checksum": "0"}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ OURS = {"policy_version": "1", "crc32": "0"}
         (b"\xff" * 64, "is not a safetensors file"),
         (as_safetensors([1, 2]), "is not a safetensors file"),
         (save({"w": torch.ones(2)}), "is not a policy of hpcdi: it lacks"),
-        (save({"w": torch.ones(2)}, {"crc32": "1"}), "it lacks ['policy_version']"),
-        (as_safetensors({"__metadata__": {**OURS, "crc32": "x"}}), "its header is damaged"),
+        (save({"w": torch.ones(2)}, {"checksum": "1"}), "it lacks ['policy_version']"),
+        (as_safetensors({"__metadata__": {**OURS, "checksum": "x"}}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": {}}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": 3}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": {"data_offsets": [1]}}), "is damaged"),
