@@ -22,9 +22,9 @@ from hpcdi.run.environment import (
     REFUSED,
     WITHOUT_NETWORK,
     LaunchEnvironment,
+    all_ranks_are_here,
     check_world_size,
     component,
-    is_one_host,
     thread_variables,
     visible_gpus,
 )
@@ -80,7 +80,7 @@ def run_rank(
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    if is_one_host(os.environ):
+    if all_ranks_are_here(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     guard.limit(_start_timeout_s(arguments))
