@@ -322,13 +322,12 @@ class RingBuffer(IBuffer, Closing):
             save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
 
     def load_data(self, file_name: str | Path) -> None:
-        """Become the buffer of a file, in the memory of the items that are here if they are alike.
+        """Become the buffer of a file.
 
         Raises:
             SnapshotError: it is missing, torn, or of another kind of buffer or schema.
         """
-        lent = isinstance(self._ring.store, RowStore)  # there is memory to copy to
-        state = load_state(file_name, self.kind, STATE_VERSION, lent=lent)
+        state = load_state(file_name, self.kind, STATE_VERSION)
         with self._lock:
             self._restore(state, shared=True)
 
@@ -344,10 +343,10 @@ class RingBuffer(IBuffer, Closing):
         }
 
     def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
-        """See `load_state_dict`; if `shared`, arrays become the buffer's, or fill its memory."""
+        """See `load_state_dict`; if `shared`, arrays may become the buffer's own."""
         self._check_capacity(state)
         ring = self._new_ring(0, int(state["ring"]["capacity"]))
-        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
+        ring.load_state_dict(state["ring"], shared)
         self._become(ring, state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -156,15 +156,12 @@ class Ring:
             "items": {} if self.store is None else self.store.state_of(spans, shared),
         }
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], shared: bool = False, spare: Any = None
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], shared: bool = False) -> None:
         """Take the items of a `state_dict`, instead of those that are here.
 
         Args:
             state: the state.
             shared: its arrays may become the ring's own.
-            spare: a store that nobody needs any more: its memory is used where it fits.
         """
         ids, kind = state["ids"], state["kind"]
         first, pushed = int(ids["first"]), int(ids["pushed"])
@@ -173,7 +170,7 @@ class Ring:
             is_columns = kind == RowStore.kind
             store = RowStore(self.capacity, self._frames) if is_columns else self._object_store()
             spans = (self._by_slot if state["by_slot"] else self.spans)(first, pushed)
-            store.restore(state["items"], spans, shared, spare)
+            store.restore(state["items"], spans, shared)
             self.store = store
         self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])
         if self.used is not None and isinstance(self.store, ObjectStore):
@@ -269,7 +266,6 @@ class ObjectStore:
         state: Mapping[str, Any],
         spans: Iterable[Any],
         shared: bool = False,  # noqa: ARG002
-        spare: Any = None,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
         packed = state.get("packed")

@@ -45,8 +45,8 @@ from hpcdi.store.block import (
 )
 from hpcdi.store.checksum import crc32_of
 from hpcdi.store.hdf5 import DAMAGE, other_format, read_attributes
-from hpcdi.store.image import GrowingStructure, Piece
 from hpcdi.store.layout import block_name
+from hpcdi.store.structure import GrowingStructure, Piece, bytes_of
 from hpcdi.types import (
     ITEM_DTYPE,
     NUMBERS,
@@ -310,10 +310,8 @@ class GrowingShard:
         if len(text) > self._layout.slot_bytes:
             raise ShardError(self.path, f"facts of a block take {len(text)} bytes, too many")
         ref = self._layout.ref("", record)
-        pieces = [
-            (spec.offset, datasets[spec.name].reshape(-1).view(np.uint8).data)
-            for spec in ref.columns
-            if _n_bytes(spec)
+        pieces: list[Piece] = [
+            (spec.offset, bytes_of(datasets[spec.name])) for spec in ref.columns if _n_bytes(spec)
         ]
         slot_bytes = self._layout.slot_bytes
         at = self._layout.table + self._slot * slot_bytes
