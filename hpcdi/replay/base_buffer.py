@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.fields import ComponentConfig, setting
-from hpcdi.errors import BufferContractError, Problem
+from hpcdi.errors import BufferContractError, CommError, Problem, SnapshotError
 from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.ring import Ring, UsedData
 from hpcdi.replay.state import BufferState
@@ -24,7 +24,7 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """Of saved states."""
 
 
@@ -312,14 +312,17 @@ class RingBuffer(IBuffer, Closing):
         If `fsync`, it is forced to disk before it gets its name, so a power cut leaves it or the
         older one; a process that is killed leaves either, in any case.
 
-        Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
         Columns are not copied for it, so other threads wait until the file is there.
 
         Raises:
-            SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
+            SnapshotError: an item holds what cannot be stored, or the disk refuses the file.
         """
         with self._lock:
-            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
+            try:
+                state = self._state(shared=True)
+            except CommError as error:
+                raise SnapshotError(file_name, f"items cannot be stored: {error}") from error
+            save_state(file_name, self.kind, STATE_VERSION, state, fsync=fsync)
 
     def load_data(self, file_name: str | Path) -> None:
         """Become the buffer of a file.

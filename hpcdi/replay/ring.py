@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.errors import BufferContractError
 from hpcdi.store.memory import Span, rows_in
-from hpcdi.store.objects import pack, unpack
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 
@@ -257,9 +257,13 @@ class ObjectStore:
         return [self._own(self._items[slot]) for slot in slots.tolist()]
 
     def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:
-        """Items of spans of slots, in order: copies; if `shared`, in the form for a file."""
+        """Items of spans of slots, in order: copies; if `shared`, as bytes for a file.
+
+        Raises:
+            CommError: an item holds what cannot be encoded.
+        """
         items = [item for span in spans for item in self._items[span.start : span.stop]]
-        return {"packed": pack(items)} if shared else {"objects": copy.deepcopy(items)}
+        return {"encoded": to_bytes(items)} if shared else {"objects": copy.deepcopy(items)}
 
     def restore(
         self,
@@ -268,8 +272,8 @@ class ObjectStore:
         shared: bool = False,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
-        packed = state.get("packed")
-        items = copy.deepcopy(state["objects"]) if packed is None else unpack(packed)
+        items = from_bytes(state["encoded"]) if "encoded" in state else state["objects"]
+        items = copy.deepcopy(items)
         for span in spans:
             self.put(span.start, span.stop, items, span.offset)
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.atomic import published
@@ -31,6 +31,36 @@ class PolicyImage:
     version: int
     data: bytes
 
+    @classmethod
+    def of(cls, state_dict: Mapping[str, Any], version: int) -> Self:
+        """Image of a flat mapping of parameter name -> torch tensor (copied, on any device).
+
+        Raises:
+            PolicyError: a parameter is NaN; so none is published, kept as the best, or resumed
+                from.
+        """
+        import torch
+        from safetensors.torch import save
+
+        # copied one by one: safetensors refuses tensors that share memory, as tied weights do
+        tensors = {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in state_dict.items()
+        }
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and bool(tensor.isnan().any()):
+                raise PolicyError(
+                    f"parameter {name} is NaN after train iteration {version}: the network has "
+                    "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"
+                )
+        crc32 = _contents_crc(
+            version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
+        )
+        for name in sorted(tensors):
+            crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
+        metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
+        return cls(version, save(tensors, metadata))
+
     def state_dict(self) -> dict[str, Any]:
         """Parameter name -> torch tensor.
 
@@ -47,35 +77,6 @@ class PolicyImage:
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PolicyFileError(source, f"is not safetensors: {error}") from error
         return tensors
-
-
-def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
-    """Image of a flat mapping of parameter name -> torch tensor (copied, on any device).
-
-    Raises:
-        PolicyError: a parameter is NaN; so none is published, kept as the best, or resumed from.
-    """
-    import torch
-    from safetensors.torch import save
-
-    # copied one by one: safetensors refuses tensors that share memory, as tied weights do
-    tensors = {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in state_dict.items()
-    }
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
-            raise PolicyError(
-                f"parameter {name} is NaN after train iteration {version}: the network has "
-                "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"
-            )
-    crc32 = _contents_crc(
-        version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
-    )
-    for name in sorted(tensors):
-        crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
-    metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
-    return PolicyImage(version, save(tensors, metadata))
 
 
 def publish_policy(path: str | Path, image: PolicyImage, *, fsync: bool = True) -> None:

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.store import write_shard
-from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, pack, unpack
+from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, from_bytes, to_bytes
 from hpcdi.commands import logs
 from hpcdi.commands.submit import last_snapshot_s
 from hpcdi.commands.sweep import runs as sweep_runs
@@ -66,7 +66,9 @@ def make_shard(path: Path) -> None:
 
 
 def make_policy(path: Path) -> None:
-    image = policies.pack({"w": torch.arange(6.0), "b": torch.ones(2, dtype=torch.int64)}, 7)
+    image = policies.PolicyImage.of(
+        {"w": torch.arange(6.0), "b": torch.ones(2, dtype=torch.int64)}, 7
+    )
     policies.publish_policy(path, image, fsync=False)
 
 
@@ -453,7 +455,7 @@ def test_a_damaged_message_is_an_error_by_name(how: list[tuple[str, float, int]]
         if len(frame_sizes(head)) <= 1:
             decode(head, [np.frombuffer(frame, np.uint8) for frame in encoded.frames])
     with bounded_memory(), contextlib.suppress(CommError):
-        unpack(np.frombuffer(mutated(pack(value).tobytes(), how), np.uint8))
+        from_bytes(np.frombuffer(mutated(to_bytes(value).tobytes(), how), np.uint8))
 
 
 @pytest.mark.parametrize("size", [LARGEST_FRAME_BYTES + 1, 1 << 62, (1 << 64) - 1])
