@@ -93,7 +93,7 @@ class ShardRef:
 
     path: str
     """Name of the block in the run: its shard, relative to the run folder, and its number there, as
-    `store.layout.block_name` makes it. Earlier versions' shards held one block: their path."""
+    `store.layout.block_name` makes it."""
     n_bytes: int
     """Of the block."""
     rows: int

@@ -230,10 +230,10 @@ def policy_rows(_folder: Path, seconds: float) -> list[Row]:
 
     import torch
 
-    from hpcdi.store.policies import pack
+    from hpcdi.store.policies import PolicyImage
 
     weights = {f"layer{k}": torch.randn(512, 244) for k in range(10)}
-    ours = per_second(lambda: pack(weights, 0).state_dict(), seconds)
+    ours = per_second(lambda: PolicyImage.of(weights, 0).state_dict(), seconds)
 
     def by_torch() -> None:
         buffer = io.BytesIO()

@@ -1,4 +1,6 @@
-"""A message as bytes: a small head, and the bytes of its large arrays as they lie in memory.
+"""Messages, and other trees of plain data and arrays, as bytes: the only codec of this program.
+
+A message is a small head, and the bytes of its large arrays as they lie in memory.
 
 The head is JSON without the arrays' bytes; small arrays follow in the same buffer, large ones are
 frames of their own that are sent from and received into their memory::
@@ -94,8 +96,8 @@ def encode(message: Any, inline_bytes: int = INLINE_BYTES) -> Encoded:
     except (CommError, RecursionError) as error:
         reason = "it holds itself" if isinstance(error, RecursionError) else error
         raise CommError(
-            f"a {type(message).__name__} cannot be sent: {reason}. Messages hold numbers, texts, "
-            "arrays, and containers of these"
+            f"a {type(message).__name__} cannot be encoded: {reason}. Numbers, texts, arrays, and "
+            "containers of these can be"
         ) from error
     frames: list[memoryview] = []
     head = bytearray(_PREFIX.pack(len(views), len(body)))
@@ -158,14 +160,14 @@ def _decoded(view: memoryview, frames: Sequence[Array]) -> Any:
     return _value(parse_json(bytes(view[start : start + body_size])), buffers)
 
 
-def pack(value: Any) -> Array:
+def to_bytes(value: Any) -> Array:
     """A value as one array of bytes, uint8 [n]; see `encode`."""
     return encode(value, sys.maxsize).head
 
 
-def unpack(packed: Array) -> Any:
-    """The value that was packed by `pack`; its arrays are views of the bytes."""
-    return decode(packed, ())
+def from_bytes(encoded: Array) -> Any:
+    """The value that `to_bytes` encoded; its arrays are views of the bytes."""
+    return decode(encoded, ())
 
 
 def _entries(head: memoryview) -> Iterator[tuple[int, int]]:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from hpcdi.comm.codec import pack, unpack
+from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.errors import CommError, GroupBrokenError
 from hpcdi.utils.watchdog import WAITING
 
@@ -605,7 +605,7 @@ def broadcast_object(value: Any, src: int = 0) -> Any:
         dist.broadcast(size, src)
         data = data if is_source else data.new_empty(int(size))
         dist.broadcast(data, src)
-    return value if is_source else unpack(data.cpu().numpy())
+    return value if is_source else from_bytes(data.cpu().numpy())
 
 
 def broadcast_object_list(object_list: list[Any], src: int = 0) -> None:
@@ -626,13 +626,14 @@ def gather_objects(value: Any) -> list[Any]:
         gathered = [data.new_empty(longest) for _ in members]
         dist.all_gather(gathered, padded)
     return [
-        unpack(own[: int(size)].cpu().numpy()) for own, size in zip(gathered, sizes, strict=True)
+        from_bytes(own[: int(size)].cpu().numpy())
+        for own, size in zip(gathered, sizes, strict=True)
     ]
 
 
 def _packed(value: Any) -> torch.Tensor:
     """A value's bytes on the device of the group's backend."""
-    return torch.from_numpy(pack(value)).to(_device())
+    return torch.from_numpy(to_bytes(value)).to(_device())
 
 
 def _device() -> str:

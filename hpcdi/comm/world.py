@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpcdi.comm.codec import pack, unpack
+from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.comm.mpi_link import MpiLink
 from hpcdi.errors import LaunchError
 from hpcdi.utils.backoff import Backoff
@@ -73,22 +73,22 @@ class World:
 def share(comm: MPI.Comm, value: Any, root: int = 0) -> Any:
     """`value` of rank `root`, on every rank (collective)."""
     is_root = comm.Get_rank() == root
-    packed = pack(value) if is_root else np.empty(0, np.uint8)
+    packed = to_bytes(value) if is_root else np.empty(0, np.uint8)
     size = np.array([len(packed)], np.int64)
     comm.Bcast(size, root)
     packed = packed if is_root else np.empty(int(size[0]), np.uint8)
     comm.Bcast([packed, MPI.BYTE], root)
-    return value if is_root else unpack(packed)
+    return value if is_root else from_bytes(packed)
 
 
 def collect(comm: MPI.Comm, value: Any) -> list[Any]:
     """Every rank's `value`, on every rank (collective)."""
-    packed, sizes = pack(value), np.empty(comm.Get_size(), np.int64)
+    packed, sizes = to_bytes(value), np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(packed)], np.int64), sizes)
     counts = sizes.tolist()
     gathered = np.empty(sum(counts), np.uint8)
     comm.Allgatherv([packed, MPI.BYTE], [gathered, counts, MPI.BYTE])
-    return [unpack(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
+    return [from_bytes(part.copy()) for part in np.split(gathered, np.cumsum(counts)[:-1])]
 
 
 def gather_and_answer(
@@ -110,7 +110,7 @@ def gather_and_answer(
     """
     if comm.rank:
         waiting([0])
-        packed = pack(value)
+        packed = to_bytes(value)
         sending = comm.Isend([packed, MPI.BYTE], 0)
         answered: R = _next(comm)[1]
         sending.Wait()
@@ -121,7 +121,7 @@ def gather_and_answer(
         rank, report = _next(comm)
         reports[rank] = report
     made = answer([reports[rank] for rank in range(comm.size)])
-    packed = pack(made)
+    packed = to_bytes(made)
     MPI.Request.Waitall([comm.Isend([packed, MPI.BYTE], rank) for rank in range(1, comm.size)])
     return made
 
@@ -133,7 +133,7 @@ def _next(comm: MPI.Intracomm) -> tuple[int, Any]:
         backoff.nap()
     packed = np.empty(status.Get_count(MPI.BYTE), np.uint8)
     message.Recv([packed, MPI.BYTE])
-    return status.Get_source(), unpack(packed)
+    return status.Get_source(), from_bytes(packed)
 
 
 def open_world() -> World:

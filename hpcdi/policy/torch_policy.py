@@ -253,7 +253,7 @@ class TorchPolicy(Policy):
         self._model.load_state_dict(state_dict["model"])
         self._step.load_state_dict(state_dict)
         self._updates = state_dict.get("updates", 0)
-        self._iterations = state_dict.get("iterations", self._updates)
+        self._iterations = state_dict.get("iterations", 0)
 
     # -------------------------------------------------------------------------- collect, evaluate
 

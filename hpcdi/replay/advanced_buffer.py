@@ -284,7 +284,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def _become(self, ring: Ring, state: Mapping[str, Any]) -> None:
         super()._become(ring, state)
         self._index.load_state_dict(state["index"])
-        annealing = state.get("annealing") or state["beta"]  # as older states call it
+        annealing = state["annealing"]
         self._beta_start, self._draws = float(annealing["start"]), int(annealing["draws"])
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:

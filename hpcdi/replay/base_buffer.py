@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdi.config.compat import Configurable, component_class
 from hpcdi.config.replay import BufferConfig
-from hpcdi.errors import BufferContractError
+from hpcdi.errors import BufferContractError, CommError, SnapshotError
 from hpcdi.replay.monitor import PeriodicThruput, Reports
 from hpcdi.replay.ring import Ring, UsedData
 from hpcdi.replay.state import BufferState
@@ -23,8 +23,8 @@ from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.nested import share_tensors, unflatten
 from hpcdi.utils.registry import BUFFER_REGISTRY
 
-STATE_VERSION = 5
-_ALSO_READ = (2, 3, 4)  # "beta" for "annealing"; 2, 3: no records; 2: the oldest first, not by slot
+STATE_VERSION = 6
+"""Of saved states."""
 
 
 class IBuffer(Configurable, ABC):
@@ -293,23 +293,25 @@ class RingBuffer(IBuffer, Closing):
         If `fsync`, it is forced to disk before it gets its name, so a power cut leaves it or the
         older one; a process that is killed leaves either, in any case.
 
-        Items that are held as they are go as JSON: a tuple comes back as a list, a key as a text.
         Columns are not copied for it, so other threads wait until the file is there.
 
         Raises:
-            SnapshotError: an item holds what HDF5 and JSON cannot, or the disk refuses the file.
+            SnapshotError: an item holds what cannot be stored, or the disk refuses the file.
         """
         with self._lock:
-            save_state(file_name, self.kind, STATE_VERSION, self._state(shared=True), fsync=fsync)
+            try:
+                state = self._state(shared=True)
+            except CommError as error:
+                raise SnapshotError(file_name, f"items cannot be stored: {error}") from error
+            save_state(file_name, self.kind, STATE_VERSION, state, fsync=fsync)
 
     def load_data(self, file_name: str | Path) -> None:
-        """Become the buffer of a file, in the memory of the items that are here if they are alike.
+        """Become the buffer of a file.
 
         Raises:
             SnapshotError: it is missing, torn, or of another kind of buffer or schema.
         """
-        lent = isinstance(self._ring.store, RowStore)  # there is memory to copy to
-        state = load_state(file_name, self.kind, STATE_VERSION, *_ALSO_READ, lent=lent)
+        state = load_state(file_name, self.kind, STATE_VERSION)
         with self._lock:
             self._restore(state, shared=True)
 
@@ -325,10 +327,10 @@ class RingBuffer(IBuffer, Closing):
         }
 
     def _restore(self, state: Mapping[str, Any], shared: bool = False) -> None:
-        """See `load_state_dict`; if `shared`, arrays become the buffer's, or fill its memory."""
+        """See `load_state_dict`; if `shared`, arrays may become the buffer's own."""
         self._check_capacity(state)
         ring = self._new_ring(0, int(state["ring"]["capacity"]))
-        ring.load_state_dict(state["ring"], shared, self._ring.store if shared else None)
+        ring.load_state_dict(state["ring"], shared)
         self._become(ring, state)
 
     def _adopt(self, items: list[Any], state: Mapping[str, Any]) -> None:  # noqa: ARG002

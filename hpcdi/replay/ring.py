@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.codec import from_bytes, to_bytes
 from hpcdi.errors import BufferContractError
 from hpcdi.store.memory import Span, rows_in
-from hpcdi.store.objects import pack, unpack
 from hpcdi.store.rows import RowStore
 from hpcdi.types import Array
 
@@ -156,15 +156,12 @@ class Ring:
             "items": {} if self.store is None else self.store.state_of(spans, shared),
         }
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], shared: bool = False, spare: Any = None
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], shared: bool = False) -> None:
         """Take the items of a `state_dict`, instead of those that are here.
 
         Args:
-            state: the state; older ones have no `by_slot`, and the oldest item first.
+            state: the state.
             shared: its arrays may become the ring's own.
-            spare: a store that nobody needs any more: its memory is used where it fits.
         """
         ids, kind = state["ids"], state["kind"]
         first, pushed = int(ids["first"]), int(ids["pushed"])
@@ -172,8 +169,8 @@ class Ring:
         if kind != "none":
             is_columns = kind == RowStore.kind
             store = RowStore(self.capacity, self._frames) if is_columns else self._object_store()
-            spans = (self._by_slot if state.get("by_slot") else self.spans)(first, pushed)
-            store.restore(state["items"], spans, shared, spare)
+            spans = (self._by_slot if state["by_slot"] else self.spans)(first, pushed)
+            store.restore(state["items"], spans, shared)
             self.store = store
         self.first, self.pushed, self.origin = first, pushed, int(ids["origin"])
         if self.used is not None and isinstance(self.store, ObjectStore):
@@ -260,20 +257,23 @@ class ObjectStore:
         return [self._own(self._items[slot]) for slot in slots.tolist()]
 
     def state_of(self, spans: Iterable[Any], shared: bool = False) -> dict[str, Any]:
-        """Items of spans of slots, in order: copies; if `shared`, in the form for a file."""
+        """Items of spans of slots, in order: copies; if `shared`, as bytes for a file.
+
+        Raises:
+            CommError: an item holds what cannot be encoded.
+        """
         items = [item for span in spans for item in self._items[span.start : span.stop]]
-        return {"packed": pack(items)} if shared else {"objects": copy.deepcopy(items)}
+        return {"encoded": to_bytes(items)} if shared else {"objects": copy.deepcopy(items)}
 
     def restore(
         self,
         state: Mapping[str, Any],
         spans: Iterable[Any],
         shared: bool = False,  # noqa: ARG002
-        spare: Any = None,  # noqa: ARG002
     ) -> None:
         """Put the items of a `state_of` into spans of slots."""
-        packed = state.get("packed")
-        items = copy.deepcopy(state["objects"]) if packed is None else unpack(packed)
+        items = from_bytes(state["encoded"]) if "encoded" in state else state["objects"]
+        items = copy.deepcopy(items)
         for span in spans:
             self.put(span.start, span.stop, items, span.offset)
 

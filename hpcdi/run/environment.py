@@ -1,4 +1,4 @@
-"""Environment variables of the launcher (mpirun, srun) and of the batch system; lists of hosts."""
+"""Environment variables of the launcher (mpirun, srun) and of the batch system."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdi.errors import LaunchError
+from hpcdi.run.hostlist import compress, expand
 
 LAUNCHER_VARIABLE = "HPCDI_LAUNCHER"
 """Set by `hpcdi train` for the ranks that it starts: its id. It returns the exit code itself."""
@@ -42,7 +43,6 @@ _SIZE_VARIABLES = (
     "JSM_NAMESPACE_SIZE",
 )
 _MPIRUN_ONLY = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # of Open MPI and hydra, never of srun
-_NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 _LARGEST_STEP = 4_294_960_000  # Slurm numbers batch, interactive and other special steps above
 
 
@@ -121,7 +121,7 @@ def is_first(variables: Mapping[str, str]) -> bool:
     return all(variables[name] == "0" for name in names if name in variables)
 
 
-def is_one_host(variables: Mapping[str, str]) -> bool:
+def all_ranks_are_here(variables: Mapping[str, str]) -> bool:
     """Returns whether a launcher has started all ranks on this host; False where it is unknown."""
     size = variables.get("OMPI_COMM_WORLD_SIZE")
     if size is not None:
@@ -277,85 +277,3 @@ def thread_variables(threads: int) -> Mapping[str, str]:
         "NUMEXPR_NUM_THREADS",
     )
     return dict.fromkeys(names, str(threads))
-
-
-# ------------------- lists of hosts as Slurm writes them: a container has no `scontrol` to ask
-
-
-def expand(text: str) -> list[str]:
-    """Returns the hosts of a list such as ``gpu[01-02,7],login,rack[0-1]n[1-3]-ib0``, in its order.
-
-    Raises:
-        LaunchError: it is no such list.
-    """
-    hosts: list[str] = []
-    for word in _words(text):
-        names = [""]
-        for part in re.split(r"(\[[^\[\]]*\])", word):
-            if part.startswith("[") and part.endswith("]"):
-                numbers = _numbers(part[1:-1], text)
-                names = [name + number for name in names for number in numbers]
-            elif set(part) & set("[]"):
-                raise LaunchError(f"{text!r} is no list of hosts: its brackets do not match")
-            else:
-                names = [name + part for name in names]
-        hosts += names
-    return hosts
-
-
-def compress(hosts: Sequence[str]) -> str:
-    """Returns the same hosts in the same order, as short as `expand` can read them."""
-    words: list[tuple[str, list[str]]] = []
-    for host in hosts:
-        match = _NUMBERED.fullmatch(host)
-        prefix, number = match.groups() if match else (host, "")
-        if number and words and words[-1][0] == prefix and words[-1][1]:
-            words[-1][1].append(number)
-        else:
-            words.append((prefix, [number] if number else []))
-    return ",".join(prefix + _bracketed(numbers) for prefix, numbers in words)
-
-
-def _words(text: str) -> Iterable[str]:
-    """Yields the words between the commas that stand outside of brackets."""
-    depth, word = 0, ""
-    for sign in text.strip():
-        depth += (sign == "[") - (sign == "]")
-        if sign == "," and depth == 0:
-            yield _checked(word, text)
-            word = ""
-        else:
-            word += sign
-    if word or text.strip():
-        yield _checked(word, text)
-
-
-def _checked(word: str, text: str) -> str:
-    if not word or set(word) & set(" \t\n"):
-        raise LaunchError(f"{text!r} is no list of hosts: a name in it is empty or has a blank")
-    return word
-
-
-def _numbers(text: str, whole: str) -> list[str]:
-    """Returns the numbers of ``001-003,7``, with their zeros."""
-    numbers: list[str] = []
-    for span in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", span, flags=re.ASCII)
-        if match is None:
-            raise LaunchError(f"{whole!r} is no list of hosts: {span!r} is no number and no range")
-        first, last = match[1], match[2] or match[1]
-        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-    return numbers
-
-
-def _bracketed(numbers: Sequence[str]) -> str:
-    """Returns a number as it is; several as ranges in brackets."""
-    if len(numbers) < 2:
-        return "".join(numbers)
-    spans: list[tuple[str, str]] = []
-    for number in numbers:
-        if spans and number == str(int(spans[-1][1]) + 1).zfill(len(spans[-1][0])):
-            spans[-1] = spans[-1][0], number
-        else:
-            spans.append((number, number))
-    return f"[{','.join(a if a == b else f'{a}-{b}' for a, b in spans)}]"

@@ -8,10 +8,8 @@ import math
 import os
 import platform
 import re
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,7 +33,7 @@ from hpcdi.errors import (
     LaunchError,
     state_after,
 )
-from hpcdi.run import resume, run_folder, run_lock
+from hpcdi.run import loopback, resume, run_folder, run_lock
 from hpcdi.run.environment import (
     EXPERIMENT_VARIABLE,
     LAUNCHER_VARIABLE,
@@ -54,7 +52,6 @@ from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.processes import stat_of
-from hpcdi.utils.threads import BackgroundThread
 
 _PR_SET_PDEATHSIG = 1
 _SESSION_VARIABLE = "PRTE_MCA_prte_local_tmpdir_base"
@@ -66,10 +63,6 @@ _LEAVE_S = 60.0
 """For mpirun to end when nothing of the job is left that it could wait for."""
 _LAST_S = 10.0
 """For mpirun to end when it is told to; then it is killed."""
-_PIDFD_GETFD = 438
-_LISTENS = "0A"
-_ANY = {"00000000": "tcp", "0" * 32: "tcp6"}
-_LOOK_S, _SETTLED_S, _LIMIT_S = 0.02, 1.0, 30.0
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -104,7 +97,7 @@ def train(request: RunRequest) -> int:
     if request.time_limit is not None:
         command += ["--time-limit", request.time_limit]
     try:
-        with mpi_folders(is_one_host()) as folders:
+        with mpi_folders(is_outside_allocation()) as folders:
             experiment = {EXPERIMENT_VARIABLE: hand_over(compiled.to_mapping())}
             with Job(command, path, folders, experiment) as job:
                 return job.wait(Patience.of(config.system))
@@ -165,8 +158,8 @@ def _is_mpich(program: Path) -> bool:
     return "hydra" in program.name or (program.name == "mpirun" and beside.exists())
 
 
-def is_one_host(variables: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether mpirun starts all ranks on this host, because there is no allocation."""
+def is_outside_allocation(variables: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether no batch system has given us hosts: mpirun starts all ranks on this one."""
     return not any(name in variables for name in _ALLOCATION_VARIABLES)
 
 
@@ -176,7 +169,7 @@ def rank_environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment[LAUNCHER_VARIABLE] = _this_launcher()
     environment[TERMINAL_VARIABLE] = "1" if sys.stdout.isatty() else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    if is_one_host(environment):
+    if is_outside_allocation(environment):
         environment.setdefault(*WITHOUT_NETWORK)
     environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # containers; Open MPI asks root twice
@@ -230,8 +223,8 @@ class Job:
             process_group=0,
             preexec_fn=_die_with_parent,
         )
-        if is_one_host():
-            BackgroundThread(partial(keep_to_loopback, self._process.pid), "loopback")
+        if is_outside_allocation():
+            loopback.begin(self._process.pid)
         self._has_begun = False
         self._asked: int | None = None
         self._preempt = preempt_signals()
@@ -402,70 +395,3 @@ def mpi_folders(one_host: bool) -> Iterator[dict[str, str]]:
                 f"MPI has no folder for its files: {error}. Name another one with TMPDIR"
             ) from error
         yield variables
-
-
-# ---------------------------------------------------- mpirun listens on loopback only, on one host
-
-
-def keep_to_loopback(pid: int) -> None:
-    """Bind sockets of a child that listen on all addresses to lo, as soon as it has them.
-
-    mpirun waits for daemons of other hosts on all addresses, and no setting of it changes that
-    (PRRTE 3 binds to INADDR_ANY). So its parent takes a second handle of the socket (Linux 5.6) and
-    binds it to the interface lo: from elsewhere the port is closed.
-
-    Returns when it has had all of them for a while, or has ended. Where the kernel or a container
-    forbids it the sockets stay as they are.
-    """
-    if sys.platform != "linux":
-        return
-    began = ends = time.monotonic()
-    ends += _LIMIT_S
-    with contextlib.suppress(OSError):  # it has ended, or the kernel forbids it
-        process = os.pidfd_open(pid)
-        try:
-            has_ended = False
-            while time.monotonic() < ends and not has_ended:
-                if sum(_bind(process, number) for number in _open_doors(pid)):
-                    ends = min(began + _LIMIT_S, time.monotonic() + _SETTLED_S)
-                has_ended = bool(select.select([process], [], [], _LOOK_S)[0])
-        finally:
-            os.close(process)
-
-
-def _open_doors(pid: int) -> Iterator[int]:
-    """Yields descriptors of a process that listen on all addresses of all interfaces."""
-    doors = {
-        words[9]
-        for table in _ANY.values()
-        for words in map(str.split, _lines(Path(f"/proc/net/{table}")))
-        if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY
-    }
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
-                yield int(entry.name)
-
-
-def _lines(table: Path) -> list[str]:
-    try:
-        return table.read_text().splitlines()[1:]
-    except OSError:  # a kernel without IPv6
-        return []
-
-
-def _bind(process: int, number: int) -> bool:
-    """Bind a socket of a process to lo; returns whether it was open.
-
-    Raises:
-        OSError: the kernel forbids it.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = libc.syscall(_PIDFD_GETFD, process, number, 0)
-    if handle < 0:
-        raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    with socket.socket(fileno=handle) as door:
-        if door.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).strip(b"\0"):
-            return False
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-    return True

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdi.config.schema import ExperimentConfig, learners_group, learners_of
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import compress
+from hpcdi.run.hostlist import compress
 from hpcdi.utils.metrics import counted
 
 COLLECTOR_NICENESS = 5

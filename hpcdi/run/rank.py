@@ -23,9 +23,9 @@ from hpcdi.run.environment import (
     REFUSED,
     WITHOUT_NETWORK,
     LaunchEnvironment,
+    all_ranks_are_here,
     check_world_size,
     component,
-    is_one_host,
     take_handed_over,
     thread_variables,
     visible_gpus,
@@ -98,7 +98,7 @@ def run_rank(
     except LaunchError as error:
         sys.stderr.write(f"hpcdi: {error}\n")
         return error.exit_code
-    if is_one_host(os.environ):
+    if all_ranks_are_here(os.environ):
         os.environ.setdefault(*WITHOUT_NETWORK)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     handed_over = take_handed_over(os.environ)

@@ -27,13 +27,12 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 from types import TracebackType
 
 from hpcdi.errors import EXIT_REQUEUE, HpcdiError
 from hpcdi.run.environment import local_ranks, rank_of, step_of
 from hpcdi.utils.backoff import wait_s
-from hpcdi.utils.processes import children_of, end_mpirun, launcher_of, stat_of
+from hpcdi.utils.processes import children_of, end_mpirun, launcher_of, stat_of, variables_of
 
 START_TIMEOUT_S = 300.0
 """Until the rank has read system.coordinator.start_timeout_s."""
@@ -203,8 +202,7 @@ def _ranks_below(launcher: int) -> dict[int, str]:
     ranks = {}
     for pid in children_of(launcher) if launcher else []:
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-            number = rank_of(dict(word.partition("=")[::2] for word in words))
+            number = rank_of(variables_of(pid))
             if number != "?":
                 ranks[pid] = number
     return ranks

@@ -3,37 +3,23 @@
 Blocks lie in shards (`shard_file`), in which every column is one HDF5 dataset (no padding, no
 compression): its bytes are the numpy arrays' bytes, and any HDF5 tool reads it.
 
-Earlier versions wrote each block to a file of its own; `open_block` and `survey_block` read these.
-
 Rows of an item are consecutive: `item_len` transitions, then `tail_rows` rows that are no
 transitions but hold the observation after the last one. Items never cross blocks.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpcdi.errors import ShardError
-from hpcdi.store.checksum import crc32_of, crc32_of_array
-from hpcdi.store.hdf5 import DAMAGE, dataset_of, read_attributes
-from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, ColumnSpec, RowView, ShardRef
-from hpcdi.utils.nested import parse_json
+from hpcdi.store.checksum import crc32_of_array
+from hpcdi.types import ITEM_DTYPE, NUMBERS, Array, Columns, RowView
 
-FORMAT = "hpcdi-block"
-SCHEMA_VERSION = 1
-_WITH_TABLE = 2  # `shard_file`, whose layout is looked for before
-_HEADER_CRC = "header_crc32"
-_OWN_NAMES = frozenset(
-    ("format", "schema_version", "hpcdi_version", "rows_used", "tail_rows", "crc32", "columns",
-     "views", _HEADER_CRC)
-)  # fmt: skip
 ITEM_NAMES = ITEM_DTYPE.names or ()
 
 
@@ -105,81 +91,6 @@ def checksum(datasets: Columns) -> int:
 def row_columns(datasets: Columns) -> Columns:
     """The row columns among all stored arrays."""
     return {name: array for name, array in datasets.items() if name not in ITEM_NAMES}
-
-
-def open_block(path: str | Path) -> tuple[Block, int]:
-    """Read a shard of version 1 with HDF5 alone; returns its block and the stated checksum.
-
-    Raises:
-        ShardError: the file is missing, torn, or not one of ours.
-    """
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            header = _header_of(file, path)
-            names = parse_json(header["columns"])
-            datasets = {name: dataset_of(file, name)[...] for name in names}
-        block, crc32 = _block(header, datasets)
-        check(block, str(path))
-    except DAMAGE as error:
-        raise ShardError(path, f"cannot be read: {error}") from error
-    return block, crc32
-
-
-def survey_block(path: str | Path, name: str) -> tuple[ShardRef, Block]:
-    """Read a shard of version 1 without its rows: a reference, and a block with items alone.
-
-    Args:
-        path: the shard.
-        name: its path in the reference.
-
-    Raises:
-        ShardError: the file is missing, shorter than it says, or not one of ours. Its rows are not
-            looked at: who reads them verifies the reference's checksum.
-    """
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            header = _header_of(file, path)
-            datasets = {name: dataset_of(file, name) for name in parse_json(header["columns"])}
-            specs = tuple(_spec_of(name, dataset) for name, dataset in datasets.items())
-            items = {name: datasets[name][...] for name in datasets if name in ITEM_NAMES}
-        n_bytes, rows = Path(path).stat().st_size, int(header["rows_used"])
-        block, crc32 = _block(header, items)
-        check_items(block, rows, path)
-    except DAMAGE as error:
-        raise ShardError(path, f"cannot be read: {error}") from error
-    return ShardRef(name, n_bytes, rows, crc32, specs, block.views), block
-
-
-def _spec_of(name: str, dataset: h5py.Dataset) -> ColumnSpec:
-    return ColumnSpec(name, dataset.dtype.str, dataset.shape, int(dataset.id.get_offset() or 0))
-
-
-def _header_of(file: h5py.File, path: str | Path) -> dict[str, Any]:
-    """A shard's attributes, verified."""
-    header = read_attributes(file)
-    if header.get("format") != FORMAT:
-        raise ShardError(path, "is an HDF5 file, but not a shard of hpcdi")
-    if header["schema_version"] == _WITH_TABLE:
-        raise ShardError(path, "has no layout of its blocks any more: the file is torn")
-    if header["schema_version"] > SCHEMA_VERSION:
-        raise ShardError(path, f"has schema {header['schema_version']}, newer than mine")
-    if header.pop(_HEADER_CRC) != _header_crc(header):
-        raise ShardError(path, "checksum of its header is wrong: the file is torn")
-    return header
-
-
-def _block(header: dict[str, Any], datasets: Columns) -> tuple[Block, int]:
-    views = tuple(RowView(**view) for view in parse_json(header["views"]))
-    items = np.empty(len(datasets["item_start"]), dtype=ITEM_DTYPE)
-    for name in ITEM_DTYPE.names or ():
-        items[name] = datasets.pop(name)
-    facts = {name: value for name, value in header.items() if name not in _OWN_NAMES}
-    block = Block(datasets, items, facts, views, int(header["tail_rows"]))
-    return block, int(header["crc32"])
-
-
-def _header_crc(header: dict[str, Any]) -> int:
-    return crc32_of(json.dumps(header, sort_keys=True).encode())
 
 
 def check(block: Block, path: str) -> None:

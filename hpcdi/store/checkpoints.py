@@ -12,8 +12,7 @@ One that replaces another of its name stands beside it first: for the moment bet
 other one is called `<name>.before`, so that a kill never leaves neither.
 
 The manifest has the size and the crc32 of every file, and its own. A folder without one, or whose
-files differ from it, is torn: it is passed over, and the one before it is taken. Manifests of hpcdi
-0.1 had no checksum of their own; they are read.
+files differ from it, is torn: it is passed over, and the one before it is taken.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ POLICY_FILE = "policy.safetensors"
 """Of every checkpoint: the weights."""
 BEST_CHECKPOINT = "ckpt_best"
 """The one with the best evaluation; of a run over ranks it holds weights alone."""
-_OWN = "crc32"
+_CHECKSUM = "crc32"
 """Of a manifest: the checksum of all else in it."""
 _BEFORE = ".before"
 _CHUNK = 1 << 20
@@ -135,7 +134,7 @@ def finish(
         OSError, StoreError: the file system refuses it.
     """
     manifest = jsonable({"facts": facts, "files": files})
-    write_json(aside / MANIFEST, {**manifest, _OWN: _crc32_of_manifest(manifest)})
+    write_json(aside / MANIFEST, {**manifest, _CHECKSUM: _crc32_of_manifest(manifest)})
     _put(aside, target)
 
 
@@ -273,14 +272,13 @@ def _verified(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     Raises:
         ValueError: it is not what was written. KeyError: a part of it is missing.
     """
-    own = manifest.pop(_OWN, None)  # None: of hpcdi 0.1
-    if manifest.keys() != {"facts", "files"}:
+    if manifest.keys() != {"facts", "files", _CHECKSUM}:
         raise ValueError(f"{MANIFEST} is damaged: it has the keys {sorted(manifest)}")
-    if own is not None and own != _crc32_of_manifest(manifest):
+    if manifest.pop(_CHECKSUM) != _crc32_of_manifest(manifest):
         raise ValueError(f"checksum of {MANIFEST} is wrong")
     facts, files = manifest["facts"], manifest["files"]
-    if not isinstance(facts, dict) or not isinstance(files, dict) or not (files or own is not None):
-        raise ValueError(f"{MANIFEST} names no files")
+    if not isinstance(facts, dict) or not isinstance(files, dict):
+        raise ValueError(f"{MANIFEST} names no files")  # noqa: TRY004 (a file, not an argument)
     return facts, files
 
 

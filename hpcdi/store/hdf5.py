@@ -23,6 +23,11 @@ _LARGEST_RATIO = 1100
 to 1032. A larger one is declared, but not there."""
 
 
+def other_format(what: str, number: object, read: int) -> str:
+    """Why a file of another format is refused."""
+    return f"is {what} of format {number}; this hpcdi reads format {read}"
+
+
 def write_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
     """Write attributes; texts in place, not in HDF5's heap, which has no checksum.
 

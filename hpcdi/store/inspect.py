@@ -13,14 +13,14 @@ import numpy as np
 
 from hpcdi.errors import CheckpointError, StoreError
 from hpcdi.store.atomic import TEMPORARY_MARK, load_json
-from hpcdi.store.block import FORMAT as BLOCK_FORMAT
 from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import MANIFEST, names, open_checkpoint
 from hpcdi.store.hdf5 import DAMAGE, read_attributes
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.policies import header, read_policy
+from hpcdi.store.shard_file import KIND as SHARD
 from hpcdi.store.shards import read_blocks
-from hpcdi.store.state_file import FORMAT as STATE_FORMAT
+from hpcdi.store.state_file import KIND as SAVED_STATE
 from hpcdi.store.state_file import read_state
 from hpcdi.utils.metrics import counted, human_bytes
 from hpcdi.utils.nested import flatten
@@ -60,9 +60,9 @@ def _hdf5(path: Path, report: Report) -> Iterator[str]:
             kind = read_attributes(file).get("format")
     except DAMAGE as error:
         raise StoreError(path, f"cannot be read as HDF5: {error}") from error
-    if kind == BLOCK_FORMAT:
+    if kind == SHARD:
         return _shard(path, report)
-    if kind == STATE_FORMAT:
+    if kind == SAVED_STATE:
         return _state(path)
     raise StoreError(path, "is an HDF5 file, but not one of hpcdi")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -89,7 +89,6 @@ def _bytes(count: int) -> Array:
 
 BLOCK_ROWS = 4096  # of records: so few that they stay in the cache from member to member
 _PART_BYTES = 1 << 22  # copied at once: twice as quick as much larger or smaller parts
-_MANY_BYTES, _THREADS = 1 << 28, 2  # from there on, two threads are quicker than one
 
 
 class Span(NamedTuple):
@@ -105,26 +104,12 @@ def copy_rows(pairs: Sequence[tuple[Array, Array]], spans: Iterable[Span]) -> No
     row_bytes = max((rows[:1].nbytes for _, rows in pairs), default=1)
     are_dense = all(column.flags.c_contiguous for column, _ in pairs)
     size = max(1, _PART_BYTES // max(1, row_bytes)) if are_dense else BLOCK_ROWS
-
-    def copy(part: tuple[slice, slice]) -> None:
-        here, there = part
-        for column, rows in pairs:
-            column[here] = rows[there]
-
-    if sum(rows.nbytes for _, rows in pairs) < _MANY_BYTES:
-        for part in _blocks(spans, size):
-            copy(part)
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(copy, _blocks(spans, size)))  # raises what one of them raised
-
-
-def _blocks(spans: Iterable[Span], size: int) -> Iterator[tuple[slice, slice]]:
-    """Slots and rows of spans, at most `size` at a time."""
     for span in spans:
+        ahead = span.offset - span.start
         for start in range(span.start, span.stop, size):
-            stop, ahead = min(start + size, span.stop), span.offset - span.start
-            yield slice(start, stop), slice(start + ahead, stop + ahead)
+            stop = min(start + size, span.stop)
+            for column, rows in pairs:
+                column[start:stop] = rows[start + ahead : stop + ahead]
 
 
 def rows_in(spans: Iterable[Span], column: Array, shared: bool = False) -> Array:

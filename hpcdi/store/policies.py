@@ -2,8 +2,7 @@
 
 No pickle anywhere: a safetensors file is a JSON header and raw tensors. The header's metadata carry
 the policy's version, which is the learner's train iteration when it was taken, and a crc32 of the
-version, the names, dtypes and shapes, and the tensors' bytes in the order of their names. Policies
-of hpcdi 0.1, whose checksum stands under another name and does not cover dtypes, are read.
+version, the names, dtypes and shapes, and the tensors' bytes in the order of their names.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.atomic import published
@@ -22,7 +21,7 @@ from hpcdi.store.checksum import crc32_of, crc32_of_array
 from hpcdi.utils.nested import parse_json
 
 _LENGTH = struct.Struct("<Q")
-_VERSION, _CHECKSUM, _OLD_CHECKSUM = "policy_version", "checksum", "crc32"
+_VERSION, _CHECKSUM = "policy_version", "checksum"
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,36 @@ class PolicyImage:
 
     version: int
     data: bytes
+
+    @classmethod
+    def of(cls, state_dict: Mapping[str, Any], version: int) -> Self:
+        """Image of a flat mapping of parameter name -> torch tensor (copied, on any device).
+
+        Raises:
+            PolicyError: a parameter is NaN; so none is published, kept as the best, or resumed
+                from.
+        """
+        import torch
+        from safetensors.torch import save
+
+        # copied one by one: safetensors refuses tensors that share memory, as tied weights do
+        tensors = {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in state_dict.items()
+        }
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and bool(tensor.isnan().any()):
+                raise PolicyError(
+                    f"parameter {name} is NaN after train iteration {version}: the network has "
+                    "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"
+                )
+        crc32 = _contents_crc(
+            version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
+        )
+        for name in sorted(tensors):
+            crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
+        metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
+        return cls(version, save(tensors, metadata))
 
     def state_dict(self) -> dict[str, Any]:
         """Parameter name -> torch tensor.
@@ -48,35 +77,6 @@ class PolicyImage:
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PolicyFileError(source, f"is not safetensors: {error}") from error
         return tensors
-
-
-def pack(state_dict: Mapping[str, Any], version: int) -> PolicyImage:
-    """Image of a flat mapping of parameter name -> torch tensor (copied, on any device).
-
-    Raises:
-        PolicyError: a parameter is NaN; so none is published, kept as the best, or resumed from.
-    """
-    import torch
-    from safetensors.torch import save
-
-    # copied one by one: safetensors refuses tensors that share memory, as tied weights do
-    tensors = {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in state_dict.items()
-    }
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
-            raise PolicyError(
-                f"parameter {name} is NaN after train iteration {version}: the network has "
-                "diverged. Lower policy.learn.learning_rate, or set policy.learn.grad_clip_norm"
-            )
-    crc32 = _contents_crc(
-        version, {name: (_name_of(t.dtype), list(t.shape)) for name, t in tensors.items()}
-    )
-    for name in sorted(tensors):
-        crc32 = crc32_of_array(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc32)
-    metadata = {_VERSION: str(version), _CHECKSUM: str(crc32)}
-    return PolicyImage(version, save(tensors, metadata))
 
 
 def publish_policy(path: str | Path, image: PolicyImage, *, fsync: bool = True) -> None:
@@ -131,22 +131,17 @@ def verify(data: bytes, source: str | Path) -> dict[str, str]:
     """
     entries = header(data, source)
     metadata: Any = entries.pop("__metadata__", {})
-    known = metadata.keys() if isinstance(metadata, dict) else set()
-    own = _OLD_CHECKSUM if _OLD_CHECKSUM in known else _CHECKSUM
-    missing = {_VERSION, own} - known
+    missing = {_VERSION, _CHECKSUM} - (metadata.keys() if isinstance(metadata, dict) else set())
     if missing:
         raise PolicyFileError(source, f"is not a policy of hpcdi: it lacks {sorted(missing)}")
     body = memoryview(data)[_LENGTH.size + _LENGTH.unpack_from(data)[0] :]
     try:
-        described = {
-            name: entry["shape"] if own == _OLD_CHECKSUM else (entry["dtype"], entry["shape"])
-            for name, entry in entries.items()
-        }
+        described = {name: (entry["dtype"], entry["shape"]) for name, entry in entries.items()}
         crc32 = _contents_crc(int(metadata[_VERSION]), described)
         for name in sorted(entries):
             start, end = entries[name]["data_offsets"]
             crc32 = crc32_of(body[start:end], crc32)
-        expected = int(metadata[own])
+        expected = int(metadata[_CHECKSUM])
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyFileError(source, f"its header is damaged: {error!r}") from error
     if crc32 != expected:

@@ -438,11 +438,7 @@ class RowStore:
         return state
 
     def restore(
-        self,
-        state: Mapping[str, Any],
-        spans: Iterable[Span],
-        shared: bool = False,
-        spare: Any = None,
+        self, state: Mapping[str, Any], spans: Iterable[Span], shared: bool = False
     ) -> None:
         """Put the items of a `state_of` into spans of slots.
 
@@ -450,7 +446,6 @@ class RowStore:
             state: the items.
             spans: of slots, as many as there are items.
             shared: keep the state's arrays, where they hold all slots in order, without a copy.
-            spare: a store that nobody needs any more: its memory is used where it fits.
 
         Raises:
             BufferContractError: its frames are of other columns.
@@ -466,11 +461,11 @@ class RowStore:
             self._frames.restore(state["frames"], slots_of(spans))
             columns |= dict.fromkeys(framed, self._frames.read(np.zeros(0, np.int64))[framed[0]])
         forms = dict.fromkeys(state["tensors"], Form.TENSOR)
-        forms |= dict.fromkeys(state.get("plain", ()), Form.PLAIN)  # older states have none
-        given = spare._memory if isinstance(spare, RowStore) else {}
+        forms |= dict.fromkeys(state["plain"], Form.PLAIN)
+        given: Columns = {}
         if shared and [span[:2] for span in spans] == [(0, self._capacity)]:
             whole = {**columns, _RECORDS: state.get("records")}
-            given |= {n: c for n, c in whole.items() if c is not None and c.flags.writeable}
+            given = {n: c for n, c in whole.items() if c is not None and c.flags.writeable}
         self._allocate(
             {
                 n: Field(columns[n].dtype, columns[n].shape[1:], forms.get(n, Form.ARRAY))
@@ -481,12 +476,6 @@ class RowStore:
         pairs = [(column, columns[name]) for name, column in self._alone.items()]
         pairs += self._records.pairs(state, columns) if self._records is not None else []
         copy_rows([pair for pair in pairs if not np.may_share_memory(*pair)], spans)
-
-    @property
-    def _memory(self) -> Columns:
-        """The arrays that all columns lie in."""
-        records = {} if self._records is None else {_RECORDS: self._records.array}
-        return self._alone | records
 
     @property
     def _alone(self) -> Columns:

@@ -1,4 +1,4 @@
-"""A shard: one HDF5 file, to which one process appends blocks until it is full.
+"""A shard: an append log in the costume of an HDF5 file. One process adds blocks until it is full.
 
 ::
 
@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import h5py
 import numpy as np
 
 from hpcdi import __version__
 from hpcdi.errors import ShardError
 from hpcdi.store.atomic import published, refuse_if_full
 from hpcdi.store.block import (
-    FORMAT,
     ITEM_NAMES,
     Block,
     check_items,
@@ -44,9 +44,9 @@ from hpcdi.store.block import (
     row_columns,
 )
 from hpcdi.store.checksum import crc32_of
-from hpcdi.store.hdf5 import DAMAGE
-from hpcdi.store.image import GrowingStructure, Piece
+from hpcdi.store.hdf5 import DAMAGE, other_format, read_attributes
 from hpcdi.store.layout import block_name
+from hpcdi.store.structure import GrowingStructure, Piece, bytes_of
 from hpcdi.types import (
     ITEM_DTYPE,
     NUMBERS,
@@ -59,8 +59,8 @@ from hpcdi.types import (
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.nested import parse_json
 
-SCHEMA_VERSION = 2
-"""Version 1 was a file of one block, see `block.open_block`."""
+KIND, FORMAT = "hpcdi-block", 2
+"""What the HDF5 attributes ``format`` and ``schema_version`` of a shard say."""
 SLOTS = 4096
 """Blocks that a shard has room for."""
 SMALLEST_BYTES = 4 << 20
@@ -151,7 +151,7 @@ class Layout:
 
     def encoded(self) -> bytes:
         """As it stands in the file."""
-        return _MARK + _sealed({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
+        return _MARK + _sealed({"schema_version": FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
     def decoded(cls, text: bytes, size: int) -> Self:
@@ -161,8 +161,8 @@ class Layout:
             ValueError, LookupError, TypeError: it is damaged.
         """
         held = _unsealed(text)
-        if held["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"has schema {held['schema_version']}, newer than mine")
+        if held["schema_version"] != FORMAT:
+            raise ValueError(other_format("a shard", held["schema_version"], FORMAT))
         columns = tuple(
             ColumnSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
             for spec in held["columns"]
@@ -230,7 +230,7 @@ class GrowingShard:
                 **{spec.name: (np.dtype(spec.dtype), spec.shape) for spec in specs},
             },
             {
-                "format": FORMAT, "schema_version": SCHEMA_VERSION, "hpcdi_version": __version__,
+                "format": KIND, "schema_version": FORMAT, "hpcdi_version": __version__,
                 "tail_rows": like.tail_rows,
                 "views": json.dumps([dataclasses.asdict(view) for view in like.views]),
             },
@@ -310,10 +310,8 @@ class GrowingShard:
         if len(text) > self._layout.slot_bytes:
             raise ShardError(self.path, f"facts of a block take {len(text)} bytes, too many")
         ref = self._layout.ref("", record)
-        pieces = [
-            (spec.offset, datasets[spec.name].reshape(-1).view(np.uint8).data)
-            for spec in ref.columns
-            if _n_bytes(spec)
+        pieces: list[Piece] = [
+            (spec.offset, bytes_of(datasets[spec.name])) for spec in ref.columns if _n_bytes(spec)
         ]
         slot_bytes = self._layout.slot_bytes
         at = self._layout.table + self._slot * slot_bytes
@@ -341,7 +339,7 @@ class ShardReader:
         layout: where everything lies.
 
     Raises:
-        ShardError: it is missing, or its layout is damaged.
+        ShardError: it is missing, no shard, of another format, or its layout is damaged.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -349,26 +347,17 @@ class ShardReader:
         try:
             with path.open("rb") as file:
                 self._head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size
-                _, _, text = self._head.partition(_MARK)
+                _, mark, text = self._head.partition(_MARK)
+                if not mark:
+                    raise ShardError(path, _why_no_layout(path))
                 self.layout = Layout.decoded(text, size)
                 file.seek(self.layout.table)
                 self._table = file.read(self.layout.slots * self.layout.slot_bytes)
+        except OSError as error:
+            raise ShardError(path, f"cannot be read: {error.strerror or error}") from error
         except DAMAGE as error:
             raise ShardError(path, f"its layout cannot be read: {error}") from error
         self._size = size
-
-    @staticmethod
-    def reads(path: Path) -> bool:
-        """True for a file of this form; also if most of it is damaged.
-
-        Raises:
-            ShardError: it cannot be read.
-        """
-        try:
-            with path.open("rb") as file:
-                return _MARK in file.read(_HEAD_BYTES)
-        except OSError as error:
-            raise ShardError(path, f"cannot be read: {error.strerror or error}") from error
 
     def records(self) -> Iterator[tuple[int, Record | ShardError]]:
         """Yields the number of each block, and its record, or why it has none that is whole."""
@@ -462,6 +451,24 @@ class ShardReader:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def _why_no_layout(path: Path) -> str:
+    """What a file without a layout is, by its HDF5 attributes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = read_attributes(file)
+    except DAMAGE as error:
+        return f"cannot be read as HDF5: {error}"
+    if attributes.get("format") != KIND:
+        return "is an HDF5 file, but not a shard of hpcdi"
+    if attributes.get("schema_version") != FORMAT:
+        return other_format("a shard", attributes.get("schema_version"), FORMAT)
+    return "has no layout of its blocks any more: the file is torn"
 
 
 def read_ranges(path: Path, specs: Sequence[ColumnSpec]) -> Columns:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.errors import ShardError
-from hpcdi.store.block import Block, check, checksum, open_block, row_columns, survey_block
+from hpcdi.store.block import Block, check, checksum, row_columns
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout, block_name, split_name
 from hpcdi.store.shard_file import SMALLEST_BYTES, GrowingShard, ShardReader, read_ranges
@@ -107,7 +107,7 @@ def read_shard(layout: RunLayout, ref: ShardRef) -> Columns:
 
 
 def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | ShardError]:
-    """Yields the blocks of a shard of any version, verified, or what is wrong with them.
+    """Yields the blocks of a shard, verified, or what is wrong with them.
 
     Args:
         path: the shard.
@@ -116,12 +116,6 @@ def read_blocks(path: Path, number: int | None = None) -> Iterator[Block | Shard
     Raises:
         ShardError: the file is missing, torn, or not one of ours.
     """
-    if not ShardReader.reads(path):
-        block, crc32 = open_block(path)
-        if checksum(block.datasets()) != crc32:
-            raise ShardError(path, "checksum is wrong: the file is torn")
-        yield block
-        return
     shard = ShardReader(path, path.name)
     for slot, record in shard.records():
         if number not in (None, slot):
@@ -182,7 +176,7 @@ class Survey:
 def survey(
     path: Path, name: str, wanted: Callable[[str, Mapping[str, Any]], bool] = lambda *_: True
 ) -> Survey:
-    """Look which blocks a shard of any version holds.
+    """Look which blocks a shard holds.
 
     Args:
         path: the file.
@@ -191,10 +185,6 @@ def survey(
     """
     found = Survey()
     try:
-        if not ShardReader.reads(path):
-            ref, block = survey_block(path, name)
-            found.blocks.extend([(ref, block)] if wanted(name, block.facts) else [])
-            return found
         shard = ShardReader(path, name)
     except ShardError as error:
         found.damaged.append(error)

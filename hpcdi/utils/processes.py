@@ -1,15 +1,19 @@
-"""Processes of this host, by Linux's /proc: who started a rank, and which ranks stand beside it."""
+"""Processes of this host, by Linux's /proc: parents, children, states, sockets that listen."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 MPIRUN = ("mpirun", "prterun", "prted")
 """Open MPI's launcher and its daemons on other hosts: SIGTERM to one of them ends the job."""
 _LAUNCHERS = (*MPIRUN, "slurmstepd", "hydra_pmi_proxy")
+_LISTENS = "0A"
+_ANY_ADDRESS = {"00000000": "tcp", "0" * 32: "tcp6"}
+"""As a table of sockets below ``/proc/net`` spells it -> that table."""
 
 
 def name_of(pid: int) -> str:
@@ -53,6 +57,41 @@ def children_of(pid: int) -> list[int]:
         with contextlib.suppress(OSError):  # a thread that has ended
             children += map(int, listed.read_text().split())
     return children
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """Returns the environment variables that a process was started with.
+
+    Raises:
+        OSError: it is gone, or another user's.
+    """
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def open_doors(pid: int) -> Iterator[int]:
+    """Yields descriptors of a process that listen on all addresses of all interfaces.
+
+    Raises:
+        OSError: it is gone, or another user's.
+    """
+    doors = {
+        words[9]
+        for table in _ANY_ADDRESS.values()
+        for words in map(str.split, _lines_of(Path(f"/proc/net/{table}")))
+        if words[3] == _LISTENS and words[1].partition(":")[0] in _ANY_ADDRESS
+    }
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(entry.readlink()).removeprefix("socket:[").removesuffix("]") in doors:
+                yield int(entry.name)
+
+
+def _lines_of(table: Path) -> list[str]:
+    try:
+        return table.read_text().splitlines()[1:]
+    except OSError:  # a kernel without IPv6
+        return []
 
 
 def launcher_of(pid: int) -> int:

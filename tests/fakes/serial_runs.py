@@ -16,7 +16,7 @@ from hpcdi.run.resume import newest
 from hpcdi.run.serial import run as serial_module
 from hpcdi.run.serial.run import SerialRun
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = (
@@ -97,7 +97,7 @@ def policy_file(
     folder.mkdir(parents=True, exist_ok=True)
     lines = [(ROOT / "configs" / f"{config}.yaml").read_text()]
     (folder / "config.yaml").write_text("".join(lines))
-    publish_policy(folder / "policy.safetensors", pack(model, 7))
+    publish_policy(folder / "policy.safetensors", PolicyImage.of(model, 7))
     return folder / "policy.safetensors"
 
 

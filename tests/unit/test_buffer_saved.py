@@ -1,4 +1,4 @@
-"""Large columns go to a file, and come from one, without a copy; older files still load."""
+"""Large columns go to a file, and come from one, without a copy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import pytest
 
 from fakes.buffers import advanced
 from hpcdi.errors import SnapshotError
-from hpcdi.store import image as file_image
-from hpcdi.store import memory
 from hpcdi.store.memory import Span
-from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore, unpacked
+from hpcdi.store.rows import LARGE_ROW_BYTES, RowStore
 from hpcdi.store.state_file import save_state
 from hpcdi.types import Columns
 from hpcdi.worker.replay_buffer import NaiveReplayBuffer
 
 SIZE = 6
-POPULATE_READ = file_image._POPULATE_READ
 PUSHED = (0, 1, SIZE - 1, SIZE, SIZE + 2, 3 * SIZE)
 
 
@@ -67,28 +64,11 @@ class TestFiles:
         buffer.push(rows(100, 103), columns=True)
         assert numbers(buffer) == numbers(other)
 
-    @pytest.mark.parametrize("version", [2, 3])
-    def test_an_older_file_does_too(
-        self, tmp_path: Path, version: int, first: int, pushed: int
-    ) -> None:
-        """Its columns are all apart; of the oldest ones the first item is the oldest."""
-        buffer, other = buffer_of(first, pushed), buffer_of(0, 3)
-        state = buffer.state_dict()
-        items = state["ring"]["items"]
-        if items:
-            items["columns"] |= unpacked(items)
-            del items["records"], items["members"]
-        if version == 2:
-            del state["ring"]["by_slot"]
-        save_state(tmp_path / "buffer.h5", buffer.kind, version, state)
-        other.load_data(tmp_path / "buffer.h5")
-        assert numbers(other) == numbers(buffer)
 
-
-def test_a_much_older_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     buffer = buffer_of(0, 3)
     save_state(tmp_path / "buffer.h5", buffer.kind, 1, buffer.state_dict())
-    with pytest.raises(SnapshotError, match="has schema 1, this version reads 5"):
+    with pytest.raises(SnapshotError, match="of format 1; this hpcdi reads format 6"):
         buffer.load_data(tmp_path / "buffer.h5")
 
 
@@ -114,61 +94,19 @@ def test_a_part_of_the_slots_is_never_shared() -> None:
     assert not np.shares_memory(other.column("image"), store.column("image"))
 
 
-class TestMemory:
-    """A file is loaded into the memory of the items that are here."""
-
-    @pytest.fixture(params=["pages", "two threads", "no pages"], autouse=True)
-    def _system(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        if request.param == "no pages":
-            monkeypatch.setattr(file_image, "_POPULATE_READ", 12_345)  # no such advice: EINVAL
-        if request.param == "two threads":
-            monkeypatch.setattr(memory, "_MANY_BYTES", 0)
-            monkeypatch.setattr(memory, "_PART_BYTES", 2000)
-
-    @pytest.mark.parametrize("pushed", PUSHED)
-    def test_it_is_used_again(self, tmp_path: Path, pushed: int) -> None:
-        buffer, other = buffer_of(0, pushed), buffer_of(0, SIZE + 4)
-        buffer.save_data(tmp_path / "buffer.h5")
-        held, drawn = memory_of(other), other.sample_batch(SIZE, 0)
-        copies = {name: column.copy() for name, column in drawn.columns.items()}
-        other.load_data(tmp_path / "buffer.h5")
-        assert numbers(other) == numbers(buffer)
-        assert all((drawn.columns[name] == copies[name]).all() for name in copies)
-        if 0 < pushed < SIZE or (pushed and file_image._POPULATE_READ == POPULATE_READ):
-            assert memory_of(other) == held
-        other.push(rows(100, 103), columns=True)
-        buffer.push(rows(100, 103), columns=True)
-        assert numbers(other) == numbers(buffer)
-
-    @pytest.mark.parametrize("pushed", [3, SIZE])
-    def test_nothing_of_a_torn_file_gets_there(self, tmp_path: Path, pushed: int) -> None:
-        path, buffer = tmp_path / "buffer.h5", buffer_of(0, pushed)
-        buffer.save_data(path)
-        image = np.ascontiguousarray(rows(0, pushed)["image"]).tobytes()
-        content = path.read_bytes()
-        assert content.count(image) == 1
-        path.write_bytes(content.replace(image, image[:-1] + b"!"))
-        other = buffer_of(4, SIZE)
-        before = numbers(other)
-        with pytest.raises(SnapshotError, match="'ring/items/columns/image' is wrong"):
-            other.load_data(path)
-        assert numbers(other) == before
-
-    def test_other_items_get_memory_of_their_own(self, tmp_path: Path) -> None:
-        buffer, other = buffer_of(0, SIZE), buffer_of(0, 0)
-        buffer.save_data(tmp_path / "buffer.h5")
-        row = rows(0, SIZE)
-        other.push(row | {"image": row["image"].astype(np.int16)}, columns=True)
-        held = memory_of(other)
-        other.load_data(tmp_path / "buffer.h5")
-        assert numbers(other) == numbers(buffer)
-        assert memory_of(other)[0] != held[0]
-
-
-def memory_of(buffer: Any) -> list[int]:
-    """Where its columns lie."""
-    store = buffer._ring.store
-    return [store.column(name).ctypes.data for name in ("image", "number")]
+@pytest.mark.parametrize("pushed", [3, SIZE])
+def test_nothing_of_a_torn_file_gets_into_a_buffer(tmp_path: Path, pushed: int) -> None:
+    path, buffer = tmp_path / "buffer.h5", buffer_of(0, pushed)
+    buffer.save_data(path)
+    image = np.ascontiguousarray(rows(0, pushed)["image"]).tobytes()
+    content = path.read_bytes()
+    assert content.count(image) == 1
+    path.write_bytes(content.replace(image, image[:-1] + b"!"))
+    other = buffer_of(4, SIZE)
+    before = numbers(other)
+    with pytest.raises(SnapshotError, match="'ring/items/columns/image' is wrong"):
+        other.load_data(path)
+    assert numbers(other) == before
 
 
 # ------------------------------------------------------------------------ the predecessor's state

@@ -18,7 +18,7 @@ from hpcdi.roles.collector.base_parallel_collector import CollectorTask
 from hpcdi.roles.collector.battle_loop import Players, _results, actor_of
 from hpcdi.store.builder import BlockBuilder, Segment
 from hpcdi.store.games import MOST_PAIRS, parse_games
-from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.types import ITEM_DTYPE, GameCounts
 from hpcdi.utils.registry import POLICY_REGISTRY
 from hpcdi.worker.collector import base_parallel_collector as parallel
@@ -47,7 +47,7 @@ def freeze(folder: Path, name: str, version: int) -> str:
     """Write a frozen policy; returns its source."""
     path = folder / "league" / f"{name}.safetensors"
     path.parent.mkdir(exist_ok=True)
-    publish_policy(path, pack({"version": torch.tensor(version)}, version))
+    publish_policy(path, PolicyImage.of({"version": torch.tensor(version)}, version))
     return f"league/{name}.safetensors"
 
 

@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 
 from fakes.messages import ANYTHING, INTEGERS, NUMBERS, TEXTS, arrays, is_same
 from hpcdi.comm import codec
-from hpcdi.comm.codec import INLINE_BYTES, decode, encode, frame_sizes, pack, sendable, unpack
+from hpcdi.comm.codec import (
+    INLINE_BYTES,
+    decode,
+    encode,
+    frame_sizes,
+    from_bytes,
+    sendable,
+    to_bytes,
+)
 from hpcdi.comm.messages import Batches, CloseTask, CollectSetting, Message, PolicyUpdate
 from hpcdi.errors import CommError
 from hpcdi.types import Array
@@ -42,7 +50,7 @@ NESTED = st.recursive(
 
 @given(NESTED)
 def test_what_went_comes_back(value: Any) -> None:
-    assert is_same(unpack(pack(value).copy()), value)
+    assert is_same(from_bytes(to_bytes(value).copy()), value)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +62,14 @@ def test_what_went_comes_back(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_odd_ones_come_back(value: Any) -> None:
-    again = unpack(pack(value))
+    again = from_bytes(to_bytes(value))
     assert again == value
     assert type(again) is type(value)
     assert math.copysign(1, again) == math.copysign(1, value) if value == 0.0 else True
 
 
 def test_what_is_no_number_comes_back() -> None:
-    assert math.isnan(unpack(pack(math.nan)))
+    assert math.isnan(from_bytes(to_bytes(math.nan)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int64", "uint8", "complex64"])
@@ -72,20 +80,20 @@ def test_tensors_come_back(dtype: str, shape: tuple[int, ...]) -> None:
         .to(getattr(torch, dtype))
         .requires_grad_(dtype in ("float32", "bfloat16"))
     )
-    again = unpack(pack({"t": tensor, "u": tensor.T if shape == (2, 3) else tensor}))
+    again = from_bytes(to_bytes({"t": tensor, "u": tensor.T if shape == (2, 3) else tensor}))
     assert again["t"].dtype == tensor.dtype
     assert torch.equal(again["t"], tensor.detach())
     assert again["u"].shape == (tensor.T.shape if shape == (2, 3) else tensor.shape)
 
 
 def test_other_mappings_come_back_as_dicts() -> None:
-    assert unpack(pack(Counter("aab"))) == {"a": 2, "b": 1}
+    assert from_bytes(to_bytes(Counter("aab"))) == {"a": 2, "b": 1}
 
 
 def test_arrays_in_files_come_back_as_arrays(tmp_path: Path) -> None:
     lying = np.memmap(tmp_path / "array", np.int32, "w+", shape=(3, 2))
     lying[:] = 7
-    again = unpack(pack(lying))
+    again = from_bytes(to_bytes(lying))
     assert type(again) is np.ndarray
     assert np.array_equal(again, lying)
 
@@ -106,14 +114,14 @@ class Unknown:
 )
 def test_what_has_no_bytes_is_refused(value: Any, said: str) -> None:
     with pytest.raises(CommError, match=said):
-        pack(value)
+        to_bytes(value)
 
 
 def test_what_holds_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(CommError, match="it holds itself"):
-        pack(endless)
+        to_bytes(endless)
 
 
 # ---------------------------------------------------------------------------------- who reads it
@@ -160,7 +168,7 @@ def test_a_name_means_one_class() -> None:
 
     one = sendable(make("one"))
     try:
-        assert unpack(pack(one(3))) == one(3)
+        assert from_bytes(to_bytes(one(3))) == one(3)
         with pytest.raises(TypeError, match="one has a sendable class Twin, too"):
             sendable(make("two"))
     finally:
@@ -293,7 +301,9 @@ def test_what_was_read_only_stays_so(size: int) -> None:
     ids=["function", "lock", "generator", "module"],
 )
 def test_what_has_no_bytes_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(CommError, match=r"a CollectSetting cannot be sent: it holds a ") as caught:
+    with pytest.raises(
+        CommError, match=r"a CollectSetting cannot be encoded: it holds a "
+    ) as caught:
         encode(CollectSetting("task", {"eps": value}))
     assert caught.value.__cause__ is not None
 

@@ -18,7 +18,7 @@ from hpcdi.cli import main
 from hpcdi.commands import film
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy, read_policy
+from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -181,8 +181,8 @@ def test_of_a_run_the_best_policy_or_else_the_latest(
 ) -> None:
     layout = RunLayout(run_dir)
     model = read_policy(layout.best_policy).state_dict()
-    publish_policy(layout.best_policy, pack(model, 11))
-    publish_policy(layout.latest_policy, pack(model, 22))
+    publish_policy(layout.best_policy, PolicyImage.of(model, 11))
+    publish_policy(layout.latest_policy, PolicyImage.of(model, 22))
     (run_dir.parent / "latest").symlink_to(run_dir.name)
     for path in (run_dir, run_dir.parent / "latest"):
         for arguments, version in (([], 11), (["best"], 11), (["latest"], 22)):
@@ -201,7 +201,7 @@ def test_of_a_checkpoint(
     run_dir: Path, told: Callable[..., dict[str, Any]], refused: Callable[..., str]
 ) -> None:
     image = read_policy(RunLayout(run_dir).best_policy)
-    image = pack(image.state_dict(), 33)
+    image = PolicyImage.of(image.state_dict(), 33)
 
     def write(path: Path) -> None:
         publish_policy(path, image)
@@ -290,7 +290,7 @@ def test_a_policy_that_does_not_fit(
 def test_a_parameter_that_nothing_knows(run_dir: Path, refused: Callable[..., str]) -> None:
     file = RunLayout(run_dir).best_policy
     image = read_policy(file)
-    publish_policy(file, pack({**image.state_dict(), "new.bias": torch.zeros(3)}, 1))
+    publish_policy(file, PolicyImage.of({**image.state_dict(), "new.bias": torch.zeros(3)}, 1))
     assert "the configuration has no parameter new.bias (3,)" in refused("eval", run_dir)
 
 
@@ -300,7 +300,7 @@ def test_a_policy_of_somebody_else(
 ) -> None:  # fmt: skip
     config = str(ROOT / "tests" / "fakes" / "foreign_policy.yaml")
     right = {"weight": torch.zeros(2, 4), "bias": torch.tensor([0.0, 1.0])}
-    publish_policy(tmp_path / "p.safetensors", pack(right, 1))
+    publish_policy(tmp_path / "p.safetensors", PolicyImage.of(right, 1))
     said = told(tmp_path / "p.safetensors", "--config", config)
     assert said["return_max"] <= 11
     assert said["stop_value_reached"] is None

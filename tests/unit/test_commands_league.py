@@ -19,7 +19,7 @@ from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
 from hpcdi.store.atomic import write_json
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 
 pytest.importorskip("pettingzoo")
 pytestmark = [
@@ -57,7 +57,7 @@ def made_run(root: Path, *overrides: str) -> Path:
     for seed, path in enumerate((layout.latest_policy, layout.root / frozen_file("main_000001"))):
         policy = create_policy(compiled.config.policy, ["eval"], seed=np.random.SeedSequence(seed))
         path.parent.mkdir()
-        publish_policy(path, pack(policy.eval_mode.state_dict()["model"], seed))
+        publish_policy(path, PolicyImage.of(policy.eval_mode.state_dict()["model"], seed))
     LeagueView(layout.league_file, None).refresh(league(), 50_000, 0.0)
     return layout.root
 

@@ -22,8 +22,9 @@ from hpcdi.comm.dist import Meeting, dist_finalize, dist_init
 from hpcdi.commands import saved_policy
 from hpcdi.config.load import dump, read_mapping
 from hpcdi.errors import CommError
-from hpcdi.run.environment import is_one_host
-from hpcdi.run.local import keep_to_loopback
+from hpcdi.run import loopback
+from hpcdi.run.environment import all_ranks_are_here
+from hpcdi.run.loopback import keep_to_loopback
 from hpcdi.run.private_folder import own_folder, own_temporary_folder
 from hpcdi.store.atomic import clock_of, published, stay_in, write_text
 from hpcdi.store.checkpoints import write_files
@@ -135,6 +136,20 @@ def test_sockets_of_a_child_are_bound_to_loopback() -> None:
         child.stdin.close()
 
 
+def test_who_does_not_want_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        monkeypatch.setenv(loopback.SWITCH, "0")
+        loopback.begin(child.pid)
+        assert not [thread for thread in threading.enumerate() if thread.name == "loopback"]
+        assert {address for address, _ in listening(child.pid)} == {"0.0.0.0", "::"}
+        child.stdin.close()
+
+
 def test_the_search_for_doors_ends_with_the_process() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         keep_to_loopback(child.pid)
@@ -152,7 +167,7 @@ def test_the_search_for_doors_ends_with_the_process() -> None:
     ],
 )
 def test_who_needs_no_network(variables: dict[str, str], answer: bool) -> None:
-    assert is_one_host(variables) is answer
+    assert all_ranks_are_here(variables) is answer
 
 
 # ------------------------------------------------------------------------------------- names, links

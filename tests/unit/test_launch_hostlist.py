@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdi.errors import LaunchError
-from hpcdi.run.environment import compress, expand
+from hpcdi.run.hostlist import compress, expand
 
 
 @pytest.mark.parametrize(

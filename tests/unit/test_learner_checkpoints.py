@@ -20,7 +20,7 @@ from hpcdi.roles.learner.checkpointing import checkpoint_name, learner_files, lo
 from hpcdi.roles.learner.learner_hook import LoadCkptHook
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.checkpoints import load_tensors, names, open_checkpoint, save_checkpoint
-from hpcdi.store.policies import pack, publish_policy, read_policy
+from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.worker.learner import BaseLearner, create_learner
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -395,7 +395,7 @@ def test_the_best_of_a_run_over_ranks_holds_weights_alone(tmp_path: Path) -> Non
     """A collector judged them; what it writes can be begun with, evaluated and exported."""
     writer, again = learner_of(tmp_path / "a"), learner_of(tmp_path / "b", policy_of(seed=1))
     learn(writer, 3)
-    image = pack(writer.policy.state_dict()["model"], 3)
+    image = PolicyImage.of(writer.policy.state_dict()["model"], 3)
     folder = save_checkpoint(
         tmp_path / "checkpoints", "ckpt_best",
         {"policy.safetensors": partial(publish_policy, image=image)}, {"train_iter": 3}, keep=None,

@@ -12,7 +12,7 @@ from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.roles.learner import policy_publisher
 from hpcdi.roles.learner.policy_publisher import PolicyFile, PolicyPublisher
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import PolicyImage, pack, read_policy
+from hpcdi.store.policies import PolicyImage, read_policy
 
 NEVER_S = float("inf")
 
@@ -162,14 +162,14 @@ def test_the_file_is_written_when_due(tmp_path: Path, clock: Clock) -> None:
 def test_one_version_is_written_once(tmp_path: Path, clock: Clock) -> None:
     layout = RunLayout(tmp_path)
     file = PolicyFile(layout.latest_policy, 30.0)
-    image = pack({"weight": torch.zeros(1)}, 3)
+    image = PolicyImage.of({"weight": torch.zeros(1)}, 3)
     file.write(image)
     layout.latest_policy.unlink()
     clock.now += 100.0
     file.write(image)
     file.write(None)
     assert not layout.latest_policy.exists()
-    file.write(pack({"weight": torch.zeros(1)}, 4))
+    file.write(PolicyImage.of({"weight": torch.zeros(1)}, 4))
     assert read_policy(layout.latest_policy).version == 4
 
 

@@ -136,14 +136,6 @@ def test_a_run_that_goes_on_takes_the_learning_rate_that_it_is_given_now() -> No
     assert rates_of(after) == {0.01}
 
 
-def test_states_of_earlier_versions_count_updates_alone() -> None:
-    built = policy("dqn", learning_rate=0.4, schedule={"end": 0.0, "iterations": 4})
-    state = built.learn_mode.state_dict()
-    del state["iterations"]
-    built.learn_mode.load_state_dict({**state, "updates": 2})
-    assert built.learn_mode.forward(batch_of("dqn"))["cur_lr"] == pytest.approx(0.2)
-
-
 # -------------------------------------------------------------------------------------- optimizers
 
 

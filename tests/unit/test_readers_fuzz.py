@@ -23,9 +23,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakes.old_shards import write_old_shard
 from fakes.store import write_shard
-from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, pack, unpack
+from hpcdi.comm.codec import LARGEST_FRAME_BYTES, decode, encode, frame_sizes, from_bytes, to_bytes
 from hpcdi.commands import logs
 from hpcdi.commands.submit import last_snapshot_s
 from hpcdi.commands.sweep import runs as sweep_runs
@@ -66,12 +65,10 @@ def make_shard(path: Path) -> None:
     write_shard(RunLayout(path.parent), path.name, shard_block(), fsync=False)
 
 
-def make_old_shard(path: Path) -> None:
-    write_old_shard(RunLayout(path.parent), path.name, shard_block())
-
-
 def make_policy(path: Path) -> None:
-    image = policies.pack({"w": torch.arange(6.0), "b": torch.ones(2, dtype=torch.int64)}, 7)
+    image = policies.PolicyImage.of(
+        {"w": torch.arange(6.0), "b": torch.ones(2, dtype=torch.int64)}, 7
+    )
     policies.publish_policy(path, image, fsync=False)
 
 
@@ -147,8 +144,6 @@ def make_lock(path: Path) -> None:
 KINDS = [
     Kind("shard.h5", make_shard, read_block),
     Kind("survey.h5", make_shard, survey),
-    Kind("old_shard.h5", make_old_shard, read_block),
-    Kind("old_survey.h5", make_old_shard, survey),
     Kind("state.h5", lambda p: save_state(p, "x", 1, STATE), lambda p: load_state(p, "x", 1)),
     Kind("policy.safetensors", make_policy, lambda p: policies.read_policy(p).state_dict()),
     Kind(MANIFEST, make_manifest, lambda p: open_checkpoint(p.parent)),
@@ -321,26 +316,20 @@ def test_a_manifest_tells_every_change_of_itself(tmp_path: Path) -> None:
                 assert open_checkpoint(path.parent).facts == tree["facts"]
 
 
-def test_a_manifest_of_an_older_version_is_read(tmp_path: Path) -> None:
+def test_a_manifest_without_a_checksum_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run" / MANIFEST
     make_manifest(path)
     tree = json.loads(path.read_text())
     del tree["crc32"]
     path.write_text(json.dumps(tree))
-    assert open_checkpoint(path.parent).facts["train_iter"] == 5
-    path.write_text(json.dumps({**tree, "files": {}}))
-    with pytest.raises(StoreError, match="names no files"):
+    with pytest.raises(StoreError, match=r"is damaged: it has the keys \['facts', 'files'\]"):
         open_checkpoint(path.parent)
 
 
 def test_a_manifest_without_a_needed_fact_is_passed_over(tmp_path: Path) -> None:
-    """Of an older version, whose manifests have no checksum: a KeyError, before."""
-    for name in ("1", "2"):
-        make_manifest(tmp_path / name / MANIFEST)
-    path = tmp_path / "2" / MANIFEST
-    tree = json.loads(path.read_text())
+    make_manifest(tmp_path / "1" / MANIFEST)
     facts = {"train_jter": 5, "env_steps": "9", "saved_at": 1.5}
-    path.write_text(json.dumps({"facts": facts, "files": tree["files"]}))
+    save_checkpoint(tmp_path, "2", {}, facts, keep=None)
     needed = {"train_iter": int, "env_steps": int, "saved_at": float}
     found, errors = newest_checkpoint(tmp_path, needed)
     assert found is not None
@@ -398,18 +387,12 @@ def test_bytes_of_another_file_are_not_read(
     tmp_path: Path, way: Callable[[h5py.File, str, Path], None]
 ) -> None:
     """With the right bytes in the other file: the checksum is right, and it is refused."""
-    for make, name, read in (
-        (make_old_shard, "reward", read_block),
-        (make_old_shard, "item_len", survey),
-        (lambda p: save_state(p, "x", 1, STATE), "arrays/replay/rows", read_state),
-    ):
-        path, other = tmp_path / "x.h5", tmp_path / "other.h5"
-        for file in (path, other):
-            make(file)
-        relink(path, name, lambda file, name=name, other=other: way(file, name, other))  # type: ignore[misc]
-        with pytest.raises(StoreError, match=r"is a link|in another file"):
-            read(path)
-        path.unlink()
+    name, path, other = "arrays/replay/rows", tmp_path / "x.h5", tmp_path / "other.h5"
+    for file in (path, other):
+        save_state(file, "x", 1, STATE)
+    relink(path, name, lambda file: way(file, name, other))
+    with pytest.raises(StoreError, match=r"is a link|in another file"):
+        read_state(path)
 
 
 @pytest.mark.parametrize("chunks", [None, (1 << 20,)])
@@ -425,24 +408,6 @@ def test_an_hdf5_file_that_declares_much_more_than_it_has(
         read_state(state)
 
 
-def test_a_shard_that_declares_much_more_than_it_has(tmp_path: Path) -> None:
-    path = tmp_path / "x.h5"
-    make_old_shard(path)
-    relink(path, "reward", lambda file: file.create_dataset("reward", (1 << 45,), "f8"))
-    for read in (read_block, survey):
-        with bounded_memory(), pytest.raises(StoreError, match="which the file does not hold"):
-            read(path)
-
-
-def test_items_outside_of_the_rows_are_not_believed(tmp_path: Path) -> None:
-    path = tmp_path / "x.h5"
-    make_old_shard(path)
-    with h5py.File(path, "r+") as file:
-        file["item_len"][0] = 1 << 30
-    with pytest.raises(StoreError, match="names rows that it does not have"):
-        survey(path)  # which reads no rows, so that it cannot verify the checksum of all
-
-
 # ---------------------------------------------------------------------------------- policies, YAML
 
 
@@ -455,20 +420,6 @@ def test_a_policy_whose_dtype_has_changed_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b'"F32"', b'"I32"'))
     with pytest.raises(StoreError, match="checksum is wrong"):
         policies.read_policy(path)
-
-
-def test_a_policy_of_an_older_version_is_read(tmp_path: Path) -> None:
-    from safetensors.torch import save
-
-    from hpcdi.store.checksum import crc32_of
-
-    tensor = torch.arange(6.0)
-    crc32 = crc32_of(tensor.numpy().tobytes(), crc32_of(json.dumps([7, [["w", [6]]]]).encode()))
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(save({"w": tensor}, {"policy_version": "7", "crc32": str(crc32)}))
-    image = policies.read_policy(path)
-    assert image.version == 7
-    assert torch.equal(image.state_dict()["w"], tensor)
 
 
 def test_a_policy_with_a_huge_header(tmp_path: Path) -> None:
@@ -504,7 +455,7 @@ def test_a_damaged_message_is_an_error_by_name(how: list[tuple[str, float, int]]
         if len(frame_sizes(head)) <= 1:
             decode(head, [np.frombuffer(frame, np.uint8) for frame in encoded.frames])
     with bounded_memory(), contextlib.suppress(CommError):
-        unpack(np.frombuffer(mutated(pack(value).tobytes(), how), np.uint8))
+        from_bytes(np.frombuffer(mutated(to_bytes(value).tobytes(), how), np.uint8))
 
 
 @pytest.mark.parametrize("size", [LARGEST_FRAME_BYTES + 1, 1 << 62, (1 << 64) - 1])

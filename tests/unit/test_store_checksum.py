@@ -8,10 +8,8 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hpcdi.store.checksum import crc32_joined, crc32_of, crc32_of_array
+from hpcdi.store.checksum import crc32_of, crc32_of_array
 
 BYTES = np.random.default_rng(0).integers(0, 256, 100_003, dtype=np.uint8)
 WITHOUT_ISAL = """
@@ -55,23 +53,3 @@ def test_zlib_does_where_there_is_nothing_faster() -> None:
         [sys.executable, "-c", WITHOUT_ISAL], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["zlib", str(0xCBF43926)]
-
-
-@given(st.lists(st.binary(max_size=300), max_size=6))
-def test_it_is_joined_from_those_of_parts(parts: list[bytes]) -> None:
-    crc32 = 0
-    for part in parts:
-        crc32 = crc32_joined(crc32, crc32_of(part), len(part))
-    assert crc32 == zlib.crc32(b"".join(parts))
-
-
-def test_parts_may_be_longer_than_any_counter() -> None:
-    """Zeros after zeros: their checksum has a closed form, by squaring."""
-    zeros = {1: zlib.crc32(b"\0")}
-    for count in (1 << k for k in range(40)):
-        zeros[2 * count] = crc32_joined(zeros[count], zeros[count], count)
-    assert all(zeros[1 << k] == zlib.crc32(bytes(1 << k)) for k in range(21))
-    whole = zeros[1]
-    for count in (1 << k for k in range(40)):  # another way to the same number of zeros
-        whole = crc32_joined(whole, zeros[count], count)
-    assert whole == zeros[1 << 40]

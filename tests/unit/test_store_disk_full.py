@@ -28,7 +28,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import newest_checkpoint, save_checkpoint, save_tensors
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
+from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.store.shards import ShardWriter, read_block
 from hpcdi.types import ITEM_DTYPE, ShardRef
 from hpcdi.utils.curves import TensorBoardWriter
@@ -192,7 +192,7 @@ def test_a_policy_file_that_finds_no_room_is_told_and_tried_again(
     disk: SmallDisk, said: Callable[[], list[str]]
 ) -> None:
     def image(version: int) -> PolicyImage:
-        return pack({"w": torch.zeros(1000)}, version)
+        return PolicyImage.of({"w": torch.zeros(1000)}, version)
 
     layout = RunLayout(disk.root)
     file = PolicyFile(layout.latest_policy, 0.0)

@@ -1,7 +1,6 @@
-"""Shards that earlier versions wrote: they must be read for ever.
+"""A shard that was written once, `tests/golden/shard_v2.h5`: today's code reads it.
 
-`tests/golden/block_v1.h5` and `shard_v2.h5` were written once. If this test fails, the format has
-changed: raise `SCHEMA_VERSION`, keep reading these files, and store another one beside them.
+If this test fails, the format has changed: raise `shard_file.FORMAT`, and write the file anew.
 """
 
 from __future__ import annotations
@@ -10,17 +9,15 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pytest
 
 from fakes.store import write_shard
-from hpcdi.store.block import Block, checksum, open_block
+from hpcdi.store.block import Block, checksum
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.shards import read_block, read_shard, survey
-from hpcdi.types import ITEM_DTYPE, Columns, ColumnSpec, RowView, ShardRef
+from hpcdi.types import ITEM_DTYPE, Columns, RowView
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "block_v1.h5"
-GOLDEN_2 = GOLDEN.with_name("shard_v2.h5")
+GOLDEN = Path(__file__).parent.parent / "golden" / "shard_v2.h5"
 CRC32 = 0x690C4706
 MAX_BYTES = 20_000
 
@@ -48,60 +45,33 @@ def golden_block() -> Block:
 
 def write_golden() -> None:
     """Write the file of today's version, once."""
-    write_shard(RunLayout(GOLDEN_2.parent), GOLDEN_2.name, golden_block())
+    write_shard(RunLayout(GOLDEN.parent), GOLDEN.name, golden_block())
 
 
-@pytest.fixture(scope="module")
-def golden() -> Path:
-    return GOLDEN
-
-
-def test_it_reads_to_the_same_values(golden: Path) -> None:
-    expected = golden_block()
-    block, crc32 = open_block(golden)
-    assert crc32 == CRC32 == checksum(block.datasets())
+def test_it_reads_to_the_same_block() -> None:
+    block, expected = read_block(GOLDEN), golden_block()
     assert list(block.columns) == list(expected.columns)
     for name, column in expected.columns.items():
-        assert block.columns[name].dtype == column.dtype
         np.testing.assert_array_equal(block.columns[name], column, strict=True)
     assert block.items.tolist() == expected.items.tolist()
     assert (block.views, block.tail_rows) == (expected.views, 1)
     assert block.facts.items() >= expected.facts.items()
 
 
-def test_it_is_read_by_offsets_too(golden: Path) -> None:
-    specs = []
-    with h5py.File(golden, "r") as file:
-        for name, column in golden_block().datasets().items():
-            offset = file[name].id.get_offset() if column.size else 0
-            specs.append(ColumnSpec(name, column.dtype.str, column.shape, offset))
-    ref = ShardRef(golden.name, golden.stat().st_size, 7, CRC32, tuple(specs))
-    columns = read_shard(RunLayout(golden.parent), ref)
-    for name, column in golden_block().columns.items():
-        np.testing.assert_array_equal(columns[name], column, strict=True)
-
-
-@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
-def test_every_version_reads_to_the_same_block(golden: Path) -> None:
-    block, expected = read_block(golden), golden_block()
-    for name, column in expected.columns.items():
-        np.testing.assert_array_equal(block.columns[name], column, strict=True)
-    assert block.items.tolist() == expected.items.tolist()
-    assert (block.views, block.tail_rows) == (expected.views, 1)
-    assert block.facts.items() >= expected.facts.items()
-    ((ref, surveyed),) = survey(golden, golden.name).blocks
-    assert ref.crc32 == CRC32
+def test_a_survey_of_it_and_its_places_do_too() -> None:
+    expected = golden_block()
+    ((ref, surveyed),) = survey(GOLDEN, GOLDEN.name).blocks
+    assert ref.crc32 == CRC32 == checksum(expected.datasets())
     assert surveyed.items.tolist() == expected.items.tolist()
-    columns = read_shard(RunLayout(golden.parent), ref)
+    columns = read_shard(RunLayout(GOLDEN.parent), ref)
     for name, column in expected.columns.items():
         np.testing.assert_array_equal(columns[name], column, strict=True)
-    with h5py.File(golden) as file:
+    with h5py.File(GOLDEN) as file:
         assert file["action"][:].tolist() == expected.columns["action"].tolist()
 
 
-@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
-def test_it_is_inspected_without_errors(golden: Path) -> None:
-    report = inspect(golden)
+def test_it_is_inspected_without_errors() -> None:
+    report = inspect(GOLDEN)
     assert report.errors == []
     assert "5 transitions in 2 items, 7 rows, policy versions 10 to 11" in "\n".join(report.lines)
 
@@ -112,6 +82,5 @@ def test_todays_blocks_have_the_same_checksum_and_shape(tmp_path: Path) -> None:
     assert ref.n_bytes < MAX_BYTES
 
 
-@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2])
-def test_it_is_small(golden: Path) -> None:
-    assert golden.stat().st_size < MAX_BYTES
+def test_it_is_small() -> None:
+    assert GOLDEN.stat().st_size < MAX_BYTES

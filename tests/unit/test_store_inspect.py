@@ -14,7 +14,7 @@ from hpcdi.store.block import Block
 from hpcdi.store.checkpoints import save_checkpoint
 from hpcdi.store.inspect import inspect
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.store.state_file import save_state
 from hpcdi.types import ITEM_DTYPE, RowView
 
@@ -40,7 +40,7 @@ def layout(tmp_path: Path) -> RunLayout:
     layout.run_file.write_text(json.dumps(run))
     for number in range(3):
         write_shard(layout, layout.shard_path(2, number, 0.0), make_block(), fsync=False)
-    publish_policy(layout.latest_policy, pack({"w": torch.ones(2)}, 9), fsync=False)
+    publish_policy(layout.latest_policy, PolicyImage.of({"w": torch.ones(2)}, 9), fsync=False)
     state = {"counters": {"env_steps": 7}, "index": np.arange(3)}
     save_checkpoint(
         layout.snapshots_dir, "snapshot_000001",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hpcdi.errors import PolicyError, PolicyFileError
 from hpcdi.store.inspect import inspect
-from hpcdi.store.policies import PolicyImage, header, pack, publish_policy, read_policy, verify
+from hpcdi.store.policies import PolicyImage, header, publish_policy, read_policy, verify
 
 
 @pytest.fixture
@@ -43,32 +43,32 @@ def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.fixture
 def image() -> PolicyImage:
-    return pack({"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(0.5)}, 12)
+    return PolicyImage.of({"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(0.5)}, 12)
 
 
 def test_tensors_come_back(state_dict: dict[str, Tensor]) -> None:
-    image = pack(state_dict, 12)
+    image = PolicyImage.of(state_dict, 12)
     assert image.version == 12
     assert_same(image.state_dict(), state_dict)
 
 
 def test_what_has_diverged_is_no_policy() -> None:
     with pytest.raises(PolicyError, match="parameter w is NaN after train iteration 12"):
-        pack({"b": torch.zeros(2), "w": torch.tensor([1.0, torch.nan])}, 12)
+        PolicyImage.of({"b": torch.zeros(2), "w": torch.tensor([1.0, torch.nan])}, 12)
 
 
 def test_a_file_gives_the_image_back(tmp_path: Path, image: PolicyImage) -> None:
     path = tmp_path / "policies" / "latest.safetensors"
     publish_policy(path, image)
     assert read_policy(path) == image
-    publish_policy(path, pack({"w": torch.zeros(1)}, 13), fsync=False)
+    publish_policy(path, PolicyImage.of({"w": torch.zeros(1)}, 13), fsync=False)
     assert read_policy(path).version == 13
     assert [file.name for file in path.parent.iterdir()] == ["latest.safetensors"]
 
 
 def test_an_image_does_not_follow_the_network() -> None:
     weight = torch.zeros(3)
-    image = pack({"w": weight}, 0)
+    image = PolicyImage.of({"w": weight}, 0)
     weight += 1
     assert image.state_dict()["w"].tolist() == [0.0, 0.0, 0.0]
 
@@ -82,7 +82,7 @@ def test_loaded_tensors_can_be_trained_on(image: PolicyImage) -> None:
 def test_tied_weights_are_packed() -> None:
     shared = torch.arange(4.0)
     state = {"encoder": shared, "decoder": shared, "part": shared[1:]}
-    assert_same(pack(state, 1).state_dict(), state)
+    assert_same(PolicyImage.of(state, 1).state_dict(), state)
 
 
 def test_a_network_becomes_equal() -> None:
@@ -91,12 +91,12 @@ def test_a_network_becomes_equal() -> None:
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
     )
-    two.load_state_dict(pack(one.state_dict(), 0).state_dict())
+    two.load_state_dict(PolicyImage.of(one.state_dict(), 0).state_dict())
     assert_same(two.state_dict(), one.state_dict())
 
 
 def test_no_tensors_at_all() -> None:
-    assert pack({}, 3).state_dict() == {}
+    assert PolicyImage.of({}, 3).state_dict() == {}
 
 
 def test_any_safetensors_reader_sees_version_and_shapes(image: PolicyImage) -> None:
@@ -149,7 +149,7 @@ def as_safetensors(entries: object) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-OURS = {"policy_version": "1", "crc32": "0"}
+OURS = {"policy_version": "1", "checksum": "0"}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ OURS = {"policy_version": "1", "crc32": "0"}
         (b"\xff" * 64, "is not a safetensors file"),
         (as_safetensors([1, 2]), "is not a safetensors file"),
         (save({"w": torch.ones(2)}), "is not a policy of hpcdi: it lacks"),
-        (save({"w": torch.ones(2)}, {"crc32": "1"}), "it lacks ['policy_version']"),
-        (as_safetensors({"__metadata__": {**OURS, "crc32": "x"}}), "its header is damaged"),
+        (save({"w": torch.ones(2)}, {"checksum": "1"}), "it lacks ['policy_version']"),
+        (as_safetensors({"__metadata__": {**OURS, "checksum": "x"}}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": {}}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": 3}), "its header is damaged"),
         (as_safetensors({"__metadata__": OURS, "w": {"data_offsets": [1]}}), "is damaged"),

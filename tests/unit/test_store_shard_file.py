@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import h5py
@@ -12,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.old_shards import write_old_shard
 from hpcdi.errors import ShardError
 from hpcdi.store import shard_file
 from hpcdi.store.block import Block
@@ -236,6 +236,27 @@ def test_a_flipped_byte_costs_one_block(layout: RunLayout, appender: Appender) -
         whole[place] ^= 1
 
 
+@pytest.mark.parametrize("name", ITEM_DTYPE.names or ())
+def test_a_survey_verifies_the_table_of_items(
+    layout: RunLayout, appender: Appender, name: str
+) -> None:
+    """It reads no rows, so that the checksum of a whole block says nothing to it."""
+    refs = write(appender, *(make_block(number) for number in (1, 2, 3)))
+    path = layout.inside(path_of(1))
+    spec = next(spec for spec in refs[1].columns if spec.name == name)
+    n_bytes = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
+    whole = path.read_bytes()
+    for place in (spec.offset, spec.offset + n_bytes - 1):
+        torn = bytearray(whole)
+        torn[place] ^= 1
+        path.write_bytes(torn)
+        found = survey(path, path_of(1))
+        assert [ref for ref, _ in found.blocks] == [refs[0], refs[2]]
+        (error,) = found.damaged
+        assert str(error) == f"{path}: checksum of the items of block 1 is wrong"
+        assert absent(layout, [ref.path for ref in refs]) == [refs[1].path]
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_damage_anywhere_is_told_or_harmless(
@@ -281,13 +302,31 @@ def test_a_shard_without_its_layout_is_told(layout: RunLayout, appender: Appende
     path, _ = table_of(layout)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"hpcdi-shard ", b"hpcdi-shirt "))
-    for read in (read_block, lambda p: survey(p, "x").damaged[0].check()):  # type: ignore[attr-defined]
-        with pytest.raises((ShardError, AttributeError)):
-            read(path)
-    (error,) = inspect(path).errors
-    assert "has no layout of its blocks any more: the file is torn" in error
+    said = f"{path}: has no layout of its blocks any more: the file is torn"
+    with pytest.raises(ShardError, match=re.escape(said)):
+        read_block(path)
+    assert [str(error) for error in survey(path, "x").damaged] == inspect(path).errors == [said]
     path.write_bytes(whole.replace(b'"schema_version": 2', b'"schema_version": 9'))
     assert "its layout cannot be read: its checksum is wrong" in str(survey(path, "x").damaged[0])
+
+
+@pytest.mark.parametrize("has_layout", [True, False])
+def test_a_shard_of_another_format_is_refused(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch, has_layout: bool
+) -> None:
+    """Whether its layout says so, or the attributes of a file that has none."""
+    path = layout.inside(path_of(1))
+    if has_layout:
+        with monkeypatch.context() as other:
+            other.setattr(shard_file, "FORMAT", 3)
+            write(Appender(layout, ROOM, fsync=False), make_block(1))
+    else:
+        path.parent.mkdir(parents=True)
+        with h5py.File(path, "w") as file:
+            file.attrs["format"], file.attrs["schema_version"] = np.bytes_(b"hpcdi-block"), 3
+    with pytest.raises(ShardError, match="is a shard of format 3; this hpcdi reads format 2"):
+        read_block(path)
+    assert len(survey(path, "x").damaged) == len(inspect(path).errors) == 1
 
 
 @pytest.mark.parametrize("fails_at", range(8))
@@ -335,7 +374,7 @@ def test_facts_that_cannot_be_stored_are_refused(appender: Appender) -> None:
         appender.write(path_of(2), bad)
 
 
-# ----------------------------------------------------------------------------- taken back; old ones
+# --------------------------------------------------------------------------------------- taken back
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
@@ -356,20 +395,6 @@ def test_blocks_that_are_taken_back_are_gone_for_everybody(
         np.testing.assert_array_equal(file["obs/x"][:4], blocks[0].columns["obs/x"][:4])
         assert len(file["hpcdi/blocks"]) == left
     assert not inspect(path).errors
-
-
-def test_shards_of_earlier_versions_are_read_and_taken_back(layout: RunLayout) -> None:
-    block = make_block(1)
-    ref = write_old_shard(layout, path_of(1), block)
-    assert read_shard(layout, ref).keys() == block.columns.keys()
-    ((surveyed, _),) = survey(layout.inside(path_of(1)), path_of(1)).blocks
-    assert surveyed.path == path_of(1)
-    assert surveyed.crc32 == ref.crc32
-    assert read_shard(layout, surveyed)["terminated"][0]
-    assert_same(read_block(layout.inside(path_of(1))), block)
-    assert absent(layout, [path_of(1), path_of(2)]) == [path_of(2)]
-    withdraw(layout, [path_of(1)])
-    assert not layout.inside(path_of(1)).exists()
 
 
 def test_a_short_run_leaves_no_large_file(layout: RunLayout) -> None:

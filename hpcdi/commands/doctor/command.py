@@ -17,7 +17,7 @@ from typing import Any
 from hpcdi.commands.options import make_parser, print_lines
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run.environment import LaunchEnvironment, detect, is_first, limit_threads
-from hpcdi.run.local import is_one_host, mpi_folders, mpirun_command, rank_environment
+from hpcdi.run.local import is_outside_allocation, mpi_folders, mpirun_command, rank_environment
 
 DEFAULT_RANKS = 3
 _PARENT_VARIABLE = "HPCDI_DOCTOR_PARENT"
@@ -85,7 +85,7 @@ def _start_here(command: list[str]) -> int:
     """Start the ranks and print their output; returns the exit code that rank 0 has printed."""
     code: int | None = None
     deadline = time.monotonic() + _TOTAL_LIMIT_S
-    with mpi_folders(is_one_host()) as folders:
+    with mpi_folders(is_outside_allocation()) as folders:
         environment = {**rank_environment({**folders, **os.environ}), _PARENT_VARIABLE: "1"}
         with subprocess.Popen(  # noqa: S603 (our own command line)
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE

@@ -41,7 +41,7 @@ from hpcdi.store.checkpoints import (
     write_files,
 )
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import PolicyImage, pack, publish_policy, read_policy
+from hpcdi.store.policies import PolicyImage, publish_policy, read_policy
 from hpcdi.types import MAIN
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER
@@ -142,7 +142,7 @@ def learner_files(
             of_agent(agent, _OF_RANK.format(learner.rank)): partial(save_tensors, tree=copied(own))
         }
     model = state.pop("model")
-    image = pack(model, learner.train_iter) if image is None else image
+    image = PolicyImage.of(model, learner.train_iter) if image is None else image
     rest = {
         "policy": copied(state),
         "train_iter": learner.train_iter,
@@ -185,7 +185,7 @@ def with_policy_of(own: Checkpoint, donor: Checkpoint) -> dict[str, Callable[[Pa
         shared = {k: v for k, v in taken["policy"].items() if k not in NOT_SHARED}
         rest["policy"] = {k: rest["policy"][k] for k in NOT_SHARED if k in rest["policy"]} | shared
         weights = read_policy(donor.file(f"{prefix}{POLICY_FILE}")).state_dict()
-        image = pack(weights, rest["train_iter"])
+        image = PolicyImage.of(weights, rest["train_iter"])
         writers[f"{prefix}{POLICY_FILE}"] = partial(publish_policy, image=image)
         writers[path.name] = partial(save_tensors, tree=rest)
     return writers

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdi.comm.messages import PolicyRequest, PolicyUpdate
 from hpcdi.store.disk_full import or_warn
-from hpcdi.store.policies import PolicyImage, pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 
 
 class PolicyFile:
@@ -93,7 +93,7 @@ class PolicyPublisher:
 
     def publish(self, state_dict: Mapping[str, Any], train_iter: int) -> None:
         """Sends a policy to the collectors that wait; writes it to disk if that is due."""
-        image = pack(state_dict, train_iter)
+        image = PolicyImage.of(state_dict, train_iter)
         with self._lock:
             self._image, self._train_iter = image, train_iter
             waiting, self._waiting = self._waiting, set()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdi.comm.codec import to_bytes
 from hpcdi.comm.messages import BlockReady
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import BufferContractError, StoreError
@@ -24,7 +25,6 @@ from hpcdi.store.block import Block
 from hpcdi.store.builder import Segment
 from hpcdi.store.disk_full import DiskPatience
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.objects import pack
 from hpcdi.store.rows import RowPlacer, sequences, transitions
 from hpcdi.transport import open_transport
 from hpcdi.types import Columns
@@ -286,8 +286,8 @@ class LocalReplay(Closing):
 
 
 def _for_file(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns a buffer's state with its items packed, where they are objects, such as lists."""
+    """Returns a buffer's state with its items as bytes, where they are objects, such as lists."""
     items = state["ring"]["items"]
     if "objects" in items:
-        state["ring"]["items"] = {"packed": pack(items["objects"])}
+        state["ring"]["items"] = {"encoded": to_bytes(items["objects"])}
     return state

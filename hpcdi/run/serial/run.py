@@ -40,7 +40,7 @@ from hpcdi.run.signals import SignalFlag
 from hpcdi.store.atomic import load_json, stay_in, write_json
 from hpcdi.store.disk_full import DiskPatience, or_warn
 from hpcdi.store.layout import RunLayout
-from hpcdi.store.policies import pack, publish_policy
+from hpcdi.store.policies import PolicyImage, publish_policy
 from hpcdi.types import MAIN, Spaces
 from hpcdi.utils.lifetime import Closing
 from hpcdi.utils.log import LOGGER, close_log, open_log, say
@@ -211,7 +211,7 @@ class SerialRun(Closing):
             StoreError: collected data cannot be written.
         """
         learner = self.pipeline.parts.agents[0].learner
-        image = pack(learner.policy.state_dict()["model"], learner.train_iter)
+        image = PolicyImage.of(learner.policy.state_dict()["model"], learner.train_iter)
         publish_policy(self._layout.latest_policy, image)
         self.pipeline.parts.replay.flush()
         self._look()
@@ -352,7 +352,7 @@ class SerialRun(Closing):
         learner.save_checkpoint(name)
 
         def publish() -> None:
-            image = pack(learner.policy.state_dict()["model"], learner.train_iter)
+            image = PolicyImage.of(learner.policy.state_dict()["model"], learner.train_iter)
             publish_policy(self._layout.best_policy, image)
             write_json(self._best_file, {"reward_mean": self.pipeline.parts.evaluator.best})
 
