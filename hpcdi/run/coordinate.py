@@ -7,17 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from hpcdi.comm.failure import abort_job, describe, headline
 from hpcdi.errors import state_after
 from hpcdi.roles.context import WorkerContext
 from hpcdi.roles.coordinator.coordinator import Coordinator
+from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import FAULTS
 from hpcdi.run import resume, run_folder, run_lock
 from hpcdi.run.environment import TERMINAL_VARIABLE, allocation
 from hpcdi.run.placement import RankPlace, learner_count, table, working_collectors
-from hpcdi.run.signals import ScaleFile, TimeLimit
+from hpcdi.run.signals import Request, ScaleFile, TimeLimit
 from hpcdi.store.atomic import sweep_temporary
 from hpcdi.store.disk_full import or_warn
 from hpcdi.store.layout import RunLayout
@@ -82,12 +82,12 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
 
 
 def _turn(
-    watchdog: Watchdog, settings: resume.NewSettings, take: Callable[[], Any]
-) -> Callable[[], Any]:
+    watchdog: Watchdog, settings: resume.NewSettings, take: Callable[[], Request | None]
+) -> Callable[[], Request | None]:
     """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
-    def ask() -> Any:
+    def ask() -> Request | None:
         now = time.monotonic()
         watchdog.look(now)
         settings.look(now)
@@ -98,7 +98,7 @@ def _turn(
 
 
 def _keep(
-    layout: RunLayout, outcome: Any, coordinator: Coordinator, settings: resume.NewSettings
+    layout: RunLayout, outcome: Outcome, coordinator: Coordinator, settings: resume.NewSettings
 ) -> None:
     """Write how the run ended; a full disk is a warning: what the run has reached is not lost."""
     settings.look(time.monotonic(), at_once=True)

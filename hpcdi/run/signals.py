@@ -10,13 +10,14 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
 
 from hpcdi.comm.messages import ScaleCollectors, StopRequest
 from hpcdi.errors import EXIT_INTERRUPTED, EXIT_REQUEUE, EXIT_TERMINATED, LaunchError
 from hpcdi.store.atomic import read_json
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
+
+Request = StopRequest | ScaleCollectors
 
 PREEMPT_VARIABLE = "HPCDI_PREEMPT_SIGNAL"
 """Environment variable that names the batch system's preemption signal, besides USR2."""
@@ -139,11 +140,11 @@ class TimeLimit:
         snapshot_s: returns the duration of the last snapshot in seconds.
     """
 
-    def __init__(self, end: float, ask: Callable[[], Any]) -> None:
+    def __init__(self, end: float, ask: Callable[[], StopRequest | None]) -> None:
         self._end, self._ask = end, ask
         self.snapshot_s: Callable[[], float] = lambda: 0.0
 
-    def take(self) -> Any:
+    def take(self) -> StopRequest | None:
         """Returns a request to end the run, once; else None."""
         request = self._ask()
         left_s = self._end - time.time()
@@ -162,11 +163,13 @@ class ScaleFile:
         ask: returns other requests, e.g. of a signal; they come first.
     """
 
-    def __init__(self, layout: RunLayout, ranks: int, ask: Callable[[], Any]) -> None:
+    def __init__(
+        self, layout: RunLayout, ranks: int, ask: Callable[[], StopRequest | None]
+    ) -> None:
         self._path, self._ranks, self._ask = layout.scale_file, ranks, ask
         self._due, self._seen = float("-inf"), 0
 
-    def take(self) -> Any:
+    def take(self) -> Request | None:
         """Returns a request, or how many collectors should work; None: nothing new."""
         asked, now = self._ask(), time.monotonic()
         if asked is not None or now < self._due:
