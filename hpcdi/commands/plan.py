@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcdi.commands.convert import as_yaml
 from hpcdi.commands.options import add_experiment, add_ranks, make_parser, print_lines
+from hpcdi.commands.quotas import mount_of, quotas_of
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE
 from hpcdi.run.environment import visible_gpus
@@ -147,9 +148,6 @@ def forecast_of_files(config: ExperimentConfig, row_bytes: int, ranks: int) -> s
 
 def files_left(folder: Path) -> int | None:
     """Returns how many files a folder's quotas and file system still allow; None: not known."""
-    from hpcdi.commands.doctor.facts import quotas_of
-    from hpcdi.store.probe import mount_of
-
     path = folder.resolve()
     kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
     quotas = quotas_of(path, kind, (mount, device))

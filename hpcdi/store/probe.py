@@ -23,22 +23,6 @@ _SHARD, _FILE_BYTES = "probe.h5", 1 << 24
 _SYNCED_BYTES = 1_000_000
 
 
-def mount_of(path: Path, mounts: str) -> tuple[str, str, str]:
-    """Returns the file-system type, mount point and device (or export) of an absolute path.
-
-    Args:
-        path: links followed.
-        mounts: text of ``/proc/mounts``; of several mounts on one point the last counts.
-    """
-    best = ("unknown", "", "")
-    for line in mounts.splitlines():
-        device, escaped, kind, *_ = line.split()
-        point = escaped.encode().decode("unicode_escape")  # a blank is \040
-        if path.is_relative_to(point) and len(point) >= len(best[1]):
-            best = (kind, point, device)
-    return best
-
-
 def lock_error(folder: Path) -> str:
     """Returns why HDF5 cannot lock files here; empty where it can. Leaves nothing behind."""
     path = folder / "lock.h5"

@@ -20,6 +20,7 @@ import pytest
 from fakes.store import write_shard
 from hpcdi import cli
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed, parse_transports
+from hpcdi.commands import quotas
 from hpcdi.commands.doctor import checks, facts
 from hpcdi.commands.doctor.checks import (
     FAIL,
@@ -31,7 +32,8 @@ from hpcdi.commands.doctor.checks import (
     together,
 )
 from hpcdi.commands.doctor.examine import ResultTable, Watch
-from hpcdi.commands.doctor.facts import Facts, Folder, Quota, quotas_of
+from hpcdi.commands.doctor.facts import Facts, Folder
+from hpcdi.commands.quotas import Quota, quotas_of
 from hpcdi.config.load import dump, load
 from hpcdi.errors import ShardError, StoreError
 from hpcdi.run.environment import LaunchEnvironment, is_first
@@ -423,7 +425,7 @@ tmpfs /scratch/my\\040tmp tmpfs rw 0 0
     ],
 )
 def test_the_mount_of_a_path(path: str, kind: str, mount: str, device: str) -> None:
-    assert probe.mount_of(Path(path), MOUNTS) == (kind, mount, device)
+    assert quotas.mount_of(Path(path), MOUNTS) == (kind, mount, device)
 
 
 def test_a_probe_is_known_from_another_and_from_none(tmp_path: Path) -> None:
@@ -522,7 +524,7 @@ def test_lustre_is_asked_for_the_user_and_the_folders_group(programs: Path, tmp_
 def test_a_quota_command_that_fails_ends_nothing(
     programs: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "_QUOTA_LIMIT_S", 0.2)
+    monkeypatch.setattr(quotas, "_QUOTA_LIMIT_S", 0.2)
     program(programs, "quota", script)
     assert quotas_of(Path("/"), "nfs4", ("/",)) == ()
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fakes.spaces import simple_spaces
-from hpcdi.commands.doctor.facts import Quota
 from hpcdi.commands.plan import memory_of, plan, row_size
+from hpcdi.commands.quotas import Quota
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import create_env_manager
 from hpcdi.errors import EXIT_USAGE, LaunchError
@@ -194,7 +194,7 @@ def test_files_of_a_job_beside_those_that_can_still_be_made(
         plan(*experiment("system.storage.keep_data=false"), 4)
     )
     quotas = (Quota("user", "bytes", 1, 2), Quota("user", "files", 99_950, 100_000))
-    monkeypatch.setattr("hpcdi.commands.doctor.facts.quotas_of", lambda *_: quotas)
+    monkeypatch.setattr("hpcdi.commands.plan.quotas_of", lambda *_: quotas)
     text = "\n".join(plan(*experiment(), 4))
     assert f"warning: about {an_hour:.0f} shards" in text
     assert "but only 50 files can still be made here: remove small files" in text

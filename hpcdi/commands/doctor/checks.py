@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpcdi.comm.probe import GroupSpeed
-from hpcdi.commands.doctor.facts import Facts, Folder, Quota
+from hpcdi.commands.doctor.facts import Facts, Folder
+from hpcdi.commands.quotas import Quota
 from hpcdi.config.load import load
 from hpcdi.errors import HpcdiError
 from hpcdi.run.environment import LAUNCHER_VARIABLE, LaunchEnvironment

@@ -6,10 +6,8 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import resource
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import hpcdi
 from hpcdi.comm.codec import sendable
 from hpcdi.comm.probe import GroupSpeed, LinkSpeed
+from hpcdi.commands.quotas import Quota, mount_of, quotas_of
 from hpcdi.errors import StoreError
 from hpcdi.run.environment import thread_variables
 from hpcdi.run.run_folder import git_commit, versions
@@ -35,25 +34,10 @@ OPTIONAL_PACKAGES = (
 _PACKAGES = ("python", "hpcdi", "torch", "numpy", "h5py", "mpi4py")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
-_QUOTA_LIMIT_S = 5.0
-"""A quota server that does not answer must not end the examination."""
 _TRANSPORT_VARIABLES = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "UCX_", "FI_PROVIDER")
 _SEEN_S = 15.0
 _BLOCKS = 3
-_QUOTA_ROW = re.compile(
-    r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+(\S+)\s*$"
-)
-
-
-@sendable
-@dataclass(frozen=True)
-class Quota:
-    """A quota: `whose` is "user" or "group", `what` "bytes" or "files"."""
-
-    whose: str
-    what: str
-    used: int
-    limit: int
+sendable(Quota)
 
 
 @sendable
@@ -271,7 +255,7 @@ def folder(path: Path, scratch: Path) -> dict[str, Folder]:
         scratch.mkdir()
     except OSError as error:
         raise StoreError(path, f"cannot be written: {error.strerror}") from error
-    kind, mount, device = probe.mount_of(path, Path("/proc/mounts").read_text())
+    kind, mount, device = mount_of(path, Path("/proc/mounts").read_text())
     umask = os.umask(0o077)
     os.umask(umask)
     space = os.statvfs(path)
@@ -306,63 +290,6 @@ def sharing(scratch: Path) -> dict[str, float]:
     """
     limits_s = [_SEEN_S] + [_SEEN_S / _BLOCKS] * (_BLOCKS - 1)
     return {"seen_s": max(probe.await_probe(scratch, n, s) for n, s in enumerate(limits_s))}
-
-
-def quotas_of(path: Path, kind: str, names: Sequence[str]) -> tuple[Quota, ...]:
-    """Returns the quotas of a folder; empty where there are none, or no command knows them.
-
-    Args:
-        path: folder that is written to.
-        kind: type of its file system.
-        names: of it in a table of `quota`: mount point and device.
-    """
-    if kind != "lustre":
-        everywhere = _output_of(["quota", "--raw-grace", "--no-wrap", "--user", "--group"])
-        return tuple(_parse_quotas(everywhere, names))
-    quotas: list[Quota] = []
-    for flag, number in (("-u", os.getuid()), ("-g", path.stat().st_gid)):
-        quotas += _parse_quotas(_output_of(["lfs", "quota", flag, str(number), str(path)]))
-    return tuple(quotas)
-
-
-def _output_of(command: Sequence[str]) -> str:
-    """Returns what a command prints; empty where it is not there, or does not answer."""
-    try:
-        done = subprocess.run(  # noqa: S603 (fixed words, and names of this process)
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_QUOTA_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout  # the code is 1 where a quota is exceeded
-
-
-def _parse_quotas(text: str, names: Sequence[str] = ()) -> list[Quota]:
-    """Returns the quotas in a table of `quota` or `lfs quota`; only those of `names`, if any.
-
-    A long name of a file system has a line of its own, and the numbers follow in the next one.
-    """
-    quotas, whose, name = [], "user", ""
-    for line in text.splitlines():
-        if line.startswith("Disk quotas for "):
-            whose = "group" if line.split()[3] in ("group", "grp") else "user"
-        row = _QUOTA_ROW.match(line) or _QUOTA_ROW.match(f"{name} {line}")
-        name = line.strip() if row is None else ""
-        if row is None or (names and row[1] not in names):
-            continue
-        used_kib, *blocks, _, files, soft, hard, _ = row.groups()[1:]
-        for what, used, bounds in (
-            ("bytes", int(used_kib) * 1024, [int(bound) * 1024 for bound in blocks]),
-            ("files", int(files), [int(soft), int(hard)]),
-        ):
-            limit = min((bound for bound in bounds if bound), default=0)
-            if limit:
-                quotas.append(Quota(whose, what, used, limit))
-    return quotas
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
