@@ -18,7 +18,7 @@ import numpy as np
 from hpcdi.commands import versus
 from hpcdi.commands.film import Film
 from hpcdi.commands.options import add_policy, at_least, make_parser
-from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
+from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.env.base import is_abnormal
 from hpcdi.env.create import battle_players, create_env_manager
 from hpcdi.errors import EXIT_DONE
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     if given.player or given.against:
         return versus.play(given)
-    saved = find(given.policy, given.which, given.config, trust=given.trust)
+    saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override, given.seed)
     seed = loaded.config.seed if given.seed is None else given.seed
     env_num, n_episode = _sizes(loaded, given.episodes)

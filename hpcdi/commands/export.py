@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcdi.commands.options import add_policy, at_least, make_parser
-from hpcdi.commands.saved_policy import LoadedPolicy, find, load_policy
+from hpcdi.commands.saved_policy import LoadedPolicy, find_policy, load_policy
 from hpcdi.errors import EXIT_DONE, LaunchError, PolicyError, PolicyFileError
 from hpcdi.policy.dict_adapter import actions_of
 from hpcdi.run.run_folder import short
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     kind = _format_of(given.output, given.format)
     _check_packages(kind)
-    saved = find(given.policy, given.which, given.config, trust=given.trust)
+    saved = find_policy(given.policy, given.which, given.config, trust=given.trust)
     loaded = load_policy(saved, given.override)
     say(str(saved))
     from hpcdi.policy.programs import PROGRAMS

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdi.commands import cross_play, exploitability
 from hpcdi.commands.options import at_least, in_columns, make_parser, print_lines
-from hpcdi.commands.run_state import find
+from hpcdi.commands.run_state import find_run
 from hpcdi.commands.score_picture import write_picture
 from hpcdi.config.league import LEARNING
 from hpcdi.errors import EXIT_DONE, LaunchError
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--trust", action="store_true", help="with --cross-play: as for hpcdi eval")
     options = parser.parse_intermixed_args(arguments)
-    layout = RunLayout(find(options.run))
+    layout = RunLayout(find_run(options.run))
     shown = read_json(layout.league_file)
     if not shown:
         raise LaunchError(

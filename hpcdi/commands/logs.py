@@ -134,7 +134,9 @@ class LogReader:
         return lines
 
 
-def newest(paths: dict[int, Path], count: int, level: int) -> tuple[list[LogLine], list[LogReader]]:
+def newest_lines(
+    paths: dict[int, Path], count: int, level: int
+) -> tuple[list[LogLine], list[LogReader]]:
     """Returns the last `count` records of all ranks by time, and readers of what follows."""
     lines: list[LogLine] = []
     readers = []

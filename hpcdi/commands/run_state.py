@@ -107,7 +107,7 @@ class RunStatus:
 # -------------------------------------------------------------------------------------- finding it
 
 
-def find(name: str) -> Path:
+def find_run(name: str) -> Path:
     """Returns the run folder that a name stands for.
 
     Args:

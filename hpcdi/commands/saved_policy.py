@@ -69,7 +69,7 @@ class LoadedPolicy:
     seed: np.random.SeedSequence
 
 
-def find(
+def find_policy(
     path: str, which: str | None = None, config: str | None = None, *, trust: bool = False
 ) -> SavedPolicy:
     """Find a policy and verify its checksum; writes nothing.

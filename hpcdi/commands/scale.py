@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from hpcdi.commands.options import at_least, make_parser
-from hpcdi.commands.run_state import RunStatus, find, status_of
+from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.config.load import load
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, LaunchError
 from hpcdi.run.placement import learner_count
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN|JOB", help="run folder, or Slurm job id")
     parser.add_argument("collectors", type=at_least(1), metavar="N", help="collectors to work")
     options = parser.parse_args(arguments)
-    layout = RunLayout(find(options.run))
+    layout = RunLayout(find_run(options.run))
     of = _check(status_of(layout.root), options.collectors)
     write_json(layout.scale_file, {"collectors": options.collectors, "of": of}, fsync=False)
     deadline = time.monotonic() + _ANSWER_S

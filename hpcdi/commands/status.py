@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.commands.options import make_parser
-from hpcdi.commands.run_state import RunStatus, find, status_of
+from hpcdi.commands.run_state import RunStatus, find_run, status_of
 from hpcdi.run.run_folder import short
 from hpcdi.utils.backoff import wait_s
 from hpcdi.utils.metrics import counted, human_count, human_time
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         help="repeat (default: every 2 s) until the run is over",
     )
     options = parser.parse_args(arguments)
-    run = find(options.run)
+    run = find_run(options.run)
     clear = "\x1b[H\x1b[2J" if options.watch is not None and sys.stdout.isatty() else ""
     while True:
         status = status_of(run)

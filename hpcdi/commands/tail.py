@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest
+from hpcdi.commands.logs import LogLine, LogReader, logs_of, newest_lines
 from hpcdi.commands.options import make_parser
-from hpcdi.commands.run_state import find, status_of
+from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, LaunchError
 from hpcdi.run import slurm_queue
 from hpcdi.utils.backoff import wait_s
@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-f", "--follow", action="store_true", help="show new lines, too")
     parser.add_argument("--json", action="store_true", help="lines as they are in the files")
     options = parser.parse_args(arguments)
-    options.run = find(options.run)
+    options.run = find_run(options.run)
     options.level = logging.getLevelNamesMapping()[options.level.upper()]
     return options
 
@@ -89,7 +89,7 @@ def tail(options: argparse.Namespace, verdict: Callable[[], tuple[int | None, st
     logs = _chosen(options)
     if not logs and not options.follow:
         raise LaunchError(_nothing(options))
-    lines, readers = newest(logs, max(options.lines, 0), options.level)
+    lines, readers = newest_lines(logs, max(options.lines, 0), options.level)
     _show(lines, options)
     return _follow(readers, set(logs), options, verdict) if options.follow else EXIT_DONE
 

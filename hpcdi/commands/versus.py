@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from hpcdi.commands.film import Film
-from hpcdi.commands.run_state import find as find_run
-from hpcdi.commands.saved_policy import find as find_policy
-from hpcdi.commands.saved_policy import load_policy
+from hpcdi.commands.run_state import find_run
+from hpcdi.commands.saved_policy import find_policy, load_policy
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.env.create import battle_teams, create_env_manager
 from hpcdi.errors import EXIT_DONE, LaunchError

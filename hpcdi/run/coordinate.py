@@ -42,7 +42,7 @@ def coordinate(context: WorkerContext, placement: Sequence[RankPlace], ends_at: 
     for line in _opening(context, placement):
         say(line)
     try:
-        resumed = resume.newest(layout, repeats=config.system.deterministic)
+        resumed = resume.read_newest(layout, repeats=config.system.deterministic)
         with Coordinator(
             config,
             context.link,

@@ -196,7 +196,7 @@ def allocation(variables: Mapping[str, str]) -> Allocation | None:
     return None
 
 
-def component(variables: Mapping[str, str]) -> int:
+def job_component(variables: Mapping[str, str]) -> int:
     """Returns this process's component of a heterogeneous Slurm job, from 0."""
     host = variables.get("SLURMD_NODENAME", "")
     for number in range(int(variables.get("SLURM_HET_SIZE", "0"))):

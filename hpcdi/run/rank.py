@@ -25,7 +25,7 @@ from hpcdi.run.environment import (
     LaunchEnvironment,
     all_ranks_are_here,
     check_world_size,
-    component,
+    job_component,
     take_handed_over,
     thread_variables,
     visible_gpus,
@@ -157,7 +157,7 @@ def _begin(
     place = Place(
         platform.node(),
         visible_gpus(os.environ),
-        component(os.environ),
+        job_component(os.environ),
         tuple(sorted(os.sched_getaffinity(0))),
         world.local_rank,
         os.getpid(),

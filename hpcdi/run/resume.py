@@ -252,7 +252,7 @@ def newest_snapshot(layout: RunLayout) -> Checkpoint:
     return snapshot
 
 
-def newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
+def read_newest(layout: RunLayout, *, repeats: bool = False) -> Resumed | None:
     """Read the newest snapshot of a run, before anything is written; None where there is none.
 
     Curves after it are forgotten.

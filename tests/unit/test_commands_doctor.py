@@ -461,10 +461,10 @@ def test_a_folder_that_can_be_written_is_measured(tmp_path: Path) -> None:
 
 def test_a_run_says_how_many_learners_it_has(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("colour: red")  # not a run's
-    assert checks.learners_of(tmp_path) == 1
+    assert checks.learners_of_run(tmp_path) == 1
     compiled = load(ROOT / "configs" / "cartpole_dqn.yaml", ["policy.learn.learner.learner_num=2"])
     (tmp_path / "config.yaml").write_text(dump(compiled.to_mapping()))
-    assert checks.learners_of(tmp_path) == 2
+    assert checks.learners_of_run(tmp_path) == 2
 
 
 # ------------------------------------------------------------------------------------------- quotas

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdi.commands.logs import LogReader, first_error, last_lines, logs_of, newest, parse
+from hpcdi.commands.logs import LogReader, first_error, last_lines, logs_of, newest_lines, parse
 from hpcdi.commands.tail import parse as parse_tail
 from hpcdi.commands.tail import tail
 from hpcdi.errors import LaunchError
@@ -85,7 +85,7 @@ def test_ranks_are_merged_by_time(tmp_path: Path) -> None:
     write_logs(tmp_path / "log")
     logs = logs_of(tmp_path / "log")
     assert list(logs) == [0, 12]
-    lines, readers = newest(logs, 3, logging.INFO)
+    lines, readers = newest_lines(logs, 3, logging.INFO)
     assert [(line.rank, line.entry["message"]) for line in lines] == [(0, "c"), (12, "d"), (0, "e")]
     assert [line for reader in readers for line in reader.take()] == []
 
@@ -93,7 +93,7 @@ def test_ranks_are_merged_by_time(tmp_path: Path) -> None:
 def test_the_last_warning_is_found_behind_many_lines(tmp_path: Path) -> None:
     path = tmp_path / "rank00000.jsonl"
     path.write_text(record(1.0, "look", "WARNING") + record(2.0, "train") * 500)
-    lines, _ = newest({0: path}, 3, logging.WARNING)
+    lines, _ = newest_lines({0: path}, 3, logging.WARNING)
     assert [line.entry["message"] for line in lines] == ["look"]
 
 

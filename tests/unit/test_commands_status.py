@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcdi import cli
-from hpcdi.commands.run_state import find, status_of
+from hpcdi.commands.run_state import find_run, status_of
 from hpcdi.commands.status import lines_of
 from hpcdi.errors import LaunchError
 from hpcdi.run import run_folder
@@ -190,12 +190,12 @@ def test_a_run_is_found_by_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
         make_run(tmp_path / "runs" / "pong" / name, slurm={"SLURM_JOB_ID": str(number)})
     array = {"SLURM_JOB_ID": "16", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2"}
     write_progress(make_run(tmp_path / "runs" / "pong" / "c"), job=array)
-    assert find("12").name == "a"
-    assert find("14_2").name == "c"
+    assert find_run("12").name == "a"
+    assert find_run("14_2").name == "c"
     with pytest.raises(
         LaunchError, match=r"no run in .*/runs belongs to job 99; no queue knows it"
     ):
-        find("99")
+        find_run("99")
     assert cli.main(["status", "nowhere"]) == 2
     assert "there is no nowhere; name a run folder" in capsys.readouterr().err
     assert cli.main(["status", str(tmp_path)]) == 2

@@ -12,8 +12,8 @@ from hpcdi.run.environment import (
     LaunchEnvironment,
     allocation,
     check_world_size,
-    component,
     detect,
+    job_component,
     visible_gpus,
 )
 
@@ -224,9 +224,9 @@ def test_a_file_of_slots(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("node", "number"), [("node1", 0), ("gpu02", 1), ("gpu03", 1), ("x", 0)])
 def test_components_of_a_heterogeneous_job(node: str, number: int) -> None:
-    assert component({**HET_STEP, "SLURMD_NODENAME": node}) == number
-    assert component({**SLURM, "SLURMD_NODENAME": node}) == 0
-    assert component({}) == 0
+    assert job_component({**HET_STEP, "SLURMD_NODENAME": node}) == number
+    assert job_component({**SLURM, "SLURMD_NODENAME": node}) == 0
+    assert job_component({}) == 0
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from hpcdi.errors import ConfigError, LaunchError
 from hpcdi.replay.manager import create_replay
 from hpcdi.roles.coordinator.scheduler import Outcome
 from hpcdi.roles.fault import tear
-from hpcdi.run.resume import newest
+from hpcdi.run.resume import read_newest
 from hpcdi.run.serial.run import SerialRun
 from hpcdi.store.checkpoints import names, newest_checkpoint, open_checkpoint
 from hpcdi.store.inspect import inspect
@@ -305,7 +305,7 @@ def test_serial_and_train_read_each_other_s_buffer(tmp_path: Path) -> None:
         config = run._config
     assert len(before["ids"]) == 300
     assert before["ids"][0] > 0
-    resumed = newest(RunLayout(tmp_path))
+    resumed = read_newest(RunLayout(tmp_path))
     assert resumed is not None
 
     over_ranks = create_replay(config)
@@ -344,7 +344,7 @@ def test_blocks_that_are_torn_cost_their_items_and_later_ones_are_counted(tmp_pa
         run.pipeline.parts.data.collect(5, [{"eps": 1.0}])
         run.pipeline.parts.replay.flush()  # killed before the next snapshot
         later = run.pipeline.env_steps - steps
-    resumed = newest(RunLayout(tmp_path))
+    resumed = read_newest(RunLayout(tmp_path))
     assert resumed is not None
     assert resumed.later == later > 0
     blocks = resumed.state["replay"]["partitions"]["rank1"]["blocks"]
@@ -397,7 +397,7 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
 def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
     name, overrides = RUNS["dqn"]
     with serial_run(tmp_path, name, *overrides, restarts=1):
-        assert newest(RunLayout(tmp_path)) is None
+        assert read_newest(RunLayout(tmp_path)) is None
 
 
 def test_checkpoints_come_by_time(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def findings(facts: Sequence[Facts], learners: int, *, cuda: bool) -> Iterator[t
             yield name, finding or Finding(FAIL, f"could not be judged: {error}")
 
 
-def learners_of(target: Path) -> int:
+def learners_of_run(target: Path) -> int:
     """Returns how many learners the run in a folder has; 1: there is no run."""
     config_file = RunLayout(target).config_file
     if config_file.is_file():

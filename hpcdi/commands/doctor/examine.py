@@ -107,7 +107,7 @@ def examine(
 
     def judge(of_ranks: list[Facts]) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
-        for name, finding in checks.findings(of_ranks, checks.learners_of(target), cuda=cuda):
+        for name, finding in checks.findings(of_ranks, checks.learners_of_run(target), cuda=cuda):
             report.add(name, finding)
         return report.finish()
 

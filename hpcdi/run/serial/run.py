@@ -90,7 +90,7 @@ def _play(
     try:
         FAULTS.arm(config.fault, 0, "serial", restarts)
         with _or_left(layout):
-            resumed = resume.newest(layout, repeats=config.system.deterministic)
+            resumed = resume.read_newest(layout, repeats=config.system.deterministic)
         run = SerialRun(config, spaces, layout, restarts, flag.take)
         with run:
             if resumed is not None:
