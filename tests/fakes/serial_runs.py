@@ -12,7 +12,7 @@ import torch
 from hpcdi.policy.create import create_policy
 from hpcdi.run.experiment import load_experiment
 from hpcdi.run.request import RunRequest
-from hpcdi.run.resume import newest
+from hpcdi.run.resume import read_newest
 from hpcdi.run.serial import run as serial_module
 from hpcdi.run.serial.run import SerialRun
 from hpcdi.store.layout import RunLayout
@@ -67,7 +67,7 @@ def train(run: SerialRun) -> str:
 
 def resume(run: SerialRun) -> str:
     """Go on from the newest snapshot; returns what is said of it."""
-    resumed = newest(run._layout)
+    resumed = read_newest(run._layout)
     assert resumed is not None
     run.resume(resumed)
     return str(resumed)
