@@ -212,13 +212,13 @@ class Job:
         command: list[str],
         path: Path,
         folders: Mapping[str, str],
-        variables: Mapping[str, str],
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._path = path
         private = {name: folders[name] for name in folders if name == TEMPORARY_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 (our own command line)
             command,
-            env=rank_environment({**folders, **os.environ, **private, **variables}),
+            env=rank_environment({**folders, **os.environ, **private, **(variables or {})}),
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_die_with_parent,

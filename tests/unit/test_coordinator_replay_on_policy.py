@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,9 @@ from hpcdi.comm.messages import (
     DataDemand,
     LearnTask,
 )
+from hpcdi.config.algorithms import IMPALAConfig, PPOConfig
 from hpcdi.config.load import compile_config
+from hpcdi.config.policy import OtherConfig, PolicyConfig
 from hpcdi.config.replay import AdvancedBufferConfig
 from hpcdi.errors import ConfigError
 from hpcdi.replay.manager import ReplayManager, create_replay
@@ -414,10 +415,9 @@ def test_while_the_only_collector_evaluates_nothing_is_served() -> None:
 def gate(
     *, on_policy: bool = True, bound: float = math.inf, corrects: bool = False
 ) -> StalenessGate:
-    buffer = AdvancedBufferConfig(max_staleness=bound)
-    other = SimpleNamespace(replay_buffer=buffer)
-    policy = SimpleNamespace(on_policy=on_policy, CORRECTS_STALENESS=corrects, other=other)
-    return StalenessGate(policy, now=100.0)
+    cls: type[PolicyConfig] = IMPALAConfig if corrects else PPOConfig
+    other = OtherConfig(replay_buffer=AdvancedBufferConfig(max_staleness=bound))
+    return StalenessGate(cls(on_policy=on_policy, other=other), now=100.0)
 
 
 def test_who_corrects_for_staleness_never_waits_for_a_policy() -> None:
