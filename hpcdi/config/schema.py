@@ -17,7 +17,6 @@ from hpcdi.utils.registry import (
     COMM_COLLECTOR_REGISTRY,
     COMM_LEARNER_REGISTRY,
     ENV_REGISTRY,
-    PARALLEL_COMMANDER_REGISTRY,
     POLICY_REGISTRY,
 )
 
@@ -332,7 +331,6 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
 
 def _check_deterministic(policy: Any) -> list[Problem]:
     """Check that a deterministic run uses nothing that depends on the clock."""
-    commander = PARALLEL_COMMANDER_REGISTRY.get(policy.other.commander.type)
     limit = policy.other.replay_buffer.thruput_controller.push_sample_rate_limit
     every = Interval.of(policy.eval.every)
     rules = (
@@ -343,9 +341,9 @@ def _check_deterministic(policy: Any) -> list[Problem]:
             "a deterministic run has a fixed number of collectors",
         ),
         (
-            not hasattr(commander, "make_task"),
+            not hasattr(policy.other.commander, "max_env_step"),
             "policy.other.commander.type",
-            "a deterministic run needs a commander with a method make_task, such as 'solo'",
+            "a deterministic run needs 'solo', or a commander that has its settings",
         ),
         (
             limit.is_set,

@@ -22,6 +22,7 @@ from hpcdi.store.disk_full import or_warn
 from hpcdi.utils.log import LOGGER, say
 from hpcdi.utils.metrics import counted
 from hpcdi.utils.watchdog import Watchdog
+from hpcdi.worker.coordinator import create_parallel_commander
 
 
 def coordinate(context: Any, ends_at: float) -> int:
@@ -32,8 +33,6 @@ def coordinate(context: Any, ends_at: float) -> int:
         ends_at: when the queue will end the job, in seconds since the epoch.
     """
     layout, config = context.layout, context.config
-    limit = TimeLimit(ends_at, context.stop_request)
-    requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
     watchdog = Watchdog(config.system.survival.worker_timeout_s)
     settings = resume.NewSettings(layout, config)
     for line in _opening(context):
@@ -41,14 +40,19 @@ def coordinate(context: Any, ends_at: float) -> int:
     try:
         resumed = resume.newest(layout, repeats=config.system.deterministic)
         with Coordinator(
-            config, context.link, layout, stop_request=_turn(watchdog, settings, requests.take),
+            config,
+            context.link,
+            layout,
+            make_commander=create_parallel_commander,
             is_terminal=os.environ.get(TERMINAL_VARIABLE) == "1",
-        ) as coordinator:  # fmt: skip
-            limit.snapshot_s = coordinator.snapshot_s
+        ) as coordinator:
+            limit = TimeLimit(ends_at, context.stop_request, lambda: coordinator.snapshot_s)
+            requests = ScaleFile(layout, context.link.size - 1 - learner_count(config), limit.take)
             if resumed is not None:
                 coordinator.resume(resumed)
                 say(f"  resumed      {resumed}")
-            outcome = coordinator.run().without(coordinator.silent)
+            ask = _watched(requests.take, watchdog, settings)
+            outcome = coordinator.run(ask).without(coordinator.silent)
             watchdog.close()
             for line in run_folder.closing("hpcdi train", outcome, coordinator.summary(), layout):
                 say(line)
@@ -75,8 +79,8 @@ def coordinate(context: Any, ends_at: float) -> int:
     return int(outcome.exit_code)
 
 
-def _turn(watchdog: Watchdog, settings: Any, take: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns what rank 0 calls in each turn of its loop; a watchdog kills it where turns stop."""
+def _watched(take: Callable[[], Any], watchdog: Watchdog, settings: Any) -> Callable[[], Any]:
+    """Returns what rank 0 asks before each turn; a watchdog kills it where turns stop."""
     began = time.monotonic()
 
     def ask() -> Any:

@@ -100,9 +100,7 @@ PARALLEL_COLLECTOR_REGISTRY = Registry(
 SERIAL_COLLECTOR_REGISTRY = Registry("serial collector", "hpcdi.worker")
 SERIAL_EVALUATOR_REGISTRY = Registry("serial evaluator", "hpcdi.worker")
 COMM_COLLECTOR_REGISTRY = Registry("comm collector", "hpcdi.roles.collector.mpi_fs_collector")
-PARALLEL_COMMANDER_REGISTRY = Registry(
-    "parallel commander", "hpcdi.roles.coordinator.one_vs_one_parallel_commander"
-)
+PARALLEL_COMMANDER_REGISTRY = Registry("parallel commander", "hpcdi.worker.coordinator.commanders")
 
 
 def import_module(names: str | Iterable[object]) -> None:

@@ -127,7 +127,7 @@ class History:
 
     def say(self, rank: int, message: Message) -> None:
         """Rank 0 hears it and does what follows; the learner answers at once."""
-        self.coordinator._handle(message, rank)
+        self.coordinator._handle(message, rank, 0.0)
         self.coordinator._send_orders()
         for _, order in self.links[LEARNER].receive(0.0):
             if isinstance(order, AdmitBlock):
@@ -163,7 +163,7 @@ class History:
             self.hear()
 
     def snapshot(self, _rank: int, _number: int) -> None:
-        orders = self.coordinator._scheduler._take_snapshot(0.0)
+        orders = self.coordinator._scheduler.take_snapshot(0.0)
         self.coordinator._orders += orders
         self.coordinator._send_orders()
         deadline = time.monotonic() + PATIENCE_S
@@ -207,7 +207,9 @@ class History:
 
     def end(self, _rank: int, _number: int) -> None:
         """A signal: all is published and kept."""
-        self.coordinator._handle(StopRequest("SIGTERM", 85), 0)
+        self.coordinator._orders += self.coordinator._scheduler.request(
+            StopRequest("SIGTERM", 85), 0.0
+        )
         self.coordinator._send_orders()
         for rank, publisher in self.publishers.items():
             publisher.close()
@@ -217,7 +219,7 @@ class History:
         self.say(LEARNER, Goodbye())
         assert self.coordinator._scheduler.finished
         self.check()
-        self.coordinator._finish_snapshots()
+        self.coordinator.end()
         self.coordinator.close()
         self.begin()
 

@@ -37,7 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdi.comm.messages import BlockReady, SnapshotPart, TakeSnapshot
-from hpcdi.errors import CheckpointError, ShardError, SnapshotError, StoreError
+from hpcdi.errors import ShardError, SnapshotError, StoreError
+from hpcdi.replay.manager import blocks_of
 from hpcdi.store.atomic import temporary_beside
 from hpcdi.store.checkpoints import (
     MANIFEST,
@@ -59,7 +60,7 @@ from hpcdi.utils.log import LOGGER
 from hpcdi.utils.metrics import human_bytes, human_count
 from hpcdi.utils.threads import JobThread
 
-STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 3
+STATE_FILE, STATE_KIND, STATE_VERSION = "coordinator.h5", "coordinator", 4
 _PREFIX = "snapshot_"
 
 
@@ -109,8 +110,8 @@ class SnapshotClock:
         self._taken: dict[str, Snapshot] = {}
 
     def start(self, now: float) -> None:
-        """The run begins to learn: the first snapshot is due in `every_s`."""
-        self._began = now
+        """Learners have begun: the first snapshot is due in `every_s`; they resume none again."""
+        self._began, self.resume = now, ""
 
     def is_due(self, now: float) -> bool:
         """True if it is time for one, and none is being taken."""
@@ -454,11 +455,7 @@ def amend(
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
     """Names of the blocks that rank 0's state names."""
-    replay = state["replay"]
-    parts = replay["partitions"].values()
-    held = [block["path"] for part in parts for block in part["blocks"]]
-    waiting = [path for part in parts for path in part["waiting"]]
-    return [*held, *waiting, *replay["waiting"]]
+    return [path for player in state["players"].values() for path in blocks_of(player["replay"])]
 
 
 def _number_of(name: str) -> int:
@@ -490,6 +487,14 @@ class Resumed:
     published: dict[str, BlockReady] = field(default_factory=dict)
     after: frozenset[str] = frozenset()
     lost: int = 0
+
+    @property
+    def iterations(self) -> dict[str, int]:
+        """Train iterations of each player, as its learners had done them."""
+        players = self.facts.get("players", {})
+        return {
+            name: int(done) for name, done in {**players, MAIN: self.facts["train_iter"]}.items()
+        }
 
     @property
     def later(self) -> int:
@@ -527,12 +532,12 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         repeats: the run will repeat what it did after the snapshot: such blocks are taken back.
 
     Raises:
-        SnapshotError: rank 0's part is of another version. CheckpointError: it has none.
+        SnapshotError: rank 0's part is missing, or of another version.
     """
-    check_format(snapshot.folder)
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
-    known, newest = set(shards_of(state)), state["replay"]["newest"]
-    found = _published(layout, known, newest)
+    known = set(shards_of(state))
+    announced = {int(rank): number for rank, number in state["announced"].items()}
+    found = _published(layout, known, announced)
     later = found.keys() - known
     if repeats:
         withdraw(layout, later)
@@ -554,48 +559,33 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
     )
 
 
-def check_format(folder: Path) -> None:
-    """Check that a snapshot has a part of rank 0.
-
-    Raises:
-        CheckpointError: it has none.
-    """
-    if not (folder / STATE_FILE).exists():
-        raise CheckpointError(
-            folder,
-            "was written by `hpcdi serial` of an older hpcdi, in a format that is not read any "
-            "more. Begin a new run with its policy: policy.learn.learner.hook."
-            "load_ckpt_before_run=<run folder>/policies/latest.safetensors",
-        )
-
-
-def unannounced(layout: RunLayout, rank: int, newest: int) -> list[BlockReady]:
+def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady]:
     """Returns the blocks that a collector has published, and has died before it could say so.
 
     Args:
         layout: the run folder.
         rank: of the collector.
-        newest: number of the last block that it has announced.
+        announced: number of the last block that it has announced; 0: it has announced none.
     """
-    found = _published(layout, set(), {str(rank): newest}, rank)
+    found = _published(layout, set(), {rank: announced}, rank)
     return sorted(found.values(), key=lambda ready: ready.sealed_at)
 
 
 def _published(
-    layout: RunLayout, known: set[str], newest: Mapping[str, int], of: int | None = None
+    layout: RunLayout, known: set[str], announced: Mapping[int, int], of: int | None = None
 ) -> dict[str, BlockReady]:
     """The messages by which blocks were published, by name; damaged ones are left out.
 
     Args:
         layout: the run folder.
         known: names of blocks that are wanted.
-        newest: collector rank -> number of a block, after which all are wanted.
+        announced: collector rank -> number of a block, after which all are wanted.
         of: rank of a collector; None: of all.
     """
     files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in known}
     last: dict[int, str] = {}
     for path, (rank, number) in files.items():
-        if number <= newest.get(str(rank), 0):
+        if number <= announced.get(rank, 0):
             last[rank] = path  # its later blocks may be newer
         else:
             shards.add(path)
@@ -604,7 +594,7 @@ def _published(
 
         def is_wanted(name: str, facts: Mapping[str, Any], rank: int = files[path][0]) -> bool:
             number = number_of(int(facts.get("block_id", 0)))
-            return name in known or number > newest.get(str(rank), 0)
+            return name in known or number > announced.get(rank, 0)
 
         survey_of = survey(layout.inside(path), path, is_wanted)
         damaged = list[StoreError](survey_of.damaged)
