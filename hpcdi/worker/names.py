@@ -28,7 +28,7 @@ from hpcdi.errors import CommError
 from hpcdi.replay.limits import Limits, ThruputControllerConfig
 from hpcdi.replay.monitor import PeriodicThruput as PeriodicThruputMonitor
 from hpcdi.replay.monitor import SampledData as SampledDataAttrMonitor
-from hpcdi.roles.coordinator.players import Learners
+from hpcdi.roles.coordinator.groups import Learners
 from hpcdi.roles.coordinator.workers import Worker
 from hpcdi.store.block import Block
 from hpcdi.store.layout import RunLayout

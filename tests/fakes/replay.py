@@ -16,7 +16,7 @@ from hpcdi.comm.messages import (
 )
 from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.partition import OnPolicyPartition, Partition
-from hpcdi.roles.coordinator.players import EvaluationClock, Learners, Player, Players
+from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
 from hpcdi.types import BLOCK_ID_BITS, ITEM_DTYPE, MAIN, ColumnSpec, Interval, ShardRef
 from hpcdi.worker.replay_buffer import AdvancedReplayBuffer
 
@@ -77,16 +77,16 @@ def make_replay(**settings: Any) -> ReplayManager:
     return ReplayManager(lambda name: make_buffer(name, **settings), BLOCK_BYTES)
 
 
-def make_player(
+def make_group(
     name: str = MAIN, learners: int = 1, every: Interval = EVERY_5_S, **settings: Any
-) -> Player:
+) -> Group:
     """A player's record; its replay buffer is small."""
-    return Player(name, make_replay(**settings), EvaluationClock(every), Learners(learners))
+    return Group(name, make_replay(**settings), EvaluationClock(every), Learners(learners))
 
 
-def make_players(learners: int = 1, **settings: Any) -> Players:
+def make_groups(learners: int = 1, **settings: Any) -> Groups:
     """Those of a run whose only player is the main one."""
-    return Players([make_player(MAIN, learners, **settings)])
+    return Groups([make_group(MAIN, learners, **settings)])
 
 
 def rollout(rank: int, number: int, version: int, lengths: Sequence[int] = (3, 2)) -> BlockReady:

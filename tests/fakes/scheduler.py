@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import hpcdi.worker  # noqa: F401  (registers the components that a configuration names)
-from fakes.replay import make_players, rollout
+from fakes.replay import make_groups, rollout
 from hpcdi.comm.messages import (
     AdmitBlock,
     CollectProgress,
@@ -51,12 +51,12 @@ class Run:
     ) -> None:
         self.seen: list[tuple[int, Message]] = []
         self.ranks = list(range(1, learners + collectors + 1))
-        self.players = make_players(learners)
-        self.main = self.players.main
+        self.groups = make_groups(learners)
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            Commander(experiment(**commander), self.players),
+            Commander(experiment(**commander), self.groups),
             SnapshotClock(math.inf),
-            Workers(self.ranks, self.players, timeouts=TIMEOUTS),
+            Workers(self.ranks, self.groups, timeouts=TIMEOUTS),
             observe=lambda rank, message: self.seen.append((rank, message)),
         )
         self.tasks: dict[int, CollectTask | LearnTask] = {}
@@ -148,12 +148,12 @@ class Group:
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
-        self.players = make_players(len(LEARNERS))
-        self.main = self.players.main
+        self.groups = make_groups(len(LEARNERS))
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            Commander(experiment(), self.players),
+            Commander(experiment(), self.groups),
             SnapshotClock(math.inf),
-            Workers([*LEARNERS, *COLLECTORS], self.players, timeouts=TIMEOUTS),
+            Workers([*LEARNERS, *COLLECTORS], self.groups, timeouts=TIMEOUTS),
             observe=lambda rank, message: self.seen.append((rank, message)),
         )
 

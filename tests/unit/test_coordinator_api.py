@@ -224,7 +224,7 @@ def busy(coordinator: Coordinator, world: LocalWorld) -> None:
     coordinator._send_orders()
     coordinator.deal_with_learner_send_info("learn", "mine", {"learner_step": 5})
     coordinator.deal_with_collector_send_data("collect", "mine", "d", {"policy_iter": 1})
-    scheduler.players.main.env_steps = 1000
+    scheduler.groups.main.env_steps = 1000
     assert any(isinstance(m, LearnTask) for _, m in world.link(1).receive(0.0))
 
 
@@ -242,7 +242,7 @@ def test_state_round_trip(tmp_path: Path, by_file: bool) -> None:
         taken = again.state_dict()
     for key in ("announced", "plan", "commander", "tasks"):
         assert taken[key] == state[key]
-    before, after = state["players"]["main"], taken["players"]["main"]
+    before, after = state["groups"]["main"], taken["groups"]["main"]
     assert {k: v for k, v in after.items() if k != "replay"} == {
         k: v for k, v in before.items() if k != "replay"
     }

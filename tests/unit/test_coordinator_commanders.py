@@ -40,13 +40,13 @@ def naive(**settings: Any) -> Any:
 
 def learning(commander: Any, now: float = 0.0) -> Any:
     """The same commander, whose main player's learners have begun their task."""
-    commander.players.main.learners.begin(commander.get_learner_task(now), now)
+    commander.groups.main.learners.begin(commander.get_learner_task(now), now)
     return commander
 
 
 def counted(commander: Any, env_steps: int, train_iter: int) -> str:
     """The main player's counters are these: the reason to end the run."""
-    main = commander.players.main
+    main = commander.groups.main
     main.env_steps, main.train_iter = env_steps, train_iter
     reason: str = commander.limit_reached()
     return reason
@@ -132,7 +132,7 @@ def test_default_config() -> None:
 
 def test_one_learner_task() -> None:
     commander = learning(solo())
-    learners = commander.players.main.learners
+    learners = commander.groups.main.learners
     task = learners.task
     assert isinstance(task, LearnTask)
     assert commander.get_learner_task(0.0) is None
@@ -232,7 +232,7 @@ def test_exploration_falls_with_the_steps_of_the_run() -> None:
     rates = []
     for steps in (0, 100, 500, 1000, 5000):
         counted(commander, steps, 0)
-        rates.append(commander.get_setting_collect(commander.players.main)["eps"])
+        rates.append(commander.get_setting_collect(commander.groups.main)["eps"])
         assert commander.get_collector_task(0.0).setting == {"eps": rates[-1]}
     assert rates == pytest.approx([1.0, 0.9, 0.5, 0.0, 0.0])
 
@@ -251,13 +251,13 @@ def test_state_round_trip(returns: tuple[float, ...]) -> None:
     task = evaluation(commander, EVERY_S)
     commander.finish_collector_task(task.task_id, result(task, *returns))
     counted(commander, 400, 30)
-    state = commander.players.state_dict()
+    state = commander.groups.state_dict()
     assert state["main"]["best"] == (13.0 if returns else None)
-    again.players.load_state_dict(state)
-    assert again.players.state_dict() == state
+    again.groups.load_state_dict(state)
+    assert again.groups.state_dict() == state
     learning(again)
-    main = again.players.main
-    assert again.get_setting_collect(main) == commander.get_setting_collect(commander.players.main)
+    main = again.groups.main
+    assert again.get_setting_collect(main) == commander.get_setting_collect(commander.groups.main)
     assert not again.evaluation_is_due(EVERY_S - 0.1)
     assert again.evaluation_is_due(EVERY_S)
 
@@ -270,7 +270,7 @@ def test_an_interval_of_evaluations_goes_on_where_a_run_is_resumed(unit: str) ->
     counted(commander, 120, 120)
     assert commander.get_collector_task(0.0).eval_flag
     counted(commander, 190, 190)
-    again.players.load_state_dict(commander.players.state_dict())
+    again.groups.load_state_dict(commander.groups.state_dict())
     assert not learning(again).evaluation_is_due(0.0)
     counted(again, 220, 220)
     assert again.evaluation_is_due(0.0)
@@ -326,6 +326,6 @@ def test_an_evaluation_that_was_cut_short_reaches_no_goal() -> None:
     task = evaluation(commander, 1e6)
     cut_short = dataclasses.replace(result(task, 1e9), is_complete=False)
     assert not commander.finish_collector_task(task.task_id, cut_short)
-    assert commander.players.main.best == float("-inf")
+    assert commander.groups.main.best == float("-inf")
     task = evaluation(commander, 2e6)
     assert commander.finish_collector_task(task.task_id, result(task, 1e9))

@@ -28,17 +28,17 @@ def commander(**league: Any) -> Any:
         }
     )  # fmt: skip
     assert isinstance(made, OneVsOneCommander)
-    made.players.main.learners.begin(made.get_learner_task(0.0), 0.0)
+    made.groups.main.learners.begin(made.get_learner_task(0.0), 0.0)
     return made
 
 
 def opponents(made: Any) -> Any:
-    return made.get_setting_collect(made.players.main)["opponents"]
+    return made.get_setting_collect(made.groups.main)["opponents"]
 
 
 def counted(made: Any, env_steps: int, train_iter: int) -> None:
-    made.players.main.env_steps, made.players.main.train_iter = env_steps, train_iter
-    made.update_progress(made.players.main)
+    made.groups.main.env_steps, made.groups.main.train_iter = env_steps, train_iter
+    made.update_progress(made.groups.main)
 
 
 def result(task: CollectTask, *, is_complete: bool = True) -> CollectResult:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import BLOCK_BYTES, block, make_buffer, make_player
+from fakes.replay import BLOCK_BYTES, block, make_buffer, make_group
 from fakes.scheduler import STOP_VALUE, TIMEOUTS, experiment
 from hpcdi.comm.messages import (
     AdmitBlock,
@@ -38,8 +38,8 @@ from hpcdi.replay.manager import ReplayManager
 from hpcdi.replay.partition import OnPolicyPartition, Partition
 from hpcdi.replay.ratio import ReplayRatio
 from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.plans import FreePlan, LockstepPlan, create_plan
-from hpcdi.roles.coordinator.players import Player, Players
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock
 from hpcdi.roles.coordinator.workers import Workers
@@ -78,8 +78,8 @@ class World:
         self.collectors = (first, first + 1, first + 2)
         every, numbers = Interval("iterations", EVALUATE), itertools.count(1)
         settings = {"max_staleness": 0} if on_policy else {"min_fill": 2 * STEPS}
-        self.players = Players(make_player(name, 2, every, **settings) for name in names)
-        for player in self.players:
+        self.groups = Groups(make_group(name, 2, every, **settings) for name in names)
+        for player in self.groups:
             kind = OnPolicyPartition if on_policy else Partition
             player.replay = ReplayManager(
                 lambda name: make_buffer(name, **settings),
@@ -87,13 +87,13 @@ class World:
                 kind,
                 ReplayRatio(updates=lambda _transitions: 1 if on_policy else UPDATES),
             )
-        self.main = self.players.main
+        self.main = self.groups.main
         self.plan = plan if plan is not None else LockstepPlan(EVERY)
         ranks = range(1, first + 3)
         self.scheduler = Scheduler(
-            Commander(experiment(**limits), self.players),
+            Commander(experiment(**limits), self.groups),
             SnapshotClock(1.0, lambda: (f"snapshot_{next(numbers)}", "folder")),
-            Workers(ranks, self.players, timeouts=TIMEOUTS),
+            Workers(ranks, self.groups, timeouts=TIMEOUTS),
             self.plan,
         )
         self.said: dict[int, deque[Message]] = {
@@ -144,12 +144,12 @@ class World:
                 assert done == self.iterations[rank]
                 self.said[rank].append(SnapshotPart(message.name, {}, done, 0.0))
 
-    def player_of(self, rank: int) -> Player:
-        return next(self.players[name] for name, own in self.learners.items() if rank in own)
+    def player_of(self, rank: int) -> Group:
+        return next(self.groups[name] for name, own in self.learners.items() if rank in own)
 
     def is_collected(self) -> bool:
         """Nobody collects, and all that was collected is read."""
-        parts = self.players.partitions.values()
+        parts = self.groups.partitions.values()
         is_read = all(part.backlog.is_idle for part in parts)
         return is_read and all(self.scheduler.workers[r].task is None for r in self.collectors)
 
@@ -162,7 +162,7 @@ class World:
     def collect(self, rank: int, task: CollectTask) -> None:
         assert task.lockstep is not None
         version = self.iterations[self.learners[task.player][0]]
-        assert task.lockstep.policy_version == self.players[task.player].train_iter == version
+        assert task.lockstep.policy_version == self.groups[task.player].train_iter == version
         returns = np.array([self.mean]) if task.eval_flag else np.zeros(0)
         if not task.eval_flag:
             for steps in (STEPS // 2, STEPS - STEPS // 2):
@@ -270,7 +270,7 @@ def test_steps_are_counted_at_the_end_of_a_round() -> None:
     for seed in range(6):
         world = World(seed, max_env_step=2 * whole + 1)
         world.run(100)
-        assert world.players.env_steps == 3 * whole
+        assert world.groups.env_steps == 3 * whole
 
 
 def test_the_stop_value_ends_the_run() -> None:

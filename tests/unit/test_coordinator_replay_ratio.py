@@ -111,7 +111,7 @@ def test_every_collector_is_told_to_wait_and_to_go_on_once() -> None:
     run.main.env_steps = 200
     assert pauses(run.scheduler.tick(1.0)) == [(2, True), (3, True)]
     assert pauses(run.scheduler.tick(1.1)) == []
-    run.players.partitions[1].samples_drawn = 160
+    run.groups.partitions[1].samples_drawn = 160
     assert pauses(run.scheduler.tick(1.2)) == [(2, False), (3, False)]
 
 

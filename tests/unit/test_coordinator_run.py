@@ -298,7 +298,7 @@ def test_shards_that_nobody_needs(
     cluster.workers[LEARNER].goal = 10**9
     with Coordinator(config, cluster.world.link(0), RunLayout(tmp_path)) as coordinator:
         cluster.play(aside.submit(coordinator.run), evaluations=False)
-        replay = coordinator.state_dict()["players"]["main"]["replay"]
+        replay = coordinator.state_dict()["groups"]["main"]["replay"]
         needed = {held["path"] for part in replay["partitions"].values() for held in part["blocks"]}
         published = coordinator.figures()["blocks"]
     left = {f"data/{path.name}" for path in (tmp_path / "data").iterdir()}

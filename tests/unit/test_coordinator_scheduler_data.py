@@ -48,7 +48,7 @@ def test_progress_of_a_task_that_has_ended_is_counted_all_the_same() -> None:
     run.result(2)
     run.tasks[2] = old
     assert run.progress(2, 40) == []
-    assert run.players.env_steps == 40
+    assert run.groups.env_steps == 40
 
 
 def test_an_evaluation_gets_no_setting() -> None:
@@ -99,7 +99,7 @@ def test_a_message_of_a_rank_that_does_not_exist_is_an_error_that_names_it() -> 
 
 def test_a_message_about_a_player_that_does_not_learn_is_an_error_that_names_it() -> None:
     message = dataclasses.replace(block(1, [8]), player="exploiter")
-    with pytest.raises(CommError, match="no player 'exploiter' learns in this run: main does"):
+    with pytest.raises(CommError, match="no learners of 'exploiter' in this run, but of main"):
         Run().hear(2, message)
 
 

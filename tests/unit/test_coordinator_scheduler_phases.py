@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes.replay import make_players
+from fakes.replay import make_groups
 from fakes.scheduler import experiment
 from hpcdi.comm.messages import Goodbye, Leave, Message, Stop, WorkerFailed, WorkerReady
 from hpcdi.errors import WorkerSilentError
@@ -29,11 +29,11 @@ class Life:
 
     def __init__(self, workers: int = 3, *, ready: bool = True) -> None:
         ranks = range(1, workers + 1)
-        players = make_players()
+        groups = make_groups()
         self.scheduler = Scheduler(
-            Commander(experiment(), players),
+            Commander(experiment(), groups),
             SnapshotClock(math.inf),
-            Workers(ranks, players, timeouts=Timeouts(start_s=START_S, stop_s=STOP_S)),
+            Workers(ranks, groups, timeouts=Timeouts(start_s=START_S, stop_s=STOP_S)),
         )
         for rank in ranks if ready else ():
             self.ready(rank)

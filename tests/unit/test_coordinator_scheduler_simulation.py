@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.replay import make_players
+from fakes.replay import make_groups
 from fakes.scheduler import EVERY_S, TIMEOUTS, experiment
 from fakes.simulated_workers import COLLECTORS, LEARNER, RANKS, SimulatedCollector, SimulatedLearner
 from hpcdi.comm.messages import (
@@ -33,11 +33,11 @@ class World:
     """Rank 0's scheduler, the workers, and a clock."""
 
     def __init__(self) -> None:
-        players = make_players()
+        groups = make_groups()
         self.scheduler = Scheduler(
-            Commander(experiment(max_env_step=MAX_ENV_STEP), players),
+            Commander(experiment(max_env_step=MAX_ENV_STEP), groups),
             SnapshotClock(math.inf),
-            Workers(RANKS, players, timeouts=TIMEOUTS),
+            Workers(RANKS, groups, timeouts=TIMEOUTS),
         )
         self.now = 0.0
         self.workers: dict[int, Any] = {rank: SimulatedCollector(rank) for rank in COLLECTORS}

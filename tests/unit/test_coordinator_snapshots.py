@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.replay import admitted, block, demand, make_players
+from fakes.replay import admitted, block, demand, make_groups
 from fakes.scheduler import TIMEOUTS, experiment
 from fakes.store import write_shard
 from hpcdi.comm.messages import (
@@ -55,12 +55,12 @@ class Run:
         self.number = 0
         self.clock = SnapshotClock(every_s, self.new)
         self.clock.resume = resume
-        self.players = make_players(2)
-        self.main = self.players.main
+        self.groups = make_groups(2)
+        self.main = self.groups.main
         self.scheduler = Scheduler(
-            Commander(experiment(), self.players),
+            Commander(experiment(), self.groups),
             self.clock,
-            Workers([1, 2, 3], self.players, timeouts=TIMEOUTS),
+            Workers([1, 2, 3], self.groups, timeouts=TIMEOUTS),
         )
         self.orders: list[Order] = []
         for rank in (1, 2, 3):
@@ -156,9 +156,9 @@ def test_learners_go_on_from_a_snapshot_once() -> None:
 
 def state_with(*waiting: str, announced: Mapping[str, int] = MappingProxyType({})) -> Any:
     """Rank 0's state, in which blocks wait for learners."""
-    players = make_players().state_dict()
-    players["main"]["replay"]["waiting"] = list(waiting)
-    return {"announced": dict(announced), "players": players, "plan": {}, "commander": {}}
+    groups = make_groups().state_dict()
+    groups["main"]["replay"]["waiting"] = list(waiting)
+    return {"announced": dict(announced), "groups": groups, "plan": {}, "commander": {}}
 
 
 def write_weights(path: Path) -> None:
@@ -338,7 +338,7 @@ def snapshot_of(
     order = keeping.clock.take([1], 0.0)
     assert order is not None
     state = state_with(*waiting, announced=announced)
-    state["players"]["main"]["env_steps"] = env_steps
+    state["groups"]["main"]["env_steps"] = env_steps
     keeping.keeper.begin(order, state, {"env_steps": 3, "learners": [1]})
     keeping.clock.part(1, SnapshotPart(order.name, {}, 9, 0.0))
     keeping.keeper.tend(keeping.clock.take_complete())
@@ -372,7 +372,7 @@ def test_what_was_published_after_a_snapshot_counts_as_collected(tmp_path: Path)
         figures = after.figures()
         assert (figures["env_steps"], figures["train_iter"]) == (108, 9)
         scheduler = after._scheduler
-        setting = scheduler.commander.get_setting_collect(scheduler.players.main)
+        setting = scheduler.commander.get_setting_collect(scheduler.groups.main)
         assert setting == {"eps": pytest.approx(0.892)}
 
 

@@ -109,8 +109,8 @@ def test_curves_of_learning() -> None:
     assert run.curves.of("learner_iter/loss") == [(0.5, 10)]
     assert run.curves.of("learner_step/loss") == [(0.5, 60)]
     run.learn_info(11)
-    run.record.write_learners(run.players)
-    run.record.write_learners(run.players)
+    run.record.write_learners(run.groups)
+    run.record.write_learners(run.groups)
     assert run.curves.of("learner_iter/loss") == [(0.5, 10), (0.5, 11)]
 
 

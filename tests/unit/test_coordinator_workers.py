@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from fakes.replay import make_players
+from fakes.replay import make_groups
 from hpcdi.comm.messages import CollectTask, KillFrozen, LearnTask, WorkerReady
 from hpcdi.errors import EXIT_REQUEUE, CommError, WorkerSilentError
 from hpcdi.roles.context import OWN_END_S
@@ -35,7 +35,7 @@ def collect(name: str, *, eval_flag: bool = False) -> CollectTask:
 def table(collectors: int = 0, learners: int = 0) -> Workers:
     """All have reported; learners have the first ranks."""
     ranks = range(1, learners + collectors + 1)
-    workers = Workers(ranks, make_players(learners), timeouts=TIMEOUTS)
+    workers = Workers(ranks, make_groups(learners), timeouts=TIMEOUTS)
     for rank in ranks:
         role = "learner" if rank <= learners else "collector"
         workers.report(rank, WorkerReady(role, f"host{rank}", rank))
@@ -68,13 +68,13 @@ def quiet(workers: Workers, now: float, *waiting: int) -> list[tuple[int, Notice
 
 
 def test_who_is_who() -> None:
-    players = make_players()
-    workers = Workers([2, 3, 9], players)
+    groups = make_groups()
+    workers = Workers([2, 3, 9], groups)
     assert workers.silent == [2, 3, 9]
     assert workers.why_not_without(9) == "it had not reported yet", "it may be the learner"
     workers.report(2, WorkerReady("learner", "a", 1))
     workers.report(3, WorkerReady("collector", "b", 1))
-    assert players.main.learners.ranks == [2]
+    assert groups.main.learners.ranks == [2]
     assert [str(workers[rank]) for rank in (3, 9)] == ["rank 3 (collector, host b)", "rank 9"]
     assert workers.why_not_without(9) == "", "it is a collector, and rank 3 is another"
     assert not workers.all_reported
@@ -241,7 +241,7 @@ def test_a_worker_that_sends_nothing_for_too_long_ends_the_run() -> None:
 def survivors(host: str = "", **of_rank: str) -> Workers:
     """A run that goes on without a dead rank: a learner, and collectors that have tasks."""
     faults = FaultPolicy(is_possible=True)
-    workers = Workers(range(1, 5), make_players(), faults, TIMEOUTS, host)
+    workers = Workers(range(1, 5), make_groups(), faults, TIMEOUTS, host)
     for rank in range(1, 5):
         role = "learner" if rank == 1 else "collector"
         host = of_rank.get(f"rank{rank}", "here")

@@ -19,7 +19,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.league.league import League
 from hpcdi.policy.create import create_policy
 from hpcdi.roles.context import get_task_uid
-from hpcdi.roles.coordinator.players import Player, Players
+from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.types import Settings
 from hpcdi.utils.metrics import human_return
 
@@ -51,21 +51,21 @@ class Commander:
     """Collects with every free collector, evaluates now and then, ends at the goal.
 
     It evaluates as ``policy.eval.every`` says, else every `eval_interval`. The run ends when an
-    evaluation's mean return reaches ``env.stop_value``, or at `max_env_step` of all players, or at
+    evaluation's mean return reaches ``env.stop_value``, or at `max_env_step` of all groups, or at
     `max_train_iter` of the main one.
 
     Args:
         config: the experiment.
-        players: that learn.
+        groups: that learn.
 
     Attributes:
-        players: see above.
+        groups: see above.
         league: who plays whom; None: they play alone.
     """
 
-    def __init__(self, config: ExperimentConfig, players: Players) -> None:
+    def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
         settings = config.policy.other.commander
-        self.players = players
+        self.groups = groups
         self.league: League | None = None
         if getattr(settings, "league", None) is not None:
             self.league = League(settings.league, settings.evaluate_against, config.seed)
@@ -79,11 +79,11 @@ class Commander:
     # -------------------------------------------------------------------------------------- tasks
 
     def get_learner_task(self, now: float) -> LearnTask | None:
-        """A task for the learners of the next player that has none; None: all have theirs."""
-        for player in self.players:
-            if player.learners.size and not player.is_learning:
-                player.evaluation.start(player.env_steps, player.train_iter, now)
-                return LearnTask(f"learner_task_{get_task_uid()}", player=player.name)
+        """A task for the learners of the next group that has none; None: all have theirs."""
+        for group in self.groups:
+            if group.learners.size and not group.is_learning:
+                group.evaluation.start(group.env_steps, group.train_iter, now)
+                return LearnTask(f"learner_task_{get_task_uid()}", player=group.name)
         return None
 
     def get_collector_task(self, now: float) -> CollectTask | None:
@@ -94,36 +94,36 @@ class Commander:
         if self._space is not None and len(self._tasks) >= self._space:
             return None
         evaluation = self.evaluation_task(now)
-        learning = [player for player in self.players if player.is_learning]
+        learning = [group for group in self.groups if group.is_learning]
         if evaluation is not None or not learning:
             return evaluation
         under_way = Counter(task.player for task in self._tasks.values() if not task.eval_flag)
-        return self.collect_task(min(learning, key=lambda player: under_way[player.name]))
+        return self.collect_task(min(learning, key=lambda group: under_way[group.name]))
 
-    def collect_task(self, player: Player) -> CollectTask:
-        """Makes a task to collect for a player, with its present settings."""
+    def collect_task(self, group: Group) -> CollectTask:
+        """Makes a task to collect for a group, with its present settings."""
         task = CollectTask(
             f"collector_task_{get_task_uid()}",
             eval_flag=False,
-            setting=dict(self.get_setting_collect(player)),
-            player=player.name,
+            setting=dict(self.get_setting_collect(group)),
+            player=group.name,
         )
         self._tasks[task.task_id] = task
         return task
 
     def evaluation_task(self, now: float) -> CollectTask | None:
         """Makes the evaluation that is due; None where none is."""
-        player = self._due(now)
-        if player is None:
+        group = self._due(now)
+        if group is None:
             return None
-        player.begin_evaluation(now)
+        group.begin_evaluation(now)
         task = CollectTask(
             f"evaluator_task_{get_task_uid()}",
             eval_flag=True,
-            setting=self.league.evaluation(player.name) if self.league is not None else {},
-            publish_above=player.best if player.is_main else float("inf"),
-            freeze=self.league.copy_due(player.name) if self.league is not None else "",
-            player=player.name,
+            setting=self.league.evaluation(group.name) if self.league is not None else {},
+            publish_above=group.best if group.is_main else float("inf"),
+            freeze=self.league.copy_due(group.name) if self.league is not None else "",
+            player=group.name,
         )
         self._tasks[task.task_id] = task
         return task
@@ -132,67 +132,67 @@ class Commander:
         """Decides whether an evaluation should start now, even if every collector is busy."""
         return self._due(now) is not None
 
-    def _due(self, now: float) -> Player | None:
-        """Returns the player that is to be evaluated now; None: nobody is, or somebody is being."""
+    def _due(self, now: float) -> Group | None:
+        """Returns the group that is to be evaluated now; None: nobody is, or somebody is being."""
         if any(task.eval_flag for task in self._tasks.values()):
             return None
-        due = [player for player in self.players if self._is_due(player, now)]
-        return min(due, key=lambda player: player.evaluations_begun, default=None)
+        due = [group for group in self.groups if self._is_due(group, now)]
+        return min(due, key=lambda group: group.evaluations_begun, default=None)
 
-    def _is_due(self, player: Player, now: float) -> bool:
-        if not player.has_learnt:
+    def _is_due(self, group: Group, now: float) -> bool:
+        if not group.has_learnt:
             return False
         if self._is_last_begun:
-            return player.is_main and player.evaluation_is_due(now)
-        may_freeze = self.league is not None and self.league.may_freeze(player.name)
-        return player.is_learning and (may_freeze or player.evaluation_is_due(now))
+            return group.is_main and group.evaluation_is_due(now)
+        may_freeze = self.league is not None and self.league.may_freeze(group.name)
+        return group.is_learning and (may_freeze or group.evaluation_is_due(now))
 
     def begin_last_evaluation(self) -> bool:
         """The run is about to end: returns whether one evaluation more is due now, before it does.
 
-        True at most once, and where the main player has learnt since its last one; if it fails, it
+        True at most once, and where the main group has learnt since its last one; if it fails, it
         is due again.
         """
-        main = self.players.main
+        main = self.groups.main
         if self._is_last_begun or not main.has_learnt:
             return False
         self._is_last_begun = True
         main.evaluation.make_due()  # the one under way, if there is one, is of an older policy
         return True
 
-    def get_setting_collect(self, player: Player) -> Settings:
-        """The policy's settings at a player's present counters, and whom it plays against."""
+    def get_setting_collect(self, group: Group) -> Settings:
+        """The policy's settings at a group's present counters, and whom it plays against."""
         counters = {
-            "envstep": player.env_steps - player.began_at,
-            "learner_step": player.train_iter,
+            "envstep": group.env_steps - group.began_at,
+            "learner_step": group.train_iter,
         }
         setting: Settings = self._policy.get_setting_collect(counters)
         if self.league is None:
             return setting
-        return {**setting, **self.league.matchmaking(player.name)}
+        return {**setting, **self.league.matchmaking(group.name)}
 
     def notify_fail_collector_task(self, task: CollectTask) -> None:
         """A task has failed: its place is free again; an evaluation is due at once."""
         self._tasks.pop(task.task_id, None)
         if task.eval_flag:
-            self.players[task.player].evaluation.make_due()
+            self.groups.of(task).evaluation.make_due()
 
     # ---------------------------------------------------------------------------- results, limits
 
     def finish_collector_task(self, task_id: str, finished_task: CollectResult) -> bool:
-        """Take a result; returns whether the main player has reached the stop value."""
+        """Take a result; returns whether the main group has reached the stop value."""
         task = self._tasks.pop(task_id, None)
-        player = self.players[task.player] if task is not None else self.players.main
+        group = self.groups.of(task) if task is not None else self.groups.main
         if task is not None and task.eval_flag:
-            player.evaluation.took_s = finished_task.duration_s
+            group.evaluation.took_s = finished_task.duration_s
         if not finished_task.is_evaluation:
             return False
         if task is not None and task.freeze and self.league is not None:
             version = finished_task.policy_version
-            if self.league.freeze(player.name, task.freeze, version):
-                player.begin_anew()
-        mean = player.end_evaluation(finished_task)
-        return player.is_main and mean >= self._stop_value
+            if self.league.freeze(group.name, task.freeze, version):
+                group.begin_anew()
+        mean = group.end_evaluation(finished_task)
+        return group.is_main and mean >= self._stop_value
 
     def describe_goal(self, finished_task: CollectResult) -> str:
         """Reason of the end, for the result that reached the goal."""
@@ -204,17 +204,17 @@ class Commander:
 
     def limit_reached(self) -> str:
         """Returns the reason to end the run at a limit; empty: there is none."""
-        return self._limits.reached(self.players.env_steps, self.players.main.train_iter)
+        return self._limits.reached(self.groups.env_steps, self.groups.main.train_iter)
 
     def count_block(self, ready: BlockReady) -> None:
         """Take a block that counts from now on: published, or found when the run was resumed."""
         if self.league is not None:
             self.league.count_games(ready.games)
 
-    def update_progress(self, player: Player) -> None:
-        """A player's counters have changed."""
+    def update_progress(self, group: Group) -> None:
+        """A group's counters have changed."""
         if self.league is not None:
-            self.league.count_steps(player.name, player.env_steps, player.train_iter)
+            self.league.count_steps(group.name, group.env_steps, group.train_iter)
 
     # --------------------------------------------------------------------------- space for tasks
 
@@ -230,7 +230,7 @@ class Commander:
     # -------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a snapshot, beside that of the players: plain data."""
+        """State for a snapshot, beside that of the groups: plain data."""
         return {} if self.league is None else {"league": self.league.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -14,8 +14,8 @@ from hpcdi.comm.messages import BlockReady, Heartbeat, KillFrozen, Message, Rank
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.roles.context import HEARTBEAT_S
 from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Groups, create_groups
 from hpcdi.roles.coordinator.plans import create_plan
-from hpcdi.roles.coordinator.players import Players, create_players
 from hpcdi.roles.coordinator.scheduler import Outcome, Scheduler
 from hpcdi.roles.coordinator.snapshots import (
     Resumed,
@@ -29,8 +29,8 @@ from hpcdi.store.checkpoints import of_agent
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.lifetime import Closing
 
-MakeCommander: TypeAlias = Callable[[ExperimentConfig, Players], Commander]
-"""Makes an experiment's commander, of the records of its players."""
+MakeCommander: TypeAlias = Callable[[ExperimentConfig, Groups], Commander]
+"""Makes an experiment's commander, of the records of its groups."""
 
 _SENT_S = 0.5
 """Seconds for messages that MPI has taken to arrive, where the rank ends without MPI_Finalize."""
@@ -67,14 +67,14 @@ class Coordinator(Closing):
             keep, keep_data = config.system.keep_snapshots, config.system.storage.keep_data
             self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
         ranks = range(1, link.size) if workers is None else workers
-        players = create_players(config, self._view.curves, len(ranks), in_turns=in_turns)
+        groups = create_groups(config, self._view.curves, len(ranks), in_turns=in_turns)
         faults = FaultPolicy.of(config, is_possible=link.ranks_may_die)
         self._scheduler = Scheduler(
-            make_commander(config, players),
+            make_commander(config, groups),
             SnapshotClock(
                 config.system.snapshot_s, self._keeper.new if self._keeper is not None else None
             ),
-            Workers(ranks, players, faults, Timeouts.of(config), platform.node()),
+            Workers(ranks, groups, faults, Timeouts.of(config), platform.node()),
             create_plan(config, in_turns=in_turns),
             self._observe,
         )
@@ -225,9 +225,9 @@ class Coordinator(Closing):
         """Take rank 0's part of a snapshot, before the first learner is ordered to take its own."""
         if self._keeper is None or self._keeper.has_begun(order.name):
             return
-        players = self._scheduler.players
-        facts = {"env_steps": players.env_steps, "learners": sorted(players.partitions)}
-        lost = [of_agent(n, "") for n, player in enumerate(players) if not player.learners.size]
+        groups = self._scheduler.groups
+        facts = {"env_steps": groups.env_steps, "learners": sorted(groups.partitions)}
+        lost = [of_agent(n, "") for n, group in enumerate(groups) if not group.learners.size]
         self._keeper.begin(order, self.state_dict(), facts, lost)
 
     def _tend_files(self, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
@@ -241,8 +241,8 @@ class Coordinator(Closing):
             return
         self._keeper.need(needed)
         self._keeper.drop(freed)
-        for player in self._scheduler.players:
-            self._keeper.drop(player.replay.take_freed())
+        for group in self._scheduler.groups:
+            self._keeper.drop(group.replay.take_freed())
         for result in self._keeper.tend(self._scheduler.snapshots.take_complete()):
             self._view.snapshot(result, self._scheduler)
 

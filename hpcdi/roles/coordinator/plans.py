@@ -11,7 +11,7 @@ has ended everywhere::
     every learner     reads its blocks
     every learner     so many batches, one at a time, each drawn when all have asked for it
 
-Several players take rounds in turn. A deterministic run works so on many ranks, and `hpcdi serial`
+Several groups take rounds in turn. A deterministic run works so on many ranks, and `hpcdi serial`
 in one process. Where a deterministic run takes a snapshot, running episodes end, because they are
 in no snapshot, and collectors start anew with seeds that follow from the round: a resumed run
 repeats what came after its snapshot, to the bit.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdi.comm.messages import BlockReady, CloseTask, CollectTask
 from hpcdi.config.schema import ExperimentConfig
-from hpcdi.roles.coordinator.players import Player
+from hpcdi.roles.coordinator.groups import Group
 from hpcdi.roles.coordinator.workers import Order, Worker
 from hpcdi.types import Lockstep
 
@@ -92,11 +92,11 @@ class FreePlan:
         return orders + close(run.workers.close_uneven(now))
 
     def learn(self, run: Scheduler, now: float) -> list[Order]:  # noqa: ARG002
-        """Serve the batches that can be drawn, each player's by itself."""
+        """Serve the batches that can be drawn, each group's by itself."""
         orders: list[Order] = []
-        for player in run.players:
-            collecting = () if player.replay.is_replay else run.workers.collecting(player)
-            orders += run.draw(player, collecting)
+        for group in run.groups:
+            collecting = () if group.replay.is_replay else run.workers.collecting(group)
+            orders += run.draw(group, collecting)
         return orders
 
     def publish(self, run: Scheduler, ready: BlockReady, now: float) -> list[Order]:
@@ -150,7 +150,7 @@ class LockstepPlan:
     def stamp(self, run: Scheduler, task: CollectTask) -> CollectTask:
         """A task is one rollout, or one evaluation, by the learners' present policy."""
         begins_anew = self._ends_episodes or (task.eval_flag and self._snapshot_rounds is not None)
-        version = run.players[task.player].train_iter
+        version = run.groups.of(task).train_iter
         lockstep = Lockstep(self.rounds, version, begins_anew=begins_anew)
         return dataclasses.replace(task, lockstep=lockstep)
 
@@ -209,8 +209,8 @@ class LockstepPlan:
         if is_due:
             orders = run.take_snapshot(now)
         self._is_first = False
-        player = self._player(run)
-        tasks = [run.commander.collect_task(player) for _ in run.workers.free_collectors]
+        group = self._group(run)
+        tasks = [run.commander.collect_task(group) for _ in run.workers.free_collectors]
         return orders + self._give(run, tasks, Step.COLLECT, now)
 
     def _give(
@@ -226,7 +226,7 @@ class LockstepPlan:
     def _hand_over(self, run: Scheduler) -> list[Order]:
         """All rollouts have come: the learners read them."""
         blocks, self._blocks = sorted(self._blocks, key=lambda ready: ready.block_id), []
-        self._player(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
+        self._group(run).replay.ratio.begin_round(sum(ready.transitions for ready in blocks))
         self._step = Step.LEARN
         return [order for ready in blocks for order in run.admit(ready)]
 
@@ -235,15 +235,15 @@ class LockstepPlan:
 
         So it is where the replay buffer has too little still.
         """
-        orders = run.draw(self._player(run), self._collectors)
+        orders = run.draw(self._group(run), self._collectors)
         if not orders:
             self.rounds += 1
             self._step = Step.REST
         return orders
 
-    def _player(self, run: Scheduler) -> Player:
-        """Returns the player whose round it is."""
-        learning = [player for player in run.players if player.learners.size]
+    def _group(self, run: Scheduler) -> Group:
+        """Returns the group whose round it is."""
+        learning = [group for group in run.groups if group.learners.size]
         return learning[self.rounds % len(learning)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class LockstepPlan:
 
 def _learners_wait(run: Scheduler) -> bool:
     """Returns whether all learners have done and read what they were given, and ask for more."""
-    parts = run.players.partitions.values()
+    parts = run.groups.partitions.values()
     return bool(parts) and all(part.waits and part.backlog.is_idle for part in parts)
 
 

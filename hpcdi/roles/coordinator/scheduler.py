@@ -44,8 +44,8 @@ from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, WorkerSilentError
 from hpcdi.league.league import League
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import Commander
+from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.plans import FreePlan, Plan, close
-from hpcdi.roles.coordinator.players import Player, Players
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock
 from hpcdi.roles.coordinator.workers import (
     ComesBack,
@@ -102,7 +102,7 @@ class RunState:
     """A run as it stands: over ranks, or of one process, which has no workers.
 
     Args:
-        players: that learn.
+        groups: that learn.
         snapshots: of the run.
         workers: the other ranks.
 
@@ -114,8 +114,8 @@ class RunState:
             of ranks that a resumed run has no more.
     """
 
-    def __init__(self, players: Players, snapshots: SnapshotClock, workers: Workers) -> None:
-        self.players, self.snapshots, self.workers = players, snapshots, workers
+    def __init__(self, groups: Groups, snapshots: SnapshotClock, workers: Workers) -> None:
+        self.groups, self.snapshots, self.workers = groups, snapshots, workers
         self.outcome: Outcome | None = None
         self.collectors_wanted: int | None = None
         self.announced: dict[int, int] = {}
@@ -156,7 +156,7 @@ class RunState:
     def state_dict(self) -> dict[str, Any]:
         """State for a snapshot: plain data and arrays."""
         announced = {str(rank): number for rank, number in self.announced.items()}
-        return {"announced": announced, "players": self.players.state_dict()}
+        return {"announced": announced, "groups": self.groups.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
@@ -168,14 +168,14 @@ class RunState:
             published: the blocks that exist, by name, oldest first; None: they come later.
         """
         self.announced = {int(rank): number for rank, number in state["announced"].items()}
-        self.players.load_state_dict(state["players"], published)
+        self.groups.load_state_dict(state["groups"], published)
 
 
 class Scheduler(RunState):
     """Decides what each rank does.
 
     Args:
-        commander: sets tasks and goals, for the players that learn.
+        commander: sets tasks and goals, for the groups that learn.
         snapshots: of the run.
         workers: ranks that must report before the run can go on.
         plan: whose turn it is; None: everybody works freely.
@@ -193,7 +193,7 @@ class Scheduler(RunState):
         plan: Plan | None = None,
         observe: Callable[[int, Message | Notice], None] = lambda _rank, _message: None,
     ) -> None:
-        super().__init__(commander.players, snapshots, workers)
+        super().__init__(commander.groups, snapshots, workers)
         self.commander = commander
         self.collectors_wanted = commander.collector_task_space
         self._plan: Plan = plan if plan is not None else FreePlan()
@@ -222,7 +222,7 @@ class Scheduler(RunState):
         if isinstance(message, CollectProgress | LearnInfo):
             worker.shares = message.shares
         if isinstance(message, LearnInfo) and worker.role == "learner":
-            message = self.players[worker.player].learners.average(worker, message)
+            message = self.groups[worker.group].learners.average(worker, message)
         self._observe(rank, message)
         match message:
             case WorkerReady():
@@ -280,7 +280,7 @@ class Scheduler(RunState):
             case LearnInfo():
                 return self._on_learn_info(message, now)
             case LearnResult():
-                return self._end_learning(self.players.main, message, now)
+                return self._end_learning(self.groups.main, message, now)
         raise TypeError(f"rank 0 was asked by a {type(message).__name__}")
 
     def tick(self, now: float) -> list[Order]:
@@ -300,7 +300,7 @@ class Scheduler(RunState):
         if not self.is_on:
             return []
         orders = self.workers.check(now)
-        waiting = [rank for rank, part in self.players.partitions.items() if part.waits]
+        waiting = [rank for rank, part in self.groups.partitions.items() if part.waits]
         for rank, notice in self.workers.notices(now, waiting):
             self._observe(rank, notice)
         for rank in self.workers.end_pauses(now):
@@ -416,24 +416,24 @@ class Scheduler(RunState):
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         if worker.role == "learner":
-            return self._lose_learner(worker, self.players[worker.player], now)
+            return self._lose_learner(worker, self.groups[worker.group], now)
         self._begin_if_all_reported()
         self._fit_task_space()
         return [*self._assign(now), *self._learn(now)]
 
-    def _lose_learner(self, worker: Worker, player: Player, now: float) -> list[Order]:
+    def _lose_learner(self, worker: Worker, group: Group, now: float) -> list[Order]:
         """The others regroup, and take its blocks; where it was the last one, nobody learns on."""
         self.snapshots.lose(worker.rank)
-        ranks = tuple(player.learners.ranks)
-        hosts = tuple(learner.host for learner in player.learners)
+        ranks = tuple(group.learners.ranks)
+        hosts = tuple(learner.host for learner in group.learners)
         regroup = Regroup(len(self.workers.lost), ranks, hosts)
         orders = [Order(rank, regroup) for rank in ranks]
-        orders += starmap(Order, player.replay.lose(worker.rank))
+        orders += starmap(Order, group.replay.lose(worker.rank))
         if not ranks:  # its collectors go on for the others
-            return [*orders, *close(self.workers.close_all(player, now))]
+            return [*orders, *close(self.workers.close_all(group, now))]
         # it may have been the only one that was not done
-        result = player.learners.whole_result()
-        return orders if result is None else [*orders, *self._end_learning(player, result, now)]
+        result = group.learners.whole_result()
+        return orders if result is None else [*orders, *self._end_learning(group, result, now)]
 
     def _on_task_returned(self, message: TaskReturned, worker: Worker, now: float) -> list[Order]:
         """A collector has no environments: others do its work, or the run ends."""
@@ -459,17 +459,17 @@ class Scheduler(RunState):
             return self._evaluate_last(now)
         orders: list[Order] = []
         resume = self.snapshots.resume
-        while self.players.may_begin and (task := self.commander.get_learner_task(now)):
+        while self.groups.may_begin and (task := self.commander.get_learner_task(now)):
             self.snapshots.start(now)
             task = dataclasses.replace(task, resume=resume)
-            orders += self._begin_learning(self.players[task.player], task, now)
+            orders += self._begin_learning(self.groups.of(task), task, now)
         return orders + self._plan.collect(self, now)
 
-    def _begin_learning(self, player: Player, task: LearnTask, now: float) -> list[Order]:
+    def _begin_learning(self, group: Group, task: LearnTask, now: float) -> list[Order]:
         """All its learners get the task, and read what has waited for them."""
-        player.learners.begin(task, now)
-        ranks = player.learners.ranks
-        reading = starmap(Order, player.replay.open(*ranks))
+        group.learners.begin(task, now)
+        ranks = group.learners.ranks
+        reading = starmap(Order, group.replay.open(*ranks))
         return [*(Order(rank, task) for rank in ranks), *reading]
 
     def give(self, task: CollectTask, now: float) -> list[Order]:
@@ -481,13 +481,13 @@ class Scheduler(RunState):
     def _on_collect_progress(self, message: CollectProgress, worker: Worker) -> list[Order]:
         """Note its episodes; settings that have changed are sent, but not in a round's middle."""
         worker.policy_version = message.policy_version
-        self.players[message.player].hear(message)
+        self.groups.of(message).hear(message)
         task = worker.begin(message.task_id)
         if not self.is_on or not isinstance(task, CollectTask):
             return []
         if task.eval_flag or task.lockstep is not None:
             return []
-        setting = dict(self.commander.get_setting_collect(self.players[task.player]))
+        setting = dict(self.commander.get_setting_collect(self.groups.of(task)))
         return [Order(worker.rank, CollectSetting(message.task_id, setting))] if setting else []
 
     def _on_collect_result(self, message: CollectResult, now: float) -> list[Order]:
@@ -500,30 +500,30 @@ class Scheduler(RunState):
         return [*self._begin_anew(), *self._assign(now)] if self.is_on else []
 
     def _begin_anew(self) -> list[Order]:
-        anew = [player for player in self.players if player.begins_anew]
-        for player in anew:
-            player.begins_anew = False
+        anew = [group for group in self.groups if group.begins_anew]
+        for group in anew:
+            group.begins_anew = False
         return [Order(rank, BeginAnew(p.name)) for p in anew for rank in p.learners.ranks]
 
     def _on_learn_info(self, message: LearnInfo, now: float) -> list[Order]:
-        player = self.players[message.player]
-        player.info = message if message.train_iter else player.info  # 0: some were not heard yet
-        return self._reach(player, message.train_iter, now)
+        group = self.groups.of(message)
+        group.info = message if message.train_iter else group.info  # 0: some were not heard yet
+        return self._reach(group, message.train_iter, now)
 
     def _on_learn_result(self, message: LearnResult, worker: Worker, now: float) -> list[Order]:
         self.workers.finish(worker.rank, message.task_id)
-        player = self.players[worker.player]
-        task = player.learners.task
+        group = self.groups[worker.group]
+        task = group.learners.task
         if task is None or message.task_id != task.task_id:
             return []
         worker.result = message
-        result = player.learners.whole_result()
-        return [] if result is None else self._end_learning(player, result, now)
+        result = group.learners.whole_result()
+        return [] if result is None else self._end_learning(group, result, now)
 
-    def _end_learning(self, player: Player, result: LearnResult, now: float) -> list[Order]:
-        self._note_iterations(player, result.train_iter)
+    def _end_learning(self, group: Group, result: LearnResult, now: float) -> list[Order]:
+        self._note_iterations(group, result.train_iter)
         self.commander.finish_learner_task(result.task_id, result)
-        is_one = player.learners.size == 1
+        is_one = group.learners.size == 1
         who = "the learner has done its" if is_one else "the learners have done their"
         reason = f"{who} iterations: {result.train_iter}"
         return self._end(Outcome("done", reason, 0), now)
@@ -556,28 +556,28 @@ class Scheduler(RunState):
         return self._plan.publish(self, message, now)
 
     def admit(self, ready: BlockReady) -> list[Order]:
-        """Hand a block to a learner of its player, which reads it as soon as it may."""
-        return list(starmap(Order, self.players[ready.player].replay.assign(ready)))
+        """Hand a block to a learner of its group, which reads it as soon as it may."""
+        return list(starmap(Order, self.groups.of(ready).replay.assign(ready)))
 
     def _on_block_admitted(self, message: BlockAdmitted, rank: int, now: float) -> list[Order]:
-        player = self.players.of_learner(rank)
-        if player is None:
+        group = self.groups.of_learner(rank)
+        if group is None:
             return []
-        admits = player.replay.admit(rank, message)
+        admits = group.replay.admit(rank, message)
         # batches first: the learner gathers them before it reads on
         return [*self._learn(now), *(Order(rank, admit) for admit in admits)]
 
     def _on_data_demand(self, message: DataDemand, worker: Worker, now: float) -> list[Order]:
-        player = self.players.of_learner(worker.rank)
-        if player is None:
+        group = self.groups.of_learner(worker.rank)
+        if group is None:
             return []
-        part = player.replay.partitions[worker.rank]
+        part = group.replay.partitions[worker.rank]
         worker.begin(message.task_id)
         worker.demand = message
-        player.priorities_stale += part.demand(message)
-        demands = player.learners.take_demands()
+        group.priorities_stale += part.demand(message)
+        demands = group.learners.take_demands()
         if demands is not None:  # all have done what the slowest has
-            ending = self._reach(player, min(demand.train_iter for demand in demands), now)
+            ending = self._reach(group, min(demand.train_iter for demand in demands), now)
             if ending:
                 return ending
         served = self._learn(now)
@@ -586,12 +586,12 @@ class Scheduler(RunState):
         return [*served, *admits, *self.pause()]
 
     def pause(self) -> list[Order]:
-        """Let a player's collectors wait or go on, as `policy.learn.replay_ratio` says."""
+        """Let a group's collectors wait or go on, as `policy.learn.replay_ratio` says."""
         has_changed = False
-        for player in self.players:
-            waits = self.is_on and player.replay.collectors_wait(player.env_steps)
-            has_changed |= waits is not player.collectors_wait
-            player.collectors_wait = waits
+        for group in self.groups:
+            waits = self.is_on and group.replay.collectors_wait(group.env_steps)
+            has_changed |= waits is not group.collectors_wait
+            group.collectors_wait = waits
         if not has_changed:
             return []
         alive = (w for w in self.workers if w.role == "collector" and not w.has_ended)
@@ -600,29 +600,29 @@ class Scheduler(RunState):
     def _pause_of(self, worker: Worker) -> list[Order]:
         """Let a collector wait or go on; it remembers it, over tasks and without any."""
         task = worker.task
-        player = self.players[task.player] if task is not None else self.players.main
-        if player.collectors_wait is worker.is_paused:
+        group = self.groups.of(task) if task is not None else self.groups.main
+        if group.collectors_wait is worker.is_paused:
             return []
-        worker.is_paused = player.collectors_wait
+        worker.is_paused = group.collectors_wait
         return [Order(worker.rank, CollectPause(worker.is_paused))]
 
     def _learn(self, now: float) -> list[Order]:
         """Serve batches; none where learners have their Stop, or get it soon."""
         return self._plan.learn(self, now) if self.is_on and self._ending is None else []
 
-    def draw(self, player: Player, collecting: Collection[int]) -> list[Order]:
-        """Draw batches for a player's learners, equally many for each.
+    def draw(self, group: Group, collecting: Collection[int]) -> list[Order]:
+        """Draw batches for a group's learners, equally many for each.
 
         Args:
-            player: that learns.
+            group: that learns.
             collecting: ranks whose rollouts an on-policy batch waits for.
         """
-        return list(starmap(Order, player.replay.serve(player.env_steps, collecting)))
+        return list(starmap(Order, group.replay.serve(group.env_steps, collecting)))
 
     def take_snapshot(self, now: float) -> list[Order]:
         """Begin a snapshot, if there is anything to keep: the last orders of a turn."""
-        learners = self.players.partitions
-        if not learners or not any(p.env_steps or p.replay.items_admitted for p in self.players):
+        learners = self.groups.partitions
+        if not learners or not any(p.env_steps or p.replay.items_admitted for p in self.groups):
             return []
         order = self.snapshots.take(learners, now)
         return [Order(rank, order) for rank in learners] if order is not None else []
@@ -631,20 +631,20 @@ class Scheduler(RunState):
 
     def count_block(self, ready: BlockReady) -> None:
         """Count what is published: nothing else is there after a restart."""
-        player = self.players[ready.player]
+        group = self.groups.of(ready)
         self.note_block(ready)
-        player.count(ready)
+        group.count(ready)
         self.commander.count_block(ready)
-        self.commander.update_progress(player)
+        self.commander.update_progress(group)
 
-    def _reach(self, player: Player, train_iter: int, now: float) -> list[Order]:
-        """All learners of a player have done so many iterations."""
-        self._note_iterations(player, train_iter)
+    def _reach(self, group: Group, train_iter: int, now: float) -> list[Order]:
+        """All learners of a group have done so many iterations."""
+        self._note_iterations(group, train_iter)
         return self.end_at_limit(now)
 
-    def _note_iterations(self, player: Player, train_iter: int) -> None:
-        player.reach(train_iter)
-        self.commander.update_progress(player)
+    def _note_iterations(self, group: Group, train_iter: int) -> None:
+        group.reach(train_iter)
+        self.commander.update_progress(group)
 
     # ------------------------------------------------------------------------------------- state
 
@@ -664,10 +664,10 @@ class Scheduler(RunState):
     def resume(self, resumed: Resumed) -> None:
         """Go on from a snapshot, before the run begins: what was published after it counts, too."""
         self.load_state_dict(resumed.state, resumed.published)
-        for player in self.players:
-            player.reach(resumed.iterations.get(player.name, 0))
+        for group in self.groups:
+            group.reach(resumed.iterations.get(group.name, 0))
         for path in sorted(resumed.after):
             self.count_block(resumed.published[path])
-        for player in self.players:
-            self.commander.update_progress(player)
+        for group in self.groups:
+            self.commander.update_progress(group)
         self.snapshots.resume = resumed.folder

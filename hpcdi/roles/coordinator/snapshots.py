@@ -9,8 +9,8 @@ iterations, and the index names what they hold::
     learner 1  train   train   keep ─────── train ...        weights, optimizer ──► learner.pt
     learner 2  train   train   keep ─────── train ...        its random numbers ──► learner_2.pt
 
-Files of a league's second player begin with ``agent1_``, and so on. Where a player's last learner
-has died and the run goes on, a snapshot takes over that player's files from the one before.
+Files of a league's second group of learners begin with ``agent1_``, and so on. Where a group's last
+learner has died and the run goes on, a snapshot takes over its files from the one before.
 
 Files are written in a temporary folder, by a thread of each rank; rank 0 renames the folder when
 all parts are there. `SnapshotClock` decides, `SnapshotKeeper` writes, `resume_from` reads.
@@ -73,7 +73,7 @@ class Snapshot:
         folder: where its files are written, relative to the run folder.
         missing: learner ranks whose part has not come yet.
         files: file -> ``bytes, crc32``.
-        iterations: that each player's learners have done.
+        iterations: that the learners of each group have done.
         stall_s: the longest that a learner stood still for it.
         error: why it will not be whole; empty: it may be.
     """
@@ -88,7 +88,7 @@ class Snapshot:
 
     @property
     def train_iter(self) -> int:
-        """Train iterations of the main player."""
+        """Train iterations of the main group."""
         return self.iterations.get(MAIN, 0)
 
 
@@ -196,7 +196,7 @@ class _CoordinatorPart:
     Attributes:
         folder: where its files are written.
         facts: for the manifest.
-        lost: what the files of players begin with whose learners have all died.
+        lost: what the files of groups begin with whose learners have all died.
         counted: blocks that it is the first to count.
         files: file -> ``bytes, crc32``.
         error: why they are not written; empty: they are, or will be.
@@ -277,7 +277,7 @@ class SnapshotKeeper(Closing):
             order: for the learners.
             state: of rank 0; must not change afterwards.
             facts: for the manifest: ``env_steps``, and ``learners`` that have a part.
-            lost: what the files of players begin with whose learners have all died.
+            lost: what the files of groups begin with whose learners have all died.
         """
         self._shards[order.name] = shards = shards_of(state)
         for path in shards:
@@ -384,10 +384,10 @@ class SnapshotKeeper(Closing):
             if not error:
                 facts = {**part.facts, "train_iter": snapshot.train_iter}
                 if part.lost:
-                    taken, facts["players"] = self._take_over(part, snapshot.iterations)
+                    taken, facts["iterations"] = self._take_over(part, snapshot.iterations)
                     files |= taken
                 elif len(snapshot.iterations) > 1:
-                    facts["players"] = snapshot.iterations
+                    facts["iterations"] = snapshot.iterations
                 finish(part.folder, target, files, facts)
                 removed = remove_others(target, self._keep, _PREFIX, self._torn)
         except (OSError, StoreError) as problem:
@@ -401,10 +401,10 @@ class SnapshotKeeper(Closing):
     def _take_over(
         self, part: _CoordinatorPart, iterations: Mapping[str, int]
     ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Take over the files of players without learners from the newest whole snapshot.
+        """Take over the files of groups without learners from the newest whole snapshot.
 
         Returns:
-            The files as `write_files` does, and the train iterations of all players.
+            The files as `write_files` does, and the train iterations of all groups.
         """
         last, _ = newest_checkpoint(self._layout.snapshots_dir)
         if last is None:
@@ -414,7 +414,7 @@ class SnapshotKeeper(Closing):
             for path in last.folder.iterdir()
             if path.name.startswith(part.lost)
         }
-        return write_files(part.folder, writers), {**last.facts.get("players", {}), **iterations}
+        return write_files(part.folder, writers), {**last.facts.get("iterations", {}), **iterations}
 
 
 def amend(
@@ -455,7 +455,7 @@ def amend(
 
 def shards_of(state: Mapping[str, Any]) -> list[str]:
     """Names of the blocks that rank 0's state names."""
-    return [path for player in state["players"].values() for path in blocks_of(player["replay"])]
+    return [path for group in state["groups"].values() for path in blocks_of(group["replay"])]
 
 
 def _number_of(name: str) -> int:
@@ -490,10 +490,10 @@ class Resumed:
 
     @property
     def iterations(self) -> dict[str, int]:
-        """Train iterations of each player, as its learners had done them."""
-        players = self.facts.get("players", {})
+        """Train iterations of each group, as its learners had done them."""
+        iterations = self.facts.get("iterations", {})
         return {
-            name: int(done) for name, done in {**players, MAIN: self.facts["train_iter"]}.items()
+            name: int(done) for name, done in {**iterations, MAIN: self.facts["train_iter"]}.items()
         }
 
     @property

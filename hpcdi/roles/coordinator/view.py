@@ -33,7 +33,7 @@ from hpcdi.league.view import LeagueView
 from hpcdi.replay.manager import ReplayFigures
 from hpcdi.roles.context import COORDINATOR_RANK
 from hpcdi.roles.coordinator.commander import RunLimits
-from hpcdi.roles.coordinator.players import Player, Players
+from hpcdi.roles.coordinator.groups import Group, Groups
 from hpcdi.roles.coordinator.scheduler import Phase, RunState
 from hpcdi.roles.coordinator.snapshots import SnapshotResult
 from hpcdi.roles.coordinator.workers import (
@@ -90,8 +90,8 @@ class DataFlow:
     """How data flow, in this process's part of the run.
 
     Attributes:
-        env_steps: of all players, by time.
-        train_iters: of the main player, by time.
+        env_steps: of all groups, by time.
+        train_iters: of the main group, by time.
         blocks: that were published.
         data_bytes: of these.
         latency: seconds from a full block to its rows in a learner's memory.
@@ -122,11 +122,11 @@ class RunRecord:
         self.flow = DataFlow()
         self._writer, self._returns = writer, returns
         self._written = float("-inf")
-        self._evaluations: dict[str, int] = {}  # of each player, whose curves are written
+        self._evaluations: dict[str, int] = {}  # of each group, whose curves are written
 
-    def returns_of(self, player: Player) -> list[float]:
-        """Returns of a player's last episodes that were collected."""
-        return player.returns if self._returns is None else self._returns()
+    def returns_of(self, group: Group) -> list[float]:
+        """Returns of a group's last episodes that were collected."""
+        return group.returns if self._returns is None else self._returns()
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point to a curve, as long as curves are written."""
@@ -136,7 +136,7 @@ class RunRecord:
     def close(self, run: RunState | None) -> None:
         """Write what learners have sent last; later messages are only counted."""
         if run is not None:
-            self.write_learners(run.players)
+            self.write_learners(run.groups)
         self._writer = None
 
     def observe(self, rank: int, message: Message | Notice) -> None:
@@ -156,45 +156,45 @@ class RunRecord:
 
     def look(self, run: RunState, now: float) -> None:
         """Write the curves that are due, at the end all of them."""
-        players, env_steps = run.players, run.players.env_steps
-        train_iter = players.main.train_iter
+        groups, env_steps = run.groups, run.groups.env_steps
+        train_iter = groups.main.train_iter
         if train_iter and self.flow.learning_since is None:
             self.flow.learning_since = (time.time(), env_steps)
-        self._write_evaluations(players)
+        self._write_evaluations(groups)
         if now - self._written < _SCALARS_EVERY_S and not run.finished:
             return
         self._written = now
-        self.write_learners(players)
+        self.write_learners(groups)
         self.flow.env_steps.add(now, env_steps)
         self.flow.train_iters.add(now, train_iter)
         if env_steps == 0:
             return
         for name, value in self._scalars(run).items():
             self.add_scalar(name, value, env_steps)
-        for player in players:
-            if player.recent:
-                self._write_episodes(player, players)
+        for group in groups:
+            if group.recent:
+                self._write_episodes(group, groups)
 
-    def _write_episodes(self, player: Player, players: Players) -> None:
-        returns = np.asarray(player.returns)
+    def _write_episodes(self, group: Group, groups: Groups) -> None:
+        returns = np.asarray(group.returns)
         values = {
             "reward_mean": returns.mean(),
             "reward_std": returns.std(),
             "reward_max": returns.max(),
             "reward_min": returns.min(),
-            "avg_step_per_episode": np.mean([length for _, length in player.recent]),
-            "total_envstep_count": player.env_steps,
+            "avg_step_per_episode": np.mean([length for _, length in group.recent]),
+            "total_envstep_count": group.env_steps,
         }
-        if player.is_main:  # of all together
-            values["episode_count"] = players.episodes
+        if group.is_main:  # of all together
+            values["episode_count"] = groups.episodes
             values["avg_envstep_per_sec"] = self.flow.env_steps.per_second()
-            values["total_envstep_count"] = players.env_steps
-        self._curves("collector", player).add(values, player.train_iter, player.env_steps)
+            values["total_envstep_count"] = groups.env_steps
+        self._curves("collector", group).add(values, group.train_iter, group.env_steps)
 
-    def _write_evaluations(self, players: Players) -> None:
+    def _write_evaluations(self, groups: Groups) -> None:
         """Write and log the evaluations that have come since the last look."""
-        for player in players if self._returns is None else ():
-            for evaluation in player.evaluations[self._evaluations.get(player.name, 0) :]:
+        for group in groups if self._returns is None else ():
+            for evaluation in group.evaluations[self._evaluations.get(group.name, 0) :]:
                 values = {
                     "reward_mean": evaluation.mean,
                     "reward_std": evaluation.std,
@@ -203,23 +203,23 @@ class RunRecord:
                     "episode_count": evaluation.episodes,
                     "evaluate_time": evaluation.took_s,
                 }
-                curves = self._curves("evaluator", player)
+                curves = self._curves("evaluator", group)
                 curves.add(values, evaluation.policy_version, evaluation.env_steps)
-                about = {"evaluation": vars(evaluation), "player": player.name}
+                about = {"evaluation": vars(evaluation), "group": group.name}
                 LOGGER.info("evaluation", extra=about)
-            self._evaluations[player.name] = len(player.evaluations)
+            self._evaluations[group.name] = len(group.evaluations)
 
-    def write_learners(self, players: Players) -> None:
+    def write_learners(self, groups: Groups) -> None:
         """Write the learners' last scalars, if they are not written yet."""
-        for player in players:
-            info, player.info = player.info, None
+        for group in groups:
+            info, group.info = group.info, None
             if info is not None:
-                curves = self._curves("learner", player)
-                curves.add(info.scalars, info.train_iter, player.env_steps)
+                curves = self._curves("learner", group)
+                curves.add(info.scalars, info.train_iter, group.env_steps)
 
-    def _curves(self, part: str, player: Player) -> Curves:
-        """Returns the curves of a part, of another player than the main one under its name."""
-        return Curves(self, part if player.is_main else f"{player.name}_{part}")
+    def _curves(self, part: str, group: Group) -> Curves:
+        """Returns the curves of a part, of another group than the main one under its name."""
+        return Curves(self, part if group.is_main else f"{group.name}_{part}")
 
     def snapshot(self, result: SnapshotResult, env_steps: int) -> None:
         """A snapshot is whole, or could not be written."""
@@ -232,7 +232,7 @@ class RunRecord:
             self.add_scalar(f"perf/snapshot_{name}", value, env_steps)
 
     def _scalars(self, run: RunState) -> dict[str, float]:
-        figures = run.players.replay_figures()
+        figures = run.groups.replay_figures()
         scalars = {
             "perf/env_steps_per_s": self.flow.env_steps.per_second(),
             "perf/train_iters_per_s": self.flow.train_iters.per_second(),
@@ -241,7 +241,7 @@ class RunRecord:
             "perf/buffer_items": figures.items,
             "health/blocks_lost": figures.blocks_lost,
             "health/blocks_skipped": figures.blocks_skipped,
-            "health/priorities_stale": sum(player.priorities_stale for player in run.players),
+            "health/priorities_stale": sum(group.priorities_stale for group in run.groups),
         }
         for worker in run.workers:
             if "wait" in worker.shares:
@@ -349,7 +349,7 @@ class RunView:
         now = time.monotonic()
         self._record.look(run, now)
         if self._line is not None and self._file is not None:
-            evaluations = run.players.main.evaluations
+            evaluations = run.groups.main.evaluations
             is_news, self._phase = run.finished or run.phase is not self._phase, run.phase
 
             def status() -> Status:
@@ -358,15 +358,15 @@ class RunView:
             self._line.refresh(status, evaluations, now)
             self._file.refresh(status, evaluations, now, at_once=is_news)
         if self._league is not None and run.league is not None:
-            learners = {player.name: player.learners.ranks for player in run.players}
+            learners = {group.name: group.learners.ranks for group in run.groups}
             self._league.refresh(
-                run.league, run.players.env_steps, now, learners=learners, at_once=run.finished
+                run.league, run.groups.env_steps, now, learners=learners, at_once=run.finished
             )
         self._show_failure(run)
 
     def snapshot(self, result: SnapshotResult, run: RunState) -> None:
         """A snapshot has ended."""
-        self._record.snapshot(result, run.players.env_steps)
+        self._record.snapshot(result, run.groups.env_steps)
         if self._line is not None and result.is_worth_a_line:
             self._line.say(str(result))
 
@@ -376,14 +376,14 @@ class RunView:
 
     def figures(self, run: RunState) -> dict[str, Any]:
         """Closing figures for programs: plain data."""
-        players, replay, flow = run.players, run.players.replay_figures(), self._record.flow
+        groups, replay, flow = run.groups, run.groups.replay_figures(), self._record.flow
         return {
-            "env_steps": players.env_steps,
-            "train_iter": players.main.train_iter,
-            "episodes": players.episodes,
+            "env_steps": groups.env_steps,
+            "train_iter": groups.main.train_iter,
+            "episodes": groups.episodes,
             "players": {
-                player.name: {"env_steps": player.env_steps, "train_iter": player.train_iter}
-                for player in players
+                group.name: {"env_steps": group.env_steps, "train_iter": group.train_iter}
+                for group in groups
             },
             "elapsed_s": time.monotonic() - self._started,
             "ended_at": time.time(),
@@ -396,7 +396,7 @@ class RunView:
             "data_bytes": flow.data_bytes,
             "block_latency_p50_s": flow.latency.percentile(50) if flow.latency else None,
             "block_latency_p99_s": flow.latency.percentile(99) if flow.latency else None,
-            "evaluations": [vars(evaluation) for evaluation in players.main.evaluations],
+            "evaluations": [vars(evaluation) for evaluation in groups.main.evaluations],
             "ranks": {
                 "0": self.meter.report(),
                 **{str(r): v for r, v in run.workers.reports.items()},
@@ -421,26 +421,26 @@ class RunView:
 
 
 def staleness(run: RunState) -> int:
-    """Train iterations by which the oldest acting policy is behind the main player's learners."""
+    """Train iterations by which the oldest acting policy is behind the main group's learners."""
     acting = run.workers.policy_versions.values()
-    return max(0, run.players.main.train_iter - min(acting)) if acting else 0
+    return max(0, run.groups.main.train_iter - min(acting)) if acting else 0
 
 
 def status_of(run: RunState, record: RunRecord) -> Status:
     """How a run stands, for the progress line and the status file."""
-    players, replay, flow = run.players, run.players.replay_figures(), record.flow
+    groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
     before = list[str]()
     if replay.capacity:
         before.append(f"buffer {human_count(replay.items)}/{human_count(replay.capacity)}")
     if run.workers.policy_versions:
         before.append(f"staleness {staleness(run)}")
-    before += [f"{player.name} train {human_count(player.train_iter)}" for player in players.others]
+    before += [f"{group.name} train {human_count(group.train_iter)}" for group in groups.others]
     after = [] if run.is_on else ["ending"]
-    if run.is_on and (blocked := players.blocked):
+    if run.is_on and (blocked := groups.blocked):
         after.append(blocked)
-    main = players.main
+    main = groups.main
     return Status(
-        (players.env_steps, flow.env_steps.per_second()),
+        (groups.env_steps, flow.env_steps.per_second()),
         (main.train_iter, flow.train_iters.per_second()),
         record.returns_of(main),
         main.evaluations[-1].mean if main.evaluations else None,
@@ -454,7 +454,7 @@ def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str,
     outcome = run.outcome
     facts: dict[str, Any] = {
         "phase": run.phase.value,
-        "episodes": run.players.episodes,
+        "episodes": run.groups.episodes,
         "staleness": staleness(run),
         "idle": {
             worker.rank: worker.shares.get("wait", 0.0)
@@ -464,12 +464,12 @@ def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str,
         "lost": dict(run.workers.lost),
         "collectors": run.collectors,
     }
-    if run.players.others:
+    if run.groups.others:
         facts["players"] = {
-            player.name: _facts_of(player, run, record) for player in run.players.others
+            group.name: _facts_of(group, run, record) for group in run.groups.others
         }
     if replay.capacity:
-        blocked = run.players.blocked
+        blocked = run.groups.blocked
         facts["buffer"] = {"held": replay.items, "capacity": replay.capacity, "blocked": blocked}
     if outcome is not None and outcome.failure is not None:
         rank, failure = outcome.failure
@@ -477,14 +477,14 @@ def _facts(run: RunState, record: RunRecord, replay: ReplayFigures) -> dict[str,
     return facts
 
 
-def _facts_of(player: Player, run: RunState, record: RunRecord) -> dict[str, Any]:
-    """How a player stands that learns beside the main one."""
-    returns = record.returns_of(player)
+def _facts_of(group: Group, run: RunState, record: RunRecord) -> dict[str, Any]:
+    """How a group stands that learns beside the main one."""
+    returns = record.returns_of(group)
     return {
-        "learners": player.learners.ranks,
-        "collectors": len(run.workers.collecting(player)),
-        "env_steps": player.env_steps,
-        "train_iter": player.train_iter,
+        "learners": group.learners.ranks,
+        "collectors": len(run.workers.collecting(group)),
+        "env_steps": group.env_steps,
+        "train_iter": group.train_iter,
         "return_mean": sum(returns) / len(returns) if returns else None,
     }
 
@@ -493,29 +493,29 @@ def summary(
     run: RunState, record: RunRecord, elapsed_s: float, report: dict[str, Any]
 ) -> list[str]:
     """Closing lines: what was done, how fast, and who waited."""
-    players, replay, flow = run.players, run.players.replay_figures(), record.flow
-    train_iter = players.main.train_iter
+    groups, replay, flow = run.groups, run.groups.replay_figures(), record.flow
+    train_iter = groups.main.train_iter
     learnable = (
         f"; from a full block to learnable p50 {1e3 * flow.latency.percentile(50):.0f} ms"
         if flow.latency
         else ""
     )
     lines = [
-        f"  {human_count(players.env_steps)} env steps and {human_count(train_iter)} "
-        f"train iterations in {human_time(elapsed_s)}; {players.episodes} episodes; "
+        f"  {human_count(groups.env_steps)} env steps and {human_count(train_iter)} "
+        f"train iterations in {human_time(elapsed_s)}; {groups.episodes} episodes; "
         f"{replay.drawn / max(replay.admitted, 1):.2f} samples drawn per transition"
     ]
     lines += [
-        f"  {player.name}: {human_count(player.env_steps)} of these env steps, and "
-        f"{human_count(player.train_iter)} train iterations of its own"
-        for player in players.others
+        f"  {group.name}: {human_count(group.env_steps)} of these env steps, and "
+        f"{human_count(group.train_iter)} train iterations of its own"
+        for group in groups.others
     ]
     if flow.blocks:
         size = human_bytes(flow.data_bytes)
         lines.append(f"  data: {counted(flow.blocks, 'block')}, {size}{learnable}")
     if train_iter == 0:
         lines.append("  nothing was learnt: the run ended before the first train iteration")
-    best = best_of(players.main.evaluations)
+    best = best_of(groups.main.evaluations)
     if best is not None:
         lines.append(
             f"  best evaluation: mean return {best.mean:.1f} at env step "

@@ -34,7 +34,7 @@ from hpcdi.roles.context import COORDINATOR_RANK, OWN_END_S
 from hpcdi.types import MAIN
 
 if TYPE_CHECKING:
-    from hpcdi.roles.coordinator.players import Player, Players
+    from hpcdi.roles.coordinator.groups import Group, Groups
 
 Task: TypeAlias = CollectTask | LearnTask
 
@@ -98,7 +98,7 @@ class Worker:
         rank: in the world.
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
-        player: that a learner learns for.
+        group: that a learner learns for.
         host: name of its node.
         pid: its process there.
         gpus: that it uses.
@@ -129,7 +129,7 @@ class Worker:
     rank: int
     state: State = State.EXPECTED
     role: str = ""
-    player: str = MAIN
+    group: str = MAIN
     host: str = ""
     pid: int = 0
     gpus: int = 0
@@ -172,7 +172,7 @@ class Worker:
 
     def enter(self, ready: WorkerReady) -> None:
         """It has come: it is free."""
-        self.state, self.role, self.player = State.FREE, ready.role, ready.player
+        self.state, self.role, self.group = State.FREE, ready.role, ready.player
         self.host, self.pid = ready.host, ready.pid
         self.gpus, self.cpus = ready.gpus, ready.cpus
 
@@ -266,7 +266,7 @@ class Workers:
 
     Args:
         ranks: that take part, the coordinator not among them.
-        players: whose learners are among them.
+        groups: whose learners are among them.
         faults: without whom the run goes on.
         timeouts: how long to wait for what.
         host: of rank 0.
@@ -275,14 +275,14 @@ class Workers:
     def __init__(
         self,
         ranks: Iterable[int],
-        players: Players,
+        groups: Groups,
         faults: FaultPolicy | None = None,
         timeouts: Timeouts | None = None,
         host: str = "",
     ) -> None:
         self.faults = faults if faults is not None else FaultPolicy()
         self.timeouts = timeouts if timeouts is not None else Timeouts()
-        self._players, self._host = players, host
+        self._groups, self._host = groups, host
         self._workers = {rank: Worker(rank) for rank in sorted(ranks)}
         self._collectors: list[Worker] = []  # that have reported
         self._freed = 0
@@ -311,7 +311,7 @@ class Workers:
             bisect.insort(self._collectors, worker, key=lambda one: one.rank)
         worker.enter(ready)
         if ready.role == "learner":
-            self._players[ready.player].learners.add(worker)
+            self._groups.of(ready).learners.add(worker)
         self._free(worker)
 
     def _free(self, worker: Worker) -> None:
@@ -347,12 +347,12 @@ class Workers:
     def collectors_left(self) -> int:
         """Collectors that can work, and those that have not reported yet."""
         expected = sum(worker.state is State.EXPECTED for worker in self)
-        learners = max(self._players.size - len(self._players.learners), 0)  # of those expected
+        learners = max(self._groups.size - len(self._groups.learners), 0)  # of those expected
         return len(self.collectors) + max(expected - learners, 0)
 
     def _role_of(self, worker: Worker) -> str:
         """Role of a worker; one that is still expected collects, if all learners have reported."""
-        learners_are_here = len(self._players.learners) >= self._players.size
+        learners_are_here = len(self._groups.learners) >= self._groups.size
         return worker.role or ("collector" if learners_are_here else "")
 
     def lose(self, rank: int) -> Task | None:
@@ -360,7 +360,7 @@ class Workers:
         worker = self[rank]
         task, worker.task, worker.policy_version = worker.task, None, None
         if worker.role == "learner" and worker.state is not State.LOST:
-            self._players[worker.player].learners.lose(worker)
+            self._groups[worker.group].learners.lose(worker)
         worker.role, worker.state = self._role_of(worker), State.LOST
         return task
 
@@ -370,8 +370,8 @@ class Workers:
     def collectors_needed(self) -> int:
         """With fewer the run cannot go on."""
         if self.faults.each_learner_needs_one:
-            return max(len(self._players.learners), 1)
-        return max(sum(player.learners.size > 0 for player in self._players), 1)
+            return max(len(self._groups.learners), 1)
+        return max(sum(group.learners.size > 0 for group in self._groups), 1)
 
     def why_not_without(self, rank: int) -> str:
         """Returns why the run cannot go on without a worker; empty: it can."""
@@ -381,11 +381,11 @@ class Workers:
         role = self._role_of(worker)
         if not role or worker.state is State.LOST:
             return "it had not reported yet"
-        player = self._players[worker.player] if role == "learner" else None
-        others = (self.collectors_left if player is None else len(player.learners)) - 1
-        if not others and (player is None or player.is_main):
+        group = self._groups[worker.group] if role == "learner" else None
+        others = (self.collectors_left if group is None else len(group.learners)) - 1
+        if not others and (group is None or group.is_main):
             return f"it was the last {role}"
-        if player is not None:
+        if group is not None:
             rule = faults.rules.on_learner_death
         else:
             rule = faults.rules.on_collector_death
@@ -395,7 +395,7 @@ class Workers:
                 return "there must be a collector to each player that learns"
         if rule == "abort":
             return f"system.survival.on_{role}_death is 'abort'"
-        if player is not None and others and faults.learners_on_gpu:
+        if group is not None and others and faults.learners_on_gpu:
             return "learners on GPUs cannot form their group anew"
         return ""
 
@@ -450,22 +450,22 @@ class Workers:
 
     # ------------------------------------------------------------------------------- collectors
 
-    def collecting(self, player: Player) -> list[int]:
-        """Ranks that collect for a player and were not ordered to end."""
+    def collecting(self, group: Group) -> list[int]:
+        """Ranks that collect for a group and were not ordered to end."""
         return [
             worker.rank
             for worker in self._collectors
             if worker.closing is None and isinstance(worker.task, CollectTask)
-            if not worker.task.eval_flag and worker.task.player == player.name
+            if not worker.task.eval_flag and group.has(worker.task)
         ]
 
     @property
     def policy_versions(self) -> dict[int, int]:
-        """Version by which each rank acts that acts for the main player."""
+        """Version by which each rank acts that acts for the main group."""
         return {
             w.rank: w.policy_version
             for w in self
-            if w.policy_version is not None and w.task is not None and w.task.player == MAIN
+            if w.policy_version is not None and w.task is not None and self._groups.main.has(w.task)
         }
 
     def close_oldest(self, now: float) -> list[Worker]:
@@ -495,23 +495,23 @@ class Workers:
             worker.closing = now
         return surplus
 
-    def close_all(self, player: Player, now: float) -> list[Worker]:
-        """Mark all collect tasks and evaluations of a player for closing."""
+    def close_all(self, group: Group, now: float) -> list[Worker]:
+        """Mark all collect tasks and evaluations of a group for closing."""
         workers = [
             worker
             for worker in self
-            if isinstance(worker.task, CollectTask) and worker.task.player == player.name
+            if isinstance(worker.task, CollectTask) and group.has(worker.task)
         ]
         for worker in workers:
             worker.closing = now
         return workers
 
     def close_uneven(self, now: float) -> list[Worker]:
-        """Mark a player's newest collect task for closing, where another has two collectors less.
+        """Mark a group's newest collect task for closing, where another has two collectors less.
 
-        So each player that learns keeps collectors, also after deaths.
+        So each group that learns keeps collectors, also after deaths.
         """
-        groups = [self.collecting(player) for player in self._players if player.is_learning]
+        groups = [self.collecting(group) for group in self._groups if group.is_learning]
         if len(groups) < 2:
             return []
         most = max(groups, key=len)
@@ -558,7 +558,7 @@ class Workers:
         for worker in frozen:
             if worker.killed_at is not None and now - worker.killed_at > OWN_END_S:
                 raise self._silent(worker, now)
-        for worker in self._players.learners:
+        for worker in self._groups.learners:
             waited_s = now - worker.started
             is_waiting = worker.task is not None and not worker.has_begun
             if is_waiting and waited_s > self.timeouts.learner_task_s:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.replay.ratio import replay_ratio_of
 from hpcdi.roles.coordinator.commander import RunLimits
-from hpcdi.roles.coordinator.players import EvaluationClock
+from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.roles.learner.base_learner import BaseLearner
 from hpcdi.run.serial.replay import LocalReplay
 from hpcdi.store.builder import Segment

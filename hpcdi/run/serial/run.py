@@ -25,7 +25,7 @@ from hpcdi.comm.messages import SnapshotPart, StopRequest
 from hpcdi.config.load import show_notes
 from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, HpcdiError, StoreError, state_after
-from hpcdi.roles.coordinator.players import EvaluationClock, Learners, Player, Players
+from hpcdi.roles.coordinator.groups import EvaluationClock, Group, Groups, Learners
 from hpcdi.roles.coordinator.scheduler import Outcome, Phase, RunState
 from hpcdi.roles.coordinator.snapshots import Resumed, SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunView
@@ -173,9 +173,9 @@ class SerialRun(Closing):
         self._keeper = SnapshotKeeper(layout, keep, keep_data=keep_data)
         clock = SnapshotClock(config.system.snapshot_s, self._keeper.new)
         replay: Any = parts.replay
-        self._main = Player(MAIN, replay, EvaluationClock(Interval("iterations", 1)), Learners(0))
-        players = Players([self._main])
-        self.state = RunState(players, clock, Workers((), players))
+        self._main = Group(MAIN, replay, EvaluationClock(Interval("iterations", 1)), Learners(0))
+        groups = Groups([self._main])
+        self.state = RunState(groups, clock, Workers((), groups))
         self.pipeline = SerialPipeline(
             config, parts, self._keep_best, self._main.evaluations, self.view.meter.mark
         )

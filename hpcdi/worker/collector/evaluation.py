@@ -29,7 +29,7 @@ from hpcdi.errors import ConfigError, EnvError, PolicyError, Problem
 from hpcdi.policy.dict_adapter import DictAgent, as_number, episode_return, infos_of
 from hpcdi.roles.collector.dict_envs import DictEnvs
 from hpcdi.roles.collector.loop import Loop
-from hpcdi.roles.coordinator.players import EvaluationClock
+from hpcdi.roles.coordinator.groups import EvaluationClock
 from hpcdi.store.atomic import published
 from hpcdi.types import Array, Columns, Interval
 from hpcdi.utils.lifetime import Closing

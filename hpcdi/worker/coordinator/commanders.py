@@ -15,7 +15,7 @@ from hpcdi.config.schema import ExperimentConfig
 from hpcdi.errors import Problem
 from hpcdi.league.league import LeagueConfig
 from hpcdi.roles.coordinator.commander import Commander
-from hpcdi.roles.coordinator.players import Player, Players, create_players
+from hpcdi.roles.coordinator.groups import Group, Groups, create_groups
 from hpcdi.types import Settings
 from hpcdi.utils.registry import PARALLEL_COMMANDER_REGISTRY
 
@@ -75,8 +75,8 @@ class NaiveCommander(BaseCommander):
             2, "collect tasks until the run has reached its goal", minimum=1
         )
 
-    def __init__(self, config: ExperimentConfig, players: Players) -> None:
-        super().__init__(config, players)
+    def __init__(self, config: ExperimentConfig, groups: Groups) -> None:
+        super().__init__(config, groups)
         self._goal = int(config.policy.other.commander.collector_task_count)
         self._collector_tasks = self._collector_tasks_ended = 0
         self._learner_tasks = self._learner_tasks_ended = 0
@@ -97,7 +97,7 @@ class NaiveCommander(BaseCommander):
         self._learner_tasks += 1
         return LearnTask(f"learner_task_id{self._learner_tasks}")
 
-    def get_setting_collect(self, player: Player) -> Settings:  # noqa: ARG002
+    def get_setting_collect(self, group: Group) -> Settings:  # noqa: ARG002
         """It has no settings for collectors."""
         return {}
 
@@ -137,7 +137,7 @@ class NaiveCommander(BaseCommander):
 
 @PARALLEL_COMMANDER_REGISTRY.register("solo")
 class SoloCommander(BaseCommander):
-    """The run's `Commander`, for players that play alone."""
+    """The run's `Commander`, for groups that play alone."""
 
     @dataclass(frozen=True)
     class Config(BaseCommander.Config):
@@ -157,7 +157,7 @@ class SoloCommander(BaseCommander):
 
 @PARALLEL_COMMANDER_REGISTRY.register("one_vs_one")
 class OneVsOneCommander(BaseCommander):
-    """The run's `Commander`, for the players of a league; see `League`."""
+    """The run's `Commander`, for the groups of a league; see `League`."""
 
     @dataclass(frozen=True)
     class Config(SoloCommander.Config):
@@ -168,17 +168,17 @@ class OneVsOneCommander(BaseCommander):
             2, "collect and evaluation tasks at a time; empty: one for each collector", minimum=1
         )
         learner_task_space: int = setting(
-            1, "learner tasks at a time: one for each player that learns", minimum=1
+            1, "learner tasks at a time: one for each group that learns", minimum=1
         )
         evaluate_against: str = setting(
             "random",
             "opponent of evaluations: 'random', or my_module:play, which takes an observation and "
-            "random numbers; a main exploiter's is the main player's newest policy",
+            "random numbers; a main exploiter's is the main group's newest policy",
         )
-        league: LeagueConfig = section(LeagueConfig, "players, opponents, and frozen copies")
+        league: LeagueConfig = section(LeagueConfig, "groups, opponents, and frozen copies")
 
         def problems(self) -> Iterator[Problem]:
-            """There is a learner task for each player that learns."""
+            """There is a learner task for each group that learns."""
             if self.learner_task_space != len(self.league.players):
                 names = ", ".join(self.league.players)
                 said = f"must be {len(self.league.players)}, a learner task for each of {names}"
@@ -242,19 +242,19 @@ class BaseSerialCommander(Configurable):
         self._policy = policy
 
 
-def create_parallel_commander(cfg: Any, players: Players | None = None) -> Commander:
+def create_parallel_commander(cfg: Any, groups: Groups | None = None) -> Commander:
     """Make the commander of ``cfg.policy.other.commander.type``.
 
     Args:
         cfg: the whole experiment: an `ExperimentConfig`, or a mapping of its settings.
-        players: that learn; None: new records.
+        groups: that learn; None: new records.
 
     Raises:
         UnknownTypeError: no commander has that type. ConfigError: a setting is wrong.
     """
     config = cfg if isinstance(cfg, ExperimentConfig) else compile_config(dict(cfg)).config
     make = get_parallel_commander_cls(config.policy.other.commander)
-    commander: Commander = make(config, players if players is not None else create_players(config))
+    commander: Commander = make(config, groups if groups is not None else create_groups(config))
     return commander
 
 

@@ -134,7 +134,7 @@ class Coordinator(RunCoordinator, Configurable):
         )
         self._lock = threading.RLock()
         self._tasks: dict[str, TaskState] = {}
-        self._items = ItemBuffers(self._scheduler.players.main.replay.make_buffer)
+        self._items = ItemBuffers(self._scheduler.groups.main.replay.make_buffer)
         self._thread: BackgroundThread | None = None
 
     # ---------------------------------------------------------------------------------------- life

@@ -1,8 +1,8 @@
-"""All that rank 0 knows of the players that learn: one record per player.
+"""All that rank 0 knows of the groups of learners: one record per group.
 
-A run trains one player, ``main``; a league may train several. Each has learners of its own, which
-share their gradients and do a task together, and a replay buffer. Who plays against whom is known
-to `hpcdi.league` alone.
+Learners of a group share their gradients: they learn one policy. A run has one group, ``main``; a
+league has one for each player that learns, of its name. Collectors collect for a group, and fill
+its replay buffer. Who plays against whom, `hpcdi.league` alone knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,16 @@ from hpcdi.replay.partition import Partition
 from hpcdi.roles.coordinator.workers import State, Worker
 from hpcdi.types import MAIN, Interval
 from hpcdi.utils.progress import Evaluation
+
+
+class OfPlayer(Protocol):
+    """A message, or a task: it says for which player it is."""
+
+    @property
+    def player(self) -> str:
+        """Name of the player."""
+        ...
+
 
 EPISODE_WINDOW = 100
 """Collected episodes whose returns are kept: the last ones."""
@@ -101,7 +111,7 @@ class EvaluationClock:
 
 @dataclass
 class Learners:
-    """The learners of one player: they share their gradients, and do a task together.
+    """The learners of a group, who do a task together.
 
     Attributes:
         size: number of them, those included that have not reported yet; 0: all have died, and the
@@ -172,7 +182,7 @@ class Learners:
                 values.setdefault(name, []).append(value)
         means = {name: float(sum(v) / len(v)) for name, v in values.items()}
         done = min(one.train_iter for one in infos) if len(infos) == self.size else 0
-        return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.player)
+        return dataclasses.replace(info, train_iter=done, scalars=means, player=learner.group)
 
     def whole_result(self) -> LearnResult | None:
         """The result of the task, if no learner's is missing: then it is over."""
@@ -190,14 +200,14 @@ class Learners:
 
 
 @dataclass
-class Player:
-    """One player.
+class Group:
+    """One group of learners, and the policy that it learns.
 
     Attributes:
-        name: unique in the run.
+        name: unique in the run; in a league that of its player.
         replay: its replay buffer.
-        evaluation: when it is evaluated.
-        learners: its own, and their task.
+        evaluation: when its policy is evaluated.
+        learners: its members, and their task.
         collectors_wait: its collectors were ordered to wait for its learners.
         env_steps: environment steps of its blocks that were published, also of those that are
             removed by now.
@@ -232,12 +242,13 @@ class Player:
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
     info: LearnInfo | None = None
 
-    def __str__(self) -> str:
-        return self.name
+    def has(self, message: OfPlayer) -> bool:
+        """Returns whether a message or a task is about this group."""
+        return message.player == self.name
 
     @property
     def is_main(self) -> bool:
-        """True if the run's goal, limits and best policy are this player's."""
+        """True if the run's goal, its limits and its best policy are this group's."""
         return self.name == MAIN
 
     @property
@@ -335,30 +346,33 @@ class Player:
         self.replay.load_state_dict(state["replay"], published)
 
 
-class Players:
-    """The players that learn, the main one first.
+class Groups:
+    """All groups of a run, the main one first.
 
     Args:
-        players: of the run; at least one.
+        groups: at least one.
     """
 
-    def __init__(self, players: Iterable[Player]) -> None:
-        self._by_name = {player.name: player for player in players}
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._by_name = {group.name: group for group in groups}
         self.main = next(iter(self._by_name.values()))
 
-    def __getitem__(self, name: str) -> Player:
-        """The player of a name.
+    def __getitem__(self, name: str) -> Group:
+        """The group of a name.
 
         Raises:
-            CommError: a message has named one that does not learn here.
+            CommError: there is no such group.
         """
         if name not in self._by_name:
-            do = "do" if len(self) > 1 else "does"
             names = ", ".join(self._by_name)
-            raise CommError(f"no player {name!r} learns in this run: {names} {do}")
+            raise CommError(f"there are no learners of {name!r} in this run, but of {names}")
         return self._by_name[name]
 
-    def __iter__(self) -> Iterator[Player]:
+    def of(self, message: OfPlayer) -> Group:
+        """The group that a message or a task is about; see `__getitem__`."""
+        return self[message.player]
+
+    def __iter__(self) -> Iterator[Group]:
         return iter(self._by_name.values())
 
     def __len__(self) -> int:
@@ -371,27 +385,27 @@ class Players:
         return bool(idle) and all(learners.are_free for learners in idle)
 
     @property
-    def others(self) -> list[Player]:
+    def others(self) -> list[Group]:
         """All but the main one."""
-        return [player for player in self if player is not self.main]
+        return [group for group in self if group is not self.main]
 
     @property
     def size(self) -> int:
         """Learners of all, those included that have not reported yet."""
-        return sum(player.learners.size for player in self)
+        return sum(group.learners.size for group in self)
 
     @property
     def learners(self) -> list[Worker]:
         """Learners of all that have reported and live."""
-        return [worker for player in self for worker in player.learners]
+        return [worker for group in self for worker in group.learners]
 
     @property
     def partitions(self) -> dict[int, Partition]:
         """Parts of the replay buffers, by learner rank."""
         return {rank: part for one in self for rank, part in one.replay.partitions.items()}
 
-    def of_learner(self, rank: int) -> Player | None:
-        """The player whose replay buffer has a learner's part; None: that learner has none."""
+    def of_learner(self, rank: int) -> Group | None:
+        """The group whose replay buffer has a learner's part; None: that learner has none."""
         return next((one for one in self if rank in one.replay.partitions), None)
 
     # ------------------------------------------------------------------------------------- totals
@@ -399,16 +413,16 @@ class Players:
     @property
     def env_steps(self) -> int:
         """Environment steps of all."""
-        return sum(player.env_steps for player in self)
+        return sum(group.env_steps for group in self)
 
     @property
     def episodes(self) -> int:
         """Episodes of all."""
-        return sum(player.episodes for player in self)
+        return sum(group.episodes for group in self)
 
     def replay_figures(self) -> ReplayFigures:
         """Figures of all replay buffers together."""
-        return ReplayFigures.total(player.replay.figures() for player in self)
+        return ReplayFigures.total(group.replay.figures() for group in self)
 
     @property
     def blocked(self) -> str:
@@ -420,28 +434,28 @@ class Players:
     # -------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """State of each player, by its name."""
-        return {player.name: player.state_dict() for player in self}
+        """State of each group, by its name."""
+        return {group.name: group.state_dict() for group in self}
 
     def load_state_dict(
         self, state: Mapping[str, Any], published: Mapping[str, BlockReady] | None = None
     ) -> None:
-        """Restore a `state_dict`; players that learn no more are left out, new ones begin.
+        """Restore a `state_dict`; groups that are no more are left out, new ones begin.
 
         Args:
             state: a `state_dict`.
             published: blocks of all that exist, by name, oldest first; None: they come later.
         """
-        for player in self:
-            if player.name in state:
-                blocks = {n: b for n, b in (published or {}).items() if b.player == player.name}
-                player.load_state_dict(state[player.name], None if published is None else blocks)
+        for group in self:
+            if group.name in state:
+                blocks = {n: b for n, b in (published or {}).items() if group.has(b)}
+                group.load_state_dict(state[group.name], None if published is None else blocks)
 
 
-def create_players(
+def create_groups(
     config: ExperimentConfig, curves: Any = None, workers: int = 2, *, in_turns: bool = False
-) -> Players:
-    """Make the records of an experiment's players.
+) -> Groups:
+    """Make the records of an experiment's groups.
 
     Args:
         config: the experiment.
@@ -458,8 +472,8 @@ def create_players(
     if every is None:
         interval_s = getattr(config.policy.other.commander, "eval_interval", math.inf)
         every = Interval("seconds", interval_s)
-    return Players(
-        Player(
+    return Groups(
+        Group(
             name,
             create_replay(config, curves, collectors, size, number, in_turns=in_turns),
             EvaluationClock(every),
