@@ -288,18 +288,18 @@ def check_faults(config: ExperimentConfig, variables: Mapping[str, str]) -> list
 
 
 def learners_of(config: ExperimentConfig) -> dict[str, int]:
-    """Returns the number of learner ranks of each player that learns: the first is the main one.
+    """Returns the number of ranks of each group of learners: the first is the main one.
 
-    A league may train several players; every other run has the main player alone.
+    A league may have several, one for each player that learns; every other run has the main one.
     """
     count = int(config.policy.learn.learner.learner_num)
     share = getattr(config.policy.other.commander, "share_learners", None)
     return {MAIN: count} if share is None else dict(share(count))
 
 
-def learners_group(player: str) -> str:
-    """Returns the name of the group of a player's learner ranks."""
-    return f"learners of {player}"
+def communicator_of(group: str) -> str:
+    """Returns the name of the communicator of a group of learners."""
+    return f"learners of {group}"
 
 
 def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
@@ -309,10 +309,10 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         for fault in config.fault
         if fault.role == "serial"
     ]
-    count, players = config.policy.learn.learner.learner_num, learners_of(config)
-    if count != sum(players.values()) or not all(players.values()):
-        shared = ", ".join(f"{name} {learners}" for name, learners in players.items())
-        needed = sum(max(learners, 1) for learners in players.values())
+    count, groups = config.policy.learn.learner.learner_num, learners_of(config)
+    if count != sum(groups.values()) or not all(groups.values()):
+        shared = ", ".join(f"{name} {learners}" for name, learners in groups.items())
+        needed = sum(max(learners, 1) for learners in groups.values())
         message = (
             f"is {count}, but the players that learn need {needed}: each has learners of its own "
             f"({shared}; see policy.other.commander.league)"
@@ -320,7 +320,7 @@ def check_over_ranks(config: ExperimentConfig) -> list[Problem]:
         problems.append(Problem("policy.learn.learner.learner_num", message))
     if config.system.deterministic:
         problems += _check_deterministic(config.policy)
-        if len(players) > 1:
+        if len(groups) > 1:
             why = "a deterministic run trains one player (system.deterministic)"
             problems.append(Problem("policy.other.commander.league.players", why))
         if getattr(config.env.manager, "wait_num", None) is not None:

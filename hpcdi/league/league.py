@@ -195,20 +195,22 @@ class Payoff:
         return list(self._total)
 
     @staticmethod
-    def _of(known: Mapping[tuple[str, str], Array], one: str, other: str) -> Array:
+    def _of(counts: Mapping[tuple[str, str], Array], one: str, other: str) -> Array:
         if one > other:
-            return known.get((other, one), np.zeros(3))[::-1]
-        return known.get((one, other), np.zeros(3))
+            return counts.get((other, one), np.zeros(3))[::-1]
+        return counts.get((one, other), np.zeros(3))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Plain data."""
         return [
             {
-                "one": one, "other": other, "games": total.astype(int).tolist(),
+                "one": one,
+                "other": other,
+                "games": total.astype(int).tolist(),
                 "recent": self._recent[one, other].tolist(),
             }
             for (one, other), total in self._total.items()
-        ]  # fmt: skip
+        ]
 
     def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Restore a `state_dict`."""
@@ -336,12 +338,12 @@ class League:
         By its steps; or sooner, where it beats all that it is there to beat.
         """
         player, config = self.players[name], self.config
-        made = player.steps - player.frozen_at
-        if made >= config.freeze_steps:
+        steps = player.steps - player.frozen_at
+        if steps >= config.freeze_steps:
             return True
         exploits_main = player.role == "main_exploiter"
         rivals = [MAIN] if exploits_main else [p.name for p in self._pool()]
-        if 4 * made < config.freeze_steps or not rivals:
+        if 4 * steps < config.freeze_steps or not rivals:
             return False
         return min(self.payoff.score(name, r) for r in rivals) >= config.freeze_win_rate
 
@@ -408,8 +410,8 @@ class League:
         drawn = self._weighted(name, pool, rule)
         if player.role == "league_exploiter":
             return drawn
-        own = self.config.self_play
-        return {name: own, **{other: p * (1 - own) for other, p in drawn.items()}}
+        itself = self.config.self_play
+        return {name: itself, **{other: p * (1 - itself) for other, p in drawn.items()}}
 
     def _pool(self) -> list[Member]:
         """Players that never change."""
@@ -459,11 +461,11 @@ class League:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; players that learn, and fixed ones, are the configuration's."""
-        known = {player["name"]: Member(**player) for player in state["players"]}
+        saved = {player["name"]: Member(**player) for player in state["players"]}
         for name, player in self.players.items():
-            if player.learns and name in known:
-                self.players[name] = dataclasses.replace(known[name], role=player.role)
-        self.players |= {n: p for n, p in known.items() if p.role == "historical"}
+            if player.learns and name in saved:
+                self.players[name] = dataclasses.replace(saved[name], role=player.role)
+        self.players |= {n: p for n, p in saved.items() if p.role == "historical"}
         self.payoff.load_state_dict(state["payoff"])
 
 

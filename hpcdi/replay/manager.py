@@ -328,9 +328,13 @@ def create_replay(
 
     def make_buffer(name: str) -> AdvancedReplayBuffer:
         buffer: AdvancedReplayBuffer = get_buffer_cls(share)(
-            share, curves, config.exp_name, name,
-            rng=np.random.default_rng(seeds.spawn(1)[0]), prioritized=policy.priority,
-        )  # fmt: skip
+            share,
+            curves,
+            config.exp_name,
+            name,
+            rng=np.random.default_rng(seeds.spawn(1)[0]),
+            prioritized=policy.priority,
+        )
         return buffer
 
     ratio = replay_ratio_of(config, collectors, learners, in_turns=in_turns)

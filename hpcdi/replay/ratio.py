@@ -103,8 +103,8 @@ def replay_ratio_of(
     policy = config.policy
     ratio, warm_up = policy.replay_ratio, policy.warm_up
     if in_turns:
-        given = policy.learn.update_per_collect
-        updates = policy.usual_updates if given is None else lambda _transitions: given
+        fixed = policy.learn.update_per_collect
+        updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
         return ReplayRatio(ratio, warm_up, updates=updates)
     # less than some batches and one rollout of every collector would make them wait in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num

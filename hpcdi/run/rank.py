@@ -31,11 +31,11 @@ from hpcdi.run.environment import (
 from hpcdi.run.placement import (
     Place,
     check_gpus,
+    communicators,
     gpu_names,
-    groups_of,
+    learner_groups,
     learners_for,
     niceness_of,
-    players_of,
     roles_of,
     share_of_host,
     threads_of,
@@ -189,7 +189,7 @@ def _assign(placement: list[dict[str, Any]], config: Any) -> None:
     names = gpu_names(places, roles, cuda=config.policy.cuda)
     for rank, (place, role, name) in enumerate(zip(placement, roles, names, strict=True)):
         place.update(rank=rank, role=role, gpu=name)
-    for player, ranks in list(players_of(roles, config).items())[1:]:
+    for player, ranks in list(learner_groups(roles, config).items())[1:]:
         for rank in ranks:
             placement[rank]["player"] = player
 
@@ -221,15 +221,15 @@ def _play(
     open_log(layout.log_file(world.rank), world.rank, role, agreement.restarts)
     FAULTS.arm(config.fault, world.rank, role, agreement.restarts)
     roles = [p["role"] for p in agreement.placement]
-    players = players_of(roles, config)
+    groups = learner_groups(roles, config)
     context = WorkerContext(
         config, layout, world.open_link(),
         role_seed(
             config.seed, role, world.rank,
             0 if config.system.deterministic else agreement.restarts,
         ),
-        {name: learners_for(world.rank, roles, ranks) for name, ranks in players.items()},
-        world.split(groups_of(players)),
+        {name: learners_for(world.rank, roles, ranks) for name, ranks in groups.items()},
+        world.split(communicators(groups)),
         flag.take, agreement.restarts,
     )  # fmt: skip
     guard.over()  # from here on the link reports dead ranks, and rank 0 silent ones

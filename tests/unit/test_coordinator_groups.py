@@ -42,7 +42,7 @@ from hpcdi.roles.coordinator.scheduler import Scheduler
 from hpcdi.roles.coordinator.snapshots import SnapshotClock, SnapshotKeeper
 from hpcdi.roles.coordinator.view import RunRecord, status_of
 from hpcdi.roles.coordinator.workers import FaultPolicy, Order, Workers
-from hpcdi.run.placement import Place, groups_of, learners_for, players_of, roles_of
+from hpcdi.run.placement import Place, communicators, learner_groups, learners_for, roles_of
 from hpcdi.store.checkpoints import names, open_checkpoint, write_files
 from hpcdi.store.layout import RunLayout
 from hpcdi.types import Interval
@@ -74,10 +74,10 @@ def test_ranks_are_shared_out_evenly_or_as_the_configuration_says() -> None:
     config = experiment(3)
     assert not check_over_ranks(config)
     roles = roles_of([Place("n")] * 7, config)
-    players = players_of(roles, config)
-    assert players == {"main": (1, 2), "exploiter": (3,)}
-    assert groups_of(players) == {"learners of main": (1, 2)}
-    asked = [learners_for(rank, roles, players["main"]) for rank in (4, 5, 6)]
+    groups = learner_groups(roles, config)
+    assert groups == {"main": (1, 2), "exploiter": (3,)}
+    assert communicators(groups) == {"learners of main": (1, 2)}
+    asked = [learners_for(rank, roles, groups["main"]) for rank in (4, 5, 6)]
     assert asked == [(1, 2), (2, 1), (1, 2)]
 
 

@@ -81,13 +81,14 @@ class Outcome:
     failure: tuple[int, WorkerFailed] | None = None
 
     def without(self, silent: Mapping[int, str]) -> Outcome:
-        """Returns how the run ended where ranks did not end in order.
+        """Returns how the run ended, where some ranks did not say goodbye.
 
-        One that had reached its end is done without its collectors' last words: what they have
-        published is there. Of learners a part of the last snapshot is missing: resume it.
+        Without a collector's goodbye a run that has reached its goal is done all the same: the
+        collector's data are on disk. Without a learner's, the last snapshot lacks that learner's
+        part: the run must be resumed.
 
         Args:
-            silent: role of each such rank.
+            silent: role of each rank that did not say goodbye.
         """
         if not silent or self.exit_code not in (EXIT_DONE, EXIT_REQUEUE):
             return self
@@ -443,11 +444,11 @@ class Scheduler(RunState):
         if isinstance(task, CollectTask):
             self.commander.notify_fail_collector_task(task)
         self._fit_task_space()
-        left = workers.collectors_left
-        if left >= workers.collectors_needed:
+        count = workers.collectors_left
+        if count >= workers.collectors_needed:
             return self._assign(now) if self.is_on else []
-        some = "1 collector has" if left == 1 else f"{left} collectors have"
-        few = f"only {some}" if left else "no collector has"
+        some = "1 collector has" if count == 1 else f"{count} collectors have"
+        few = f"only {some}" if count else "no collector has"
         reason = f"{few} environments left; rank {worker.rank}: {message.reason}"
         return self.stop(Outcome("failed", reason, EXIT_FAILED), now)
 

@@ -507,17 +507,17 @@ class Resumed:
         return sum(self.published[path].episodes for path in self.after)
 
     def __str__(self) -> str:
-        said = (
+        line = (
             f"{self.name}: env step {human_count(self.facts['env_steps'])}, train iteration "
             f"{human_count(self.facts['train_iter'])}, {len(self.published)} blocks"
         )
         if "policy_of" in self.facts:
-            said += f", policy of {self.facts['policy_of']}"
+            line += f", policy of {self.facts['policy_of']}"
         if self.later:
-            said += f"; {human_count(self.later)} transitions published after it are taken, too"
+            line += f"; {human_count(self.later)} transitions published after it are taken, too"
         if self.lost:
-            said += f"; {self.lost} blocks are missing or damaged"
-        return said
+            line += f"; {self.lost} blocks are missing or damaged"
+        return line
 
 
 def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = False) -> Resumed:
@@ -535,27 +535,35 @@ def resume_from(layout: RunLayout, snapshot: Checkpoint, *, repeats: bool = Fals
         SnapshotError: rank 0's part is missing, or of another version.
     """
     state = load_state(snapshot.file(STATE_FILE), STATE_KIND, STATE_VERSION)
-    known = set(shards_of(state))
+    named = set(shards_of(state))
     announced = {int(rank): number for rank, number in state["announced"].items()}
-    found = _published(layout, known, announced)
-    later = found.keys() - known
+    existing = _published(layout, named, announced)
+    later = existing.keys() - named
     if repeats:
         withdraw(layout, later)
-        found, later = {name: found[name] for name in found.keys() & known}, set()
-    missing = sorted(name for name in known - found.keys() if not layout.inside(name).exists())
+        existing, later = {name: existing[name] for name in existing.keys() & named}, set()
+    absent = named - existing.keys()
+    missing = sorted(name for name in absent if not layout.inside(name).exists())
     if missing:
         LOGGER.warning(
             "%d blocks of the snapshot are missing, %s first; they are left out",
-            len(missing), missing[0], extra={"missing": missing},
-        )  # fmt: skip
-    published = dict(sorted(found.items(), key=lambda item: item[1].sealed_at))
+            len(missing),
+            missing[0],
+            extra={"missing": missing},
+        )
+    published = dict(sorted(existing.items(), key=lambda item: item[1].sealed_at))
     now = time.time()  # a block's latency is counted from here
     published = {n: dataclasses.replace(ready, sealed_at=now) for n, ready in published.items()}
     has_learners = bool(snapshot.facts["learners"])  # the beginning of a run has none
     folder = str(snapshot.folder.relative_to(layout.root)) if has_learners else ""
-    lost = len(known - published.keys())
     return Resumed(
-        snapshot.folder.name, folder, snapshot.facts, state, published, frozenset(later), lost
+        name=snapshot.folder.name,
+        folder=folder,
+        facts=snapshot.facts,
+        state=state,
+        published=published,
+        after=frozenset(later),
+        lost=len(absent),
     )
 
 
@@ -567,42 +575,42 @@ def unannounced(layout: RunLayout, rank: int, announced: int) -> list[BlockReady
         rank: of the collector.
         announced: number of the last block that it has announced; 0: it has announced none.
     """
-    found = _published(layout, set(), {rank: announced}, rank)
-    return sorted(found.values(), key=lambda ready: ready.sealed_at)
+    blocks = _published(layout, set(), {rank: announced}, rank)
+    return sorted(blocks.values(), key=lambda ready: ready.sealed_at)
 
 
 def _published(
-    layout: RunLayout, known: set[str], announced: Mapping[int, int], of: int | None = None
+    layout: RunLayout, named: set[str], announced: Mapping[int, int], of: int | None = None
 ) -> dict[str, BlockReady]:
     """The messages by which blocks were published, by name; damaged ones are left out.
 
     Args:
         layout: the run folder.
-        known: names of blocks that are wanted.
+        named: names of blocks that are wanted.
         announced: collector rank -> number of a block, after which all are wanted.
         of: rank of a collector; None: of all.
     """
-    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in known}
+    files, shards = layout.shard_numbers(of), {split_name(name)[0] for name in named}
     last: dict[int, str] = {}
     for path, (rank, number) in files.items():
         if number <= announced.get(rank, 0):
             last[rank] = path  # its later blocks may be newer
         else:
             shards.add(path)
-    found = {}
+    blocks = {}
     for path in sorted(files.keys() & {*shards, *last.values()}):
 
         def is_wanted(name: str, facts: Mapping[str, Any], rank: int = files[path][0]) -> bool:
             number = number_of(int(facts.get("block_id", 0)))
-            return name in known or number > announced.get(rank, 0)
+            return name in named or number > announced.get(rank, 0)
 
         survey_of = survey(layout.inside(path), path, is_wanted)
         damaged = list[StoreError](survey_of.damaged)
         for ref, block in survey_of.blocks:
             try:
-                found[ref.path] = announcement(ref, block)
+                blocks[ref.path] = announcement(ref, block)
             except ShardError as error:
                 damaged.append(error)
         for problem in damaged:
             LOGGER.warning("%s; it is left out", problem)
-    return found
+    return blocks

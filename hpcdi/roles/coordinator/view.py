@@ -78,7 +78,7 @@ OVERVIEW = {
 
 
 class ScalarWriter(Protocol):
-    """Takes curves; `TensorBoardWriter` does."""
+    """What takes the points of curves, such as `TensorBoardWriter`."""
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         """Add a point."""
@@ -255,14 +255,19 @@ class RunRecord:
             case TaskLate():
                 LOGGER.warning(
                     "rank %d was ordered to end task %s %.0f s ago and has not; another is asked",
-                    rank, notice.task_id, notice.waited_s,
-                )  # fmt: skip
+                    rank,
+                    notice.task_id,
+                    notice.waited_s,
+                )
             case RankQuiet():
                 LOGGER.warning(
                     "rank %d has done nothing for task %s for %.0f s; does it hang? SIGUSR1 shows "
                     "its threads, its log is log/rank%05d.jsonl",
-                    rank, notice.task_id, notice.waited_s, rank,
-                )  # fmt: skip
+                    rank,
+                    notice.task_id,
+                    notice.waited_s,
+                    rank,
+                )
             case DiesAlone():
                 LOGGER.warning("%s\nthe others go on", headline(notice.failure, rank))
             case ComesBack():

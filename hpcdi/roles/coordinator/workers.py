@@ -197,7 +197,7 @@ class Worker:
         return now - (self.heard_at if self.heard_at > self.started else self.started)
 
     def may_be_closed(self, now: float, patience_s: float) -> bool:
-        """Returns whether nobody need wait for the end of its task: it is open, or overdue."""
+        """Returns whether another task may be closed: this one is not ending, or takes too long."""
         return self.closing is None or now - self.closing >= patience_s
 
 
@@ -211,8 +211,8 @@ class Timeouts:
         collector_task_s: that a collector may take to end a task before another is asked.
         learner_task_s: that a learner may take until its first request for data.
         silence_s: without any message, after which a worker is frozen: it is killed.
-        rest_s: after which a collector whose environments have all failed makes them anew; each
-            further time it pauses twice as long.
+        rest_s: pause of a collector whose environments have all failed, before it makes new ones;
+            each further pause is twice as long.
     """
 
     start_s: float = 300.0
