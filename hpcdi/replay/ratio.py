@@ -18,7 +18,7 @@ class ReplayRatio:
 
     Args:
         ratio: samples drawn for each transition; None: see above.
-        warm_up: transitions that none are due for, while the buffer fills.
+        warm_up: transitions before learning begins, for which no samples are due.
         slack: samples that may be due before collectors wait; they go on at half of it.
         updates: returns how many updates follow a round of so many transitions, where there is no
             ratio; None: there are no rounds.
@@ -52,7 +52,10 @@ class ReplayRatio:
             drawn: samples of the run so far.
             batch: samples that all learners draw at once.
         """
-        return self._granted if self._ratio is None else self.due(env_steps, drawn) / batch
+        if self._ratio is not None:
+            return self.due(env_steps, drawn) / batch
+        is_warm = self._updates is None or env_steps >= self._warm_up
+        return self._granted if is_warm else 0.0
 
     def take(self, batches: int) -> None:
         """Each learner has drawn so many batches."""
@@ -105,6 +108,8 @@ def replay_ratio_of(
     if in_turns:
         fixed = policy.learn.update_per_collect
         updates = policy.usual_updates if fixed is None else lambda _transitions: fixed
+        if ratio is None:  # the buffer itself holds batches back until it is filled
+            warm_up = policy.random_collect_size
         return ReplayRatio(ratio, warm_up, updates=updates)
     # less than some batches and one rollout of every collector would make them wait in turns
     rollouts = collectors * policy.collect.n_sample * config.env.collector_env_num

@@ -22,6 +22,7 @@ from hpcdi.comm.messages import (
 from hpcdi.config.compat import ConfigDict
 from hpcdi.errors import ConfigError
 from hpcdi.roles.coordinator.snapshots import STATE_KIND, STATE_VERSION
+from hpcdi.run.resume import newest
 from hpcdi.store.layout import RunLayout
 from hpcdi.store.state_file import load_state, save_state
 from hpcdi.worker.coordinator import Coordinator, TaskState
@@ -259,6 +260,20 @@ def test_the_state_of_one_that_has_done_nothing(tmp_path: Path, naive: Coordinat
     save_state(file, STATE_KIND, STATE_VERSION, naive.state_dict())
     naive.load_state_dict(load_state(file, STATE_KIND, STATE_VERSION))
     assert naive.state_dict()["tasks"] == {}
+
+
+def test_buffers_by_name_are_resumed(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    with Coordinator(as_mapping(), layout=layout) as coordinator:
+        coordinator.deal_with_collector_send_data("collect", "test", "d", {"policy_iter": 1})
+        coordinator.begin()
+        coordinator.end()
+    resumed = newest(layout)
+    assert resumed is not None
+    with Coordinator(as_mapping(), layout=layout) as again:
+        again.resume(resumed)
+        assert again.deal_with_learner_get_data("learn", "test", 1, 0) is not None
+        assert again.state_dict()["tasks"].keys() == {"collect", "learn"}
 
 
 def test_buffers_by_name_are_in_the_state(naive: Coordinator) -> None:

@@ -144,6 +144,8 @@ def test_in_turns_there_are_so_many_updates_after_each_round() -> None:
     assert updates(2, type="r2d2") == [1, 1], "one for 64 transitions"
     assert updates(2, type="sac", learn={"replay_ratio": None}) == [100, 100], "one for each"
     assert updates(2, type="ppo") == [1, 1], "all that there is"
+    given = {"learn": {"update_per_collect": 2}, "random_collect_size": 150}
+    assert updates(3, **given) == [0, 2, 2], "none before it is warm"
     # 8 samples a transition are 12.5 batches of 64: what is left is due in the next round
     assert updates(3, other={"replay_buffer": {"min_fill": 100}}) == [0, 12, 13]
 

@@ -234,6 +234,6 @@ class Commander:
         return {} if self.league is None else {"league": self.league.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`."""
-        if self.league is not None:
+        """Restore a `state_dict`; that of a run without a league leaves the league new."""
+        if self.league is not None and "league" in state_dict:
             self.league.load_state_dict(state_dict["league"])

@@ -98,7 +98,7 @@ class Worker:
         rank: in the world.
         state: what it can do.
         role: "collector" or "learner"; empty until it has reported.
-        group: that a learner learns for.
+        group: name of the group that a learner is a member of.
         host: name of its node.
         pid: its process there.
         gpus: that it uses.

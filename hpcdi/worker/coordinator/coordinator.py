@@ -22,6 +22,7 @@ from hpcdi.errors import ConfigError, Problem
 from hpcdi.replay.advanced_buffer import AdvancedReplayBuffer
 from hpcdi.roles.coordinator.coordinator import Coordinator as RunCoordinator
 from hpcdi.roles.coordinator.scheduler import Outcome
+from hpcdi.roles.coordinator.snapshots import Resumed
 from hpcdi.store.layout import RunLayout
 from hpcdi.utils.log import LOGGER
 from hpcdi.utils.threads import BackgroundThread
@@ -180,8 +181,18 @@ class Coordinator(RunCoordinator, Configurable):
         """Restore a `state_dict`, except for blocks that learners must read again first."""
         with self._lock:
             super().load_state_dict(state_dict)
-            self._items.load_state_dict(state_dict["items"])
-            self._tasks = {name: TaskState(name, at) for name, at in state_dict["tasks"].items()}
+            self._restore_items(state_dict)
+
+    def resume(self, resumed: Resumed) -> None:
+        """See `RunCoordinator.resume`."""
+        with self._lock:
+            super().resume(resumed)
+            self._restore_items(resumed.state)
+
+    def _restore_items(self, state: Mapping[str, Any]) -> None:
+        """Restore callers' tasks and buffers; a snapshot of `hpcdi train` has none."""
+        self._items.load_state_dict(state.get("items", {}))
+        self._tasks = {name: TaskState(name, at) for name, at in state.get("tasks", {}).items()}
 
     def _tend_files(self, needed: Iterable[str] = (), freed: Iterable[str] = ()) -> None:
         with self._lock:
